@@ -142,7 +142,7 @@ def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
     assert process.returncode == code, err
     document = json.loads(out)
     assert (document["requests_ok"], document["requests_failed"]) == (6, 0)
-    assert document["refused"][0] == "partial: stopped by the user after 6 of 20 requests"
+    assert document["refused"][0] == "partial result: stopped by the user after 6 of 20 requests"
     assert command("results", "list").document["results"][0]["id"] == document["id"]
 
 

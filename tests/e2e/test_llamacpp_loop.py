@@ -105,7 +105,7 @@ def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
         started = await supervisor.start(plan, engine.command(plan), engine)
         failed = await supervisor.wait_ready(started.run_id, READY_S)
         assert (failed.state, failed.exit_code) == (ServerState.FAILED, 1)
-        assert failed.reason is not None and failed.reason != "exited with code 1"
+        assert failed.reason is not None and failed.reason != "the server's process exited with code 1"
         assert any(failed.reason in line for line in supervisor.log(started.run_id).lines())
 
     supervised(scenario)

@@ -1,7 +1,9 @@
-"""The load client: one epoll loop with as many streams as the concurrency, each on a kept connection.
+"""The load client: one epoll loop that keeps as many requests in flight as the concurrency says. Each stream reuses its
+connection.
 
-No asyncio and no threads: at 128 streams of 100 tokens/s, common event loops are late by milliseconds to seconds.
-Receive times come from the kernel (connection.py), so that parsing does not distort them. Linux; poll(2) elsewhere.
+There is no asyncio and no thread, because at 128 streams of 100 tokens/s common event loops are late by milliseconds to
+seconds. The kernel supplies the receive times (connection.py), so the time for parsing does not distort them. Where
+epoll does not exist (macOS), poll(2) is used.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _NEVER = 1 << 62
 
 
 class Slot:
-    """One of the concurrent streams: its connection, and the exchange on it."""
+    """One stream of the concurrency: its connection to the server, and the request that it has in flight (None between
+    two requests)."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
@@ -45,10 +48,12 @@ class Slot:
 
 
 class Client:
-    """Runs the warm-up and the measured requests. Each finished request goes to `on_record`.
+    """The load client of one run: sends the warm-up requests and then the measured requests. Passes the record of each
+    finished request to `on_record`.
 
-    `watch` adds other file descriptors to the loop; `stop` ends it. After `run`, `counted` and `warmups` contain the
-    records, and `notes` what the user must know to interpret them.
+    `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` and
+    `counted` contain the records of the warm-up and of the measured requests, and `notes` contains sentences that
+    explain the result to the user.
     """
 
     def __init__(
@@ -162,9 +167,11 @@ class Client:
                 self._do_a_chore()
 
     def _do_a_chore(self) -> None:
-        """Do one small piece of the work that can wait until no socket is readable: the record of an ended request, or
-        the body of a coming one. If 128 requests end together and all of this is done at once, the next first tokens
-        are 30 ms late."""
+        """Do one small piece of the work that can wait until no socket is readable: make the record of an ended
+        request, or the body of a coming request.
+
+        If 128 requests end together and all of this work is done at once, the next first tokens are 30 ms late.
+        """
         if self._ended:
             exchange, error, detail = self._ended.popleft()
             record = exchange.record(self._began_ns, error, detail)
@@ -184,21 +191,23 @@ class Client:
 
     def _note_warmup(self, record: RequestRecord) -> None:
         if self._warmup.enough(record):
-            self._clear()
+            self._drop_unsent_requests()
         elif self._warmup.until_steady and record.ok and record.prompt_tokens and not self.workload.calibrated:
             words = self.workload.words  # adjusted, so that the next requests have the measured length
             self.workload.calibrate(record.prompt_tokens)
             if self.workload.words != words:
                 self._remake_bodies()
-                self._warmup.reshaped(self._ready[0].index if self._ready else self._phase.next)
+                self._warmup.prompts_resized(self._ready[0].index if self._ready else self._phase.next)
 
-    def _clear(self, due_by_ns: int = 0) -> None:
-        """Start no more requests in this phase."""
+    def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
+        """Drop the requests that have not started, so that this phase (warm-up or measured) starts no more. Add to
+        `unsent` those that were due by `due_by_ns`."""
         self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
-        """Start the requests that are due. Return when the next start is due, or None if there is none to wait for."""
+        """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at which the next request
+        is due, or None if no request is waiting or no slot is idle."""
         for _ in range(len(self._idle)):
             due = self._next_due(now)
             if due is None:
@@ -210,9 +219,10 @@ class Client:
         return now if self._idle and self._waiting() else None
 
     def _next_due(self, now: int) -> int | None:
-        """Return when the next request is due; None if there is none."""
+        """Return the due time of the next request in monotonic nanoseconds (0: at once), or None if no request is
+        left."""
         if now >= self._start_until_ns:
-            self._clear(self._start_until_ns - _GRAIN_NS)
+            self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
             return None
         return (self._ready[0] if self._ready else self._prepare()).due_ns
@@ -224,7 +234,7 @@ class Client:
         return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float) -> None:
-        """Spread the first starts of all slots, which are idle, over `over_s` seconds."""
+        """Spread the first requests of all slots evenly over `over_s` seconds. All slots must be idle."""
         now, step_ns = time.monotonic_ns(), over_s * _SECOND_NS / len(self._slots)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -258,7 +268,8 @@ class Client:
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
     def cpu_pct(self, begin_s: float, end_s: float) -> float | None:
-        """Return the client's CPU use in percent of one core, between two times of the records."""
+        """Return the CPU use of the load client between two times in seconds after the run began, in percent of one
+        core. None if too few readings were made."""
         return self.cpu.pct(self._began_ns + int(begin_s * 1e9), self._began_ns + int(end_s * 1e9))
 
     # -- one request ---------------------------------------------------------------------------------------------
@@ -267,10 +278,11 @@ class Client:
         if not self._ready:
             self._prepare()
         slot.exchange = self._ready.popleft()
-        self._go(slot)
+        self._connect_or_send(slot)
 
-    def _go(self, slot: Slot) -> None:
-        """Send the slot's exchange on its connection, or on a new one as soon as that is open."""
+    def _connect_or_send(self, slot: Slot) -> None:
+        """Send the request of `slot` on its open connection. Without a connection, open one; the request is sent as
+        soon as it is open."""
         if slot.connection is None:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
@@ -348,7 +360,9 @@ class Client:
         if not complete:
             return
         refused = exchange.http_error()
-        if refused is not None and self.workload.drop_refused(exchange.status, refused[1], json.loads(exchange.body)):
+        if refused is not None and self.workload.drop_rejected_fields(
+            exchange.status, refused[1], json.loads(exchange.body)
+        ):
             self._remake_bodies()
             self._release(slot)
             self._resend(slot)
@@ -367,12 +381,15 @@ class Client:
         assert old is not None
         body = self.workload.body(old.index, warmup=old.warmup)
         slot.exchange = Exchange(old.index, old.warmup, body, due_ns=old.due_ns, stream=old.stream)
-        self._go(slot)
+        self._connect_or_send(slot)
 
     def _may_reconnect(self, slot: Slot) -> bool:
-        """Return whether the request may be sent again on a new connection: the peer closed a kept connection before a
-        byte of the answer, since it was idle too long or had served enough requests. Only once, and never if the server
-        may have begun to answer."""
+        """Return whether the slot's request may be sent again on a new connection.
+
+        It may if the server closed a reused connection before any byte of the answer, because the connection was idle
+        too long or had served enough requests. Each request may be sent again only once, and never after the server has
+        begun to answer.
+        """
         exchange, connection = slot.exchange, slot.connection
         if exchange is None or connection is None:
             return False
@@ -383,7 +400,7 @@ class Client:
         assert exchange is not None
         self._drop_connection(slot)
         exchange.reconnected = True
-        self._go(slot)
+        self._connect_or_send(slot)
 
     def _lost(self, slot: Slot, error: OSError) -> None:
         if slot.exchange is None:
@@ -409,8 +426,11 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """Start the slot's next request at once, not at the loop's next turn. If the start itself could fail at once
-        (no connection yet), leave it to the loop, since that would be a recursion."""
+        """Start the slot's next request now, without waiting for the next pass of the event loop.
+
+        A slot without an open connection is left to the event loop, because opening it could fail at once and call this
+        function again.
+        """
         now = time.monotonic_ns()
         due = self._next_due(now)
         late = due is not None and due <= now
@@ -422,7 +442,8 @@ class Client:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
-        """Keep the connection after a complete answer, if both sides allow it."""
+        """Keep the slot's connection for its next request after a complete answer. Close the connection if either side
+        does not allow that."""
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
@@ -465,8 +486,8 @@ class Client:
                 self._finish(slot, *limit)
 
     def _share_done(self, running: list[Exchange]) -> float:
-        """Return the share of all requests that is done, including the warm-up. Requests in flight count by their
-        chunks."""
+        """Return the share (0 to 1) of the run's requests that is done, including the warm-up. A request in flight
+        counts by the share of its tokens that has arrived."""
         parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
@@ -476,7 +497,7 @@ class Client:
 
     def _give_up(self, why: str) -> None:
         left = self._waiting()
-        self._clear(time.monotonic_ns())
+        self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
             self.notes.append(f"{why}; {left} of {self.spec.requests} requests were not sent")
 
@@ -506,7 +527,8 @@ class Client:
         )
 
     def _silent_s(self) -> float:
-        """Return the seconds since the last byte on any stream, or since the last request if none has arrived."""
+        """Return the seconds since the last byte on any stream, or since the last request started if no byte has
+        arrived. 0.0 if no request is in flight."""
         last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
         return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0
 

@@ -1,4 +1,4 @@
-"""CPU time of the load client itself."""
+"""CPU use of the load client, so that a result can say whether the client limited the load."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 
 class CpuLog:
-    """CPU time of this process, recorded several times a second."""
+    """Readings of this process's CPU time. `note` must be called several times a second."""
 
     def __init__(self) -> None:
         self._at_ns: list[int] = []
@@ -18,14 +18,14 @@ class CpuLog:
         self._cpu_ns.append(time.process_time_ns())
 
     def pct(self, begin_ns: int, end_ns: int) -> float | None:
-        """Return the CPU use in percent of one core between two monotonic times; None if nothing was recorded around
-        them."""
+        """Return this process's CPU use between two monotonic times, in percent of one core. None if fewer than two
+        readings were made, or if the time span is empty."""
         if end_ns <= begin_ns or len(self._at_ns) < 2:
             return None
         return round(100 * (self._at(end_ns) - self._at(begin_ns)) / (end_ns - begin_ns), 2)
 
     def _at(self, ns: int) -> float:
-        """Return the CPU time at `ns`, interpolated linearly between two records."""
+        """Return the CPU time in nanoseconds at the monotonic time `ns`, interpolated linearly between two readings."""
         i = min(max(1, bisect_left(self._at_ns, ns)), len(self._at_ns) - 1)
         (a, b), (low, high) = self._at_ns[i - 1 : i + 1], self._cpu_ns[i - 1 : i + 1]
         return low + (high - low) * min(1.0, max(0.0, (ns - a) / (b - a))) if b > a else float(high)

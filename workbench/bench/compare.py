@@ -1,8 +1,9 @@
-"""Compare run B with run A: differences of the configuration first, then the change of each metric.
+"""Compare run B with run A: first the differences of their conditions, then the change of each metric.
 
-The unit is the run: the requests of one run share the engine's state, and pooling them gives false alarms in 14 to 100
-% of experiments. A difference is claimed only if there are enough runs to support it; with one run on each side there
-is no interval and no claim. Several runs: see metric_changes.py.
+Statistics use one value per run, because the requests of one run share the engine's state: treating each request as
+independent gives false alarms in 14 to 100 % of experiments. A difference is claimed only if enough runs support it.
+With one run on each side, there is no interval and no claim. metric_changes.py computes the changes and their
+intervals.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ def compare(
     level: float = LEVEL,
     arms: Collection[str] = (),
 ) -> Comparison:
-    """Compare `a` with `b`, each one result or several runs of the same configuration.
+    """Return the comparison of `a` with `b`. Each side is one result, or several runs of the same configuration.
 
-    `paired`: the i-th runs of A and B were made one after the other, with the same seed. `chosen`: the metric that was
-    named beforehand; the other metrics are then corrected for their number. `arms`: kinds of differences that the
-    comparison is about ("model", "host"), so that they cause no warning. Raises ValueError for no runs, or for pairs of
-    unequal number.
+    `paired` says that run i of A and run i of B were made one after the other with the same seed. `chosen` is the
+    metric that was named before the runs; all other metrics are corrected for their number. `level` is the confidence
+    level of the intervals. `arms` lists the kinds of differences that the comparison is about ("model", "host"), which
+    then cause no warning. Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
@@ -96,7 +97,8 @@ def compare(
 
 
 def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    """Yield {"kind", "name", "a", "b"}: first what the user chose, then where it ran, then the workload."""
+    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, in this order: what the
+    user chose, where the run was made, the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
@@ -124,13 +126,14 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
 
 
 def _is_known(conditions: Conditions, name: str) -> bool:
-    """Return whether this field of the workload is known. An imported file contains only some of them."""
+    """Return whether the workload field `name` of a result is known. A file that was imported from another tool
+    contains only some fields."""
     return not conditions.known_workload or name in conditions.known_workload
 
 
 def _address(result: BenchResult) -> str | None:
-    """Return the address of a server that others started. The port of a run that Workbench started or forwarded differs
-    each time and means nothing."""
+    """Return the address of the measured server if Workbench did not start it; otherwise None. A server that Workbench
+    started or reached through SSH gets another port each time, so its address is not compared."""
     made = result.conditions
     if made.run_id or made.imported:
         return None
@@ -193,7 +196,8 @@ def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], pai
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
-    """Return the differences of two runs of one side, without the seed, which each pair has for itself."""
+    """Return the differences between the conditions of two runs of the same side. The preset is left out, and for
+    paired runs also the seed, because each pair has its own."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
     return [d for d in _differences(a, b) if d["name"] not in ignored]
 
@@ -215,15 +219,19 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
 
 
 def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult], side: str) -> Iterable[str]:
-    """Warn if the tokens per request differ. `side` is "prompt" or "output"."""
+    """Yield a warning if the tokens per request differ by more than 1 % between the two groups of runs. `side` is
+    "prompt" or "output"."""
     x, y = (_mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens"))) for runs in (left, right))
     if x and y and abs(y / x - 1) > 0.01:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield differences in the circumstances of the runs. For pairs these are no warnings: their random order spreads
-    outside influences over both arms, so that the rest is caused by the configuration."""
+    """Yield a sentence for each difference between the groups in prefix cache use, clocks or GPU temperature.
+
+    For unpaired runs, these sentences are warnings. For paired runs they are only notes, because the random order of
+    the runs spreads such influences over both sides.
+    """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is normal.
     x, y = _mean(left, _cached_share), _mean(right, _cached_share)
     if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
@@ -259,7 +267,7 @@ def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
 
 
 def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield why metrics have no value, those with the same reason together."""
+    """Yield one sentence for each reason why metrics have no value. Metrics with an equal reason share a sentence."""
     reasons: dict[str, list[str]] = {}
     for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
         whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)

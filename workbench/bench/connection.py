@@ -1,7 +1,7 @@
-"""One non-blocking connection, plain or TLS, with the kernel's receive stamp for each read.
+"""Connections of the load client, plain or TLS and non-blocking, with the kernel's receive time for each read.
 
-Stamps are nanoseconds of the monotonic clock (`time.monotonic_ns`). The kernel stamps with the wall clock
-(SO_TIMESTAMPNS); `ReceiveClock` converts, and notices if the wall clock is set during the run.
+Receive times are nanoseconds of the monotonic clock (`time.monotonic_ns`). The kernel reports them by the wall clock
+(SO_TIMESTAMPNS). `ReceiveClock` converts them, and notices if the wall clock is set during the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The destination of the requests. `path` is that of the completions endpoint."""
+    """The address that the load client sends requests to. `path` is the URL path of the completions endpoint. `tls` is
+    None for plain HTTP."""
 
     host: str
     port: int
@@ -49,8 +50,11 @@ class Endpoint:
 
 
 def resolve(spec: BenchSpec) -> Endpoint:
-    """Return the endpoint for the spec's URL, which is the server's base with or without /v1. Looks the name up, and
-    may open a connection to choose among several addresses. Raises BenchError."""
+    """Return the endpoint for the URL in `spec`, which is the server's base URL with or without /v1.
+
+    Looks up the host name. If it has several addresses, opens a test connection to choose one. Raises BenchError if the
+    URL is invalid or the name cannot be resolved.
+    """
     parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     base = parts.path.rstrip("/").removesuffix("/v1")
@@ -58,7 +62,9 @@ def resolve(spec: BenchSpec) -> Endpoint:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise BenchError(f"cannot resolve the host name {host!r}: {error}", next_step="check the URL") from None
+        raise BenchError(
+            f"cannot resolve the host name {host!r}: {error}", next_step="check the server's URL"
+        ) from None
     family, address = _reachable(found)
     return Endpoint(host, port, path, _context(spec) if parts.scheme == "https" else None, family, address)
 
@@ -70,15 +76,18 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         parts, port_ok = SplitResult("", "", "", "", ""), False
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
-        raise BenchError(f"not a server's URL: {url!r}", next_step="give one such as http://127.0.0.1:8000")
+        raise BenchError(f"invalid server URL: {url!r}", next_step="give a URL such as http://127.0.0.1:8000")
     if parts.username or parts.password:
-        raise BenchError("the URL contains a user or password", next_step="put the key into an environment variable")
+        raise BenchError(
+            "the server's URL contains a user name or a password",
+            next_step="remove it from the URL, and put the API key into an environment variable",
+        )
     return parts
 
 
 def _reachable(found: list[Any]) -> tuple[int, Any]:
-    """Return the first address that accepts a connection (localhost may be ::1 or 127.0.0.1), otherwise the first
-    one."""
+    """Return (address family, socket address) of the first address in `found` that accepts a connection, because
+    localhost may be ::1 or 127.0.0.1. If none accepts, return the first address."""
     if len(found) > 1:
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as probe:
@@ -97,12 +106,14 @@ def _context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 class ReceiveClock:
-    """Receive times from the kernel's stamps, and how accurate they are.
+    """Receive times on the monotonic clock, converted from the kernel's wall-clock times, and counts of how accurate
+    they are.
 
-    `ahead_ns` is how far the wall clock is ahead of the monotonic clock. The owner refreshes it several times a second:
-    the clocks drift apart by at most 0.5 us per ms (NTP's limit), and the wall clock may be set. `late` counts reads
-    made more than 2 ms after the bytes arrived. Bytes that arrive meanwhile on the same connection get the stamp of the
-    last of them (the kernel merges segments), so many late reads make short times inexact.
+    `ahead_ns` is how far the wall clock is ahead of the monotonic clock. The owner must call `refresh` several times a
+    second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
+
+    `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives all bytes of one read
+    the time of the last of them, so many late reads make short times inexact.
     """
 
     def __init__(self) -> None:
@@ -114,7 +125,8 @@ class ReceiveClock:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
-        """Return the receive time of a `recvmsg` that ended at `now_ns`, in monotonic nanoseconds."""
+        """Return the time at which the bytes of a `recvmsg` call arrived, in monotonic nanoseconds. `now_ns` is the
+        time at which the call returned; it is the result if the kernel gave no time."""
         self.reads += 1
         if not ancillary:
             self.unstamped += 1
@@ -127,8 +139,8 @@ class ReceiveClock:
         return came
 
     def refresh(self) -> None:
-        """Measure `ahead_ns`. Of several paired readings the tightest counts, since this process may have been
-        interrupted in the others."""
+        """Measure `ahead_ns`, how far the wall clock is ahead of the monotonic clock. Of five attempts the fastest
+        counts, because this process may have been interrupted during the others."""
         best = None
         for _ in range(5):
             before = time.monotonic_ns()
@@ -138,14 +150,15 @@ class ReceiveClock:
                 best, self.ahead_ns = took, wall - before - took // 2
 
     def monotonic(self, wall_ns: int, now_ns: int) -> int:
-        """Convert a past wall-clock time to monotonic time, never later than `now_ns`."""
+        """Return the wall-clock time `wall_ns` as monotonic nanoseconds, at most `now_ns`."""
         if wall_ns - self.ahead_ns > now_ns:  # the clock was set
             self.refresh()
         return min(wall_ns - self.ahead_ns, now_ns)
 
 
 class Connection:
-    """A socket that is connecting or open. Methods raise OSError; for TLS, its subclass ssl.SSLError."""
+    """A non-blocking connection to the endpoint, plain or TLS, that is opening or open. Its methods raise OSError if
+    the connection fails (ssl.SSLError, a subclass, for TLS)."""
 
     def __init__(self, endpoint: Endpoint, clock: ReceiveClock) -> None:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
@@ -168,7 +181,8 @@ class Connection:
             raise
 
     def advance(self) -> bool:
-        """Continue connecting and the TLS handshake after a readiness event. Return whether the connection is open."""
+        """Continue to open the connection, including the TLS handshake, after the socket became readable or writable.
+        Return whether the connection is open."""
         if not self.connected:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -177,7 +191,8 @@ class Connection:
         return self._tls is None or self._tls.handshake(self)
 
     def send(self, data: bytes) -> None:
-        """Queue `data` and write as much as the socket accepts. While `wants_write`, call `flush` at each EPOLLOUT."""
+        """Queue `data` and write as much of it as the socket accepts. While `wants_write` is true, the caller must call
+        `flush` whenever the socket is writable."""
         self.send_raw(self._tls.encrypt(data) if self._tls else data)
 
     def send_raw(self, data: bytes) -> None:
@@ -196,8 +211,11 @@ class Connection:
         return bool(self._out) or not self.connected
 
     def receive(self) -> tuple[bytes | None, int]:
-        """Return (data, stamp). Data is b"" at the end of the stream, and None if there is nothing yet (an incomplete
-        TLS record)."""
+        """Read once from the socket. Return (data, receive time in monotonic nanoseconds).
+
+        `data` is b"" if the server closed the connection, and None if no data can be returned yet, for example because
+        a TLS record is incomplete.
+        """
         raw, stamp = self.receive_raw()
         if self._tls is None or raw is None:
             return raw, stamp
@@ -216,7 +234,8 @@ class Connection:
 
 
 class _Tls:
-    """TLS over memory buffers: the socket itself is read with recvmsg, so that the kernel's stamps are kept."""
+    """The TLS layer of one connection, which encrypts and decrypts in memory. The socket itself is read with recvmsg,
+    because an SSL socket would hide the kernel's receive times."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         import ssl
@@ -239,7 +258,9 @@ class _Tls:
                 if raw is None:
                     return False
                 if not raw:
-                    raise ConnectionResetError(errno.ECONNRESET, "closed during the TLS handshake") from None
+                    raise ConnectionResetError(
+                        errno.ECONNRESET, "the server closed the connection during the TLS handshake"
+                    ) from None
                 self._incoming.write(raw)
         connection.send_raw(self._outgoing.read())
         return True

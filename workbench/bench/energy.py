@@ -1,4 +1,4 @@
-"""Tokens per joule of a run, gross and net of the GPUs' idle power."""
+"""Energy metrics of a run: tokens per joule and joules per request, with and without the GPUs' idle power."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Power of the server's GPUs with no request in flight, summed; None with the reason."""
+    """Power of all GPUs of the server together, in watts, while no request was in flight. If `power_w` is None, `why`
+    says why it is unknown."""
 
     power_w: float | None = None
     why: str = "not measured"
 
 
 def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: float) -> BenchSummary:
-    """Return the summary with the readings of the GPUs over its window of `seconds`.
+    """Return the summary with power and energy added. `gpu` contains the GPU readings over the summary's steady window,
+    which lasted `seconds`.
 
-    tok/J is the number of output tokens in the window divided by the energy of all the server's GPUs, including idle
-    power. The energy is that of the driver's counters if all GPUs have one, otherwise the power readings integrated
-    over time.
+    Tokens per joule are the output tokens in the window, divided by the energy of all GPUs of the server, including
+    their idle power. The energy comes from the driver's counters if all GPUs have one, otherwise from the power
+    readings integrated over time. For each metric that stays None, `absent` contains the reason.
     """
     tokens = summary.output_tokens if summary.window_output_tokens is None else summary.window_output_tokens
     absent = {k: v for k, v in summary.absent.items() if k not in (*FIGURES, "idle_power_w")}
@@ -47,7 +49,7 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
             absent |= dict.fromkeys(FIGURES[2:], why)
     per_request = _per_request(summary, energy) if ratio is not None else None
     if ratio is not None and per_request is None:
-        absent["energy_per_request_j"] = "no request is known to have succeeded"
+        absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
     net, why_not = _net(tokens, energy, seconds, idle) if ratio is not None else (None, "")
     if why_not:
         absent["net_tok_per_joule"] = why_not
@@ -68,7 +70,8 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
 
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
-    """Return the summary without power and energy, with the reason."""
+    """Return the summary with all power and energy metrics set to None and with `why` as the reason. The idle power
+    stays if `idle` contains it."""
     absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why
@@ -81,7 +84,8 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
-    """Return joules per request. Requests at the window's edges count by their share of time inside."""
+    """Return joules per successful request; None if the energy or the number of requests is unknown. A request that is
+    only partly inside the window counts by the share of its time inside."""
     requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
     return round(energy / requests, 4) if energy is not None and requests else None
 

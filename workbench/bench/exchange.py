@@ -1,4 +1,5 @@
-"""One request and its answer: from response bytes over events to a reply, and the record made of them."""
+"""One HTTP request of the load client and its answer: parses the answer's bytes, judges whether it is complete, and
+makes the request's record."""
 
 from __future__ import annotations
 
@@ -16,9 +17,12 @@ _MAX_ANSWER = 64 * 1024 * 1024
 
 
 class Exchange:
-    """One request. Times are monotonic nanoseconds: `due_ns` is the scheduled time (0: at once), `began_ns` the connect
-    or write, whichever came first, `sent_ns` the write (0 before it). `stream`: the answer should be an event stream,
-    otherwise one JSON object."""
+    """One HTTP request and its answer. All times are monotonic nanoseconds.
+
+    `due_ns` is the scheduled start (0: at once). `began_ns` is when the client began to connect or to send, whichever
+    came first. `sent_ns` is when it sent the request (0 before that). `stream` says whether the answer should be an
+    event stream; otherwise it should be one JSON object.
+    """
 
     def __init__(self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True) -> None:
         self.index = index
@@ -42,8 +46,8 @@ class Exchange:
         return self.response.status
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
-        """Take bytes of the answer (b"" if the peer has closed) and return whether it is complete. Raises HttpError,
-        SseError."""
+        """Parse bytes of the answer that arrived at `stamp_ns`; b"" means that the server closed the connection. Return
+        whether the answer is complete. Raises HttpError or SseError for bytes that are not a valid answer."""
         response = self.response
         stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
         had_head = response.status
@@ -77,11 +81,13 @@ class Exchange:
         return not self.stream and self.status == 200
 
     def verdict(self, asked_tokens: int | None) -> None:
-        """Check a complete answer of the requested form. `reply.error` then says whether it is whole."""
+        """Judge a complete answer. Afterwards `reply.error` is the kind of failure, or None if the answer is right.
+        `asked_tokens` is the exact number of tokens that the answer must have; None allows any number."""
         self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
 
     def http_error(self) -> tuple[str, str] | None:
-        """Return (kind, message) for an answer that is not of the requested form; None if it is."""
+        """Return (kind of failure, message) if the answer is an HTTP error or not of the requested form (event stream
+        or JSON object). None if its form is right."""
         if self._plain is None or self._is_answer():
             return None
         if self.status != 200:
@@ -94,11 +100,15 @@ class Exchange:
 
     def _status_error(self) -> tuple[str, str]:
         to = self.response.headers.get("location")
-        said = f"redirects to {to}, which is not followed" if to else error_text(bytes(self._plain or b""))
-        return f"http {self.status}", said or "no message"
+        said = (
+            f"the server redirects to {to}; Workbench does not follow redirects"
+            if to
+            else error_text(bytes(self._plain or b""))
+        )
+        return f"http {self.status}", said or "the answer contains no message"
 
     def broken(self, error: HttpError) -> tuple[str, str]:
-        """Return (kind, message) of the failure if the connection ended, or the bytes became invalid, at this point."""
+        """Return (kind of failure, message) for an answer that was cut off or became invalid with `error`."""
         if self.reply.error is not None:
             return self.reply.error, self.reply.detail or ""
         if self._plain is not None and self.status != 200:
@@ -109,11 +119,12 @@ class Exchange:
 
     @property
     def begun(self) -> bool:
-        """Whether content has arrived."""
+        """Whether the first content of the answer has arrived."""
         return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
 
     def ended_by_limit(self, now_ns: int) -> None:
-        """Record that a time limit ended the request: it lasted until now, and was silent since its last byte."""
+        """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and `silent_ns` the time
+        since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
     def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:

@@ -1,20 +1,22 @@
-"""The design of an A/B experiment: which run comes next, when there are enough, and what the pairs show. Pure
-functions.
+"""The design of an A/B experiment: which run comes next, when there are enough pairs, and what the pairs show. All
+functions are pure.
 
   discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
 
-The first run is discarded, since it is slower than all others on a cold machine. The runs of a pair follow each other,
-and the order inside each pair is drawn from a stored seed. A drift then increases the spread instead of the difference,
-and a periodic disturbance (every fourth run) cannot coincide with one arm, as it can with A B B A. The pair is the
-unit: Student's t interval on the logarithm of B/A. If the arms differ in something that only a restart changes, each
-run has its own server: one start shared by two neighbouring runs would make two pairs alike, and the interval too
-narrow (docs/REFERENCE.md, "What an experiment can show").
+The first run is discarded, because it is slower than all others on a cold machine. The two runs of a pair follow each
+other, in a random order drawn from a stored seed. A slow drift of the machine then widens the interval and does not
+look like a difference between A and B. A disturbance in every fourth run cannot always hit the same arm, as it could
+with the fixed order A B B A.
 
-A number of pairs that is not fixed beforehand costs a wider interval: `UNTIL_LEVEL` instead of 95 % if the experiment
-ends once the interval is narrow enough, and a quarter of the chance of a false alarm for each extension of a finished
-experiment. Both numbers are from simulation (tests/benchmarks/bench_experiments.py): ending by width selects intervals
-that are narrow by chance, and half instead of a quarter gives up to 8 % of false alarms if only experiments without a
-result are extended.
+The verdict comes from Student's t interval on log(B/A), with one value per pair. If the arms differ in something that
+only a restart changes, each run gets its own server. If two neighbouring runs of different pairs shared a server, these
+pairs would be alike and the interval too narrow (docs/REFERENCE.md, "What an experiment can show").
+
+If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once its interval is
+narrow enough uses `UNTIL_LEVEL` instead of 95 %, because it would otherwise select intervals that are narrow by chance.
+Each extension of a finished experiment divides the chance of a false alarm by four; dividing it by two gives up to 8 %
+of false alarms if only experiments without a result are extended. Both values come from simulation
+(tests/benchmarks/bench_experiments.py).
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
 def restarts(a: Arm, b: Arm) -> bool:
-    """Return whether servers are started for the runs, since the arms differ in something that only a restart changes.
-    Servers that already run, or that others started, stay as they are."""
+    """Return whether each run of the experiment starts its own server. It does if A and B differ in something that only
+    a restart changes. Servers that already run, or that others started, are never restarted."""
     if a.target is None and b.target is None:
         return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
     same = replace(a, gpu=b.gpu) == b
@@ -64,27 +66,30 @@ def restarts(a: Arm, b: Arm) -> bool:
 
 
 def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
-    """Return the plan that an arm starts from, as JSON; empty for a server that already runs."""
+    """Return the launch plan of arm `name` ("A" or "B") as JSON; empty for a server that already runs."""
     target = arm_of(spec, name).target
     return spec.plan if target is None else target.plan or {}
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
-    """Return whether an arm changes GPU settings."""
+    """Return whether arm A or arm B of the experiment changes GPU settings."""
     return bool(spec.a.gpu or spec.b.gpu)
 
 
 def checked(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return the design. Raises InputError if it cannot be carried out."""
+    """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an unknown metric or an
+    invalid number of pairs, interval width or limit."""
     metric_called(spec.metric)
     if not 2 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
-            f"invalid number of pairs: {spec.pairs}",
+            f"invalid number of pairs of an experiment: {spec.pairs}",
             next_step=f"use 2 to {MOST_PAIRS}: 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
         )
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
-            raise InputError(f"invalid width of an interval: ± {spec.until_pct:g} %", next_step="use for example 2")
+            raise InputError(
+                f"invalid width of an interval: ± {spec.until_pct:g} %", next_step="use a width such as 2 (for ± 2 %)"
+            )
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(
                 f"measuring until the interval is narrow needs at least {UNTIL_PAIRS} pairs",
@@ -92,18 +97,19 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
             )
     for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"invalid limit: {value:g} {name}", next_step="use a number above 0")
+            raise InputError(f"invalid limit of an experiment: {value:g} {name}", next_step="use a number above 0")
     return spec
 
 
 def measurable(metric: str, shape: BenchSpec) -> None:
-    """Raise InputError if no run of this workload can have a value of the metric."""
+    """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example TTFT without
+    streaming."""
     name = metric.partition(".")[0]
     why = None
     if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
     elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
-        why = "only a --rate has a schedule"
+        why = "only requests with a --rate have a schedule"
     elif metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S:
         why = f"a run shorter than {_POWER_S:g} s has no power reading"
     if why is not None:
@@ -111,7 +117,7 @@ def measurable(metric: str, shape: BenchSpec) -> None:
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
-    """Return the arms of a pair in the order in which they run."""
+    """Return the two arms of pair number `pair` in the order in which they run: ("A", "B") or ("B", "A")."""
     seed = spec.order_seed
     a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
     return ("A", "B") if a_first else ("B", "A")
@@ -122,7 +128,8 @@ def arm_of(spec: ExperimentSpec, name: str) -> Arm:
 
 
 def seed_of(spec: ExperimentSpec, pair: int) -> int:
-    """Return the seed of a pair. Both runs have the same, and so the same lengths and arrivals."""
+    """Return the workload seed of pair number `pair`. Both runs of a pair use it, so they have equal lengths and
+    arrivals."""
     return spec.seed + pair
 
 
@@ -130,7 +137,7 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 
 
 def next_run(experiment: Experiment) -> ExperimentRun:
-    """Return the next run to make: the first missing run of the pair that is not complete."""
+    """Return the next run to make: the first missing run of the first pair that is not complete."""
     pair = experiment.pairs_done
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
     arm = next(name for name in order(experiment.spec, pair) if name not in done)
@@ -138,16 +145,16 @@ def next_run(experiment: Experiment) -> ExperimentRun:
 
 
 def warm_up(experiment: Experiment, arm: str) -> ExperimentRun:
-    """Return a run that will be discarded."""
+    """Return a new run of `arm` whose result will be discarded, because the machine is still cold."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm)
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """Return the experiment with the run at its place. If the run failed, its partner is dropped too, since the pair is
-    made again."""
+    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, the other run
+    of its pair is dropped too, because the whole pair is made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
     if run.state == RunState.FAILED:
-        why = f"its partner failed (run {run.place + 1})"
+        why = f"the other run of its pair failed (run {run.place + 1})"
         runs = tuple(_dropped(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs)
     return replace(experiment, runs=runs)
 
@@ -157,39 +164,44 @@ def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
 
 
 def tries(experiment: Experiment, pair: int) -> int:
-    """Return how many runs of the pair failed by themselves, without being interrupted."""
+    """Return how many runs of pair number `pair` failed. Interrupted runs are not counted."""
     return sum(r.pair == pair and r.state == RunState.FAILED and r.error != INTERRUPTED for r in experiment.runs)
 
 
 def resumed(experiment: Experiment) -> Experiment:
-    """Return the interrupted experiment, ready to continue. A run in progress is lost, and half a pair is made again,
-    since its other half would be measured at a much later time."""
+    """Return an interrupted experiment in a state from which it can continue.
+
+    A run that was in progress counts as failed. If one run of the current pair is done, it is dropped, because its
+    partner would be made at a much later time.
+    """
     pair = experiment.pairs_done
 
     def now(run: ExperimentRun) -> ExperimentRun:
         run = cut_off(run, INTERRUPTED)
         if run.pair == pair and run.state == RunState.DONE:
-            return _dropped(run, "interrupted before its partner")
+            return _dropped(run, "the experiment was interrupted before the other run of its pair")
         return run
 
     return replace(experiment, runs=tuple(map(now, experiment.runs)), state=SeriesState.RUNNING, error=None)
 
 
 def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
-    """Return a run in progress as failed, and any other run unchanged."""
+    """Return `run` as failed, with `why` as its error, if it is planned or in progress. Return any other run
+    unchanged."""
     return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
 
 
 def unmeasured(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run has no value of the metric; None if it has one. Another run of the same workload would have none
-    either."""
+    """Return why a run has no value of `metric`, or None if it has one. Repeating the run would not help, because the
+    reason lies in the workload or the server."""
     if metric_called(metric).of(summary):
         return None
     return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run cannot be compared; None if it can."""
+    """Return why a run cannot be used in a comparison (invalid result, failed requests, no value of `metric`), or None
+    if it can."""
     if summary.refused:
         return f"invalid result: {'; '.join(summary.refused)}"
     if summary.requests_failed:
@@ -202,8 +214,8 @@ def unfit(summary: BenchSummary, metric: str) -> str | None:
 
 
 def enough(experiment: Experiment) -> str | None:
-    """Return why no further pair is needed; None if one is. Decided by the number of pairs or the width of the
-    interval, never by the verdict."""
+    """Return why the experiment needs no further pair, or None if it needs one. The reason is the number of pairs or
+    the width of the interval, never the verdict."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is not None and done >= UNTIL_PAIRS:
         width = _chosen_change(experiment)
@@ -213,11 +225,12 @@ def enough(experiment: Experiment) -> str | None:
         return None
     if spec.until_pct is not None:
         return f"± {spec.until_pct:g} % was not reached within {spec.pairs} pairs, the maximum"
-    return f"{spec.pairs} pairs"
+    return f"all {spec.pairs} pairs are done"
 
 
 def pairs_wanted(experiment: Experiment) -> int:
-    """Return how many pairs will probably be needed."""
+    """Return the number of pairs that the experiment will probably need. With a requested interval width, this is
+    estimated from the spread of the pairs so far."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is None:
         return spec.pairs
@@ -239,7 +252,8 @@ def runs_left(experiment: Experiment) -> int:
 
 
 def left_s(experiment: Experiment) -> float | None:
-    """Return the estimated time left, from the durations of the runs so far; None before the first run has ended."""
+    """Return the estimated seconds until the experiment ends, from the durations of its runs so far. None before the
+    first run has ended."""
     took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED]
     return runs_left(experiment) * average(took) if took else None
 
@@ -248,20 +262,20 @@ def left_s(experiment: Experiment) -> float | None:
 
 
 def level(experiment: Experiment) -> float:
-    """Return the nominal confidence level of the interval."""
+    """Return the nominal confidence level of the experiment's interval, for example 0.95."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
     return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
 
 
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
-    """Return the complete pairs as (A, B), in order."""
+    """Return the complete pairs of the experiment as (run of A, run of B), in the order of the pairs."""
     done = {(r.pair, r.arm): r for r in experiment.runs if r.state == RunState.DONE}
     return [(run, done[pair, "B"]) for (pair, arm), run in sorted(done.items()) if arm == "A" and (pair, "B") in done]
 
 
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
-    """Return `experiment` with `comparison`, `smallest_pct` and `verdict`, computed from the complete pairs whose two
-    results are in `results` (by result id)."""
+    """Return `experiment` with `comparison`, `smallest_pct` and `verdict` computed from its complete pairs. `results`
+    maps result ids to results; a pair whose results are not in it is left out."""
     found = [(results.get(a.result_id or 0), results.get(b.result_id or 0)) for a, b in complete_pairs(experiment)]
     pairs = [(a, b) for a, b in found if a is not None and b is not None]
     if not pairs:
@@ -284,7 +298,7 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """Yield what the runs show about the machine."""
+    """Yield sentences about what the runs show about the machine, such as an outlier or a trend."""
     seen = [[MeasuredRun(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
     discarded = [MeasuredRun(run, run.value) for run in experiment.discarded if run.value]
     yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
@@ -304,8 +318,8 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 
 def _smallest(change: MetricChange, at_level: float) -> float | None:
-    """Return the smallest true difference, in percent, that 4 of 5 such experiments would show, from the spread of the
-    pairs. None for two pairs, whose spread is unreliable."""
+    """Return the smallest true difference, in percent, that 4 of 5 experiments with this spread and number of pairs
+    would show. None for fewer than three pairs, whose spread is unreliable."""
     ratios = _log_ratios(change)
     if change.interval_pct is None or len(ratios) < 3:
         return None
@@ -333,7 +347,8 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return what the user may conclude, and nothing more."""
+    """Return the verdict of the experiment as one sentence for the user. `change` is the change of the chosen metric,
+    or None without complete pairs."""
     done = experiment.pairs_done
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"

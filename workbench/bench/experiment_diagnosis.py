@@ -1,8 +1,8 @@
-"""What the runs of an experiment show about the machine, one sentence for each observation: an outlying pair, two
-speeds, a trend, a cold first run, a compile cache.
+"""Sentences about what the runs of an experiment show about the machine: an outlying pair, two speeds, a trend, a cold
+first run, a shared compile cache.
 
-None of this changes the interval. It explains why the interval is wide, or what it cannot show. Each test raises a
-false alarm in about one of a hundred quiet experiments (tests/unit/bench/test_bench_diagnosis.py).
+They do not change the interval. They explain why it is wide, or what it cannot show. Each test raises a false alarm in
+about 1 of 100 experiments without disturbances (tests/unit/bench/test_bench_diagnosis.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TWO_GROUPS = {4: 0.035, 5: 0.05, 6: 0.07, 8: 0.10, 12: 0.15, 16: 0.185, 24: 0.2
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run and its value of the metric."""
+    """A run of an experiment and its value of the chosen metric."""
 
     run: ExperimentRun
     value: float
@@ -41,7 +41,8 @@ class MeasuredRun:
 
 
 def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
-    """Yield the observations. `pairs` are (A, B) of the complete pairs."""
+    """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as (A, B); `discarded`
+    are the discarded runs."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
     yield from _outlying_pair(pairs, arms)
     groups = _two_speeds(arms)
@@ -52,8 +53,11 @@ def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Seque
 
 
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
-    """Return a note if the runs of an arm share compiled code. `engines` and `eager` (whether they run without
-    compiling) are those of A and B, each of whose runs has a fresh server."""
+    """Return a note if the runs of an arm shared code that the engine compiled at its first start; otherwise None.
+
+    `engines` are the engine names of A and B. `eager` says for each whether it runs without compiling. Both arms must
+    start a new server for each run.
+    """
     compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
     if not compiled:
         return None
@@ -72,7 +76,8 @@ def _compiles(name: str | None) -> bool:
 def _outlying_pair(
     pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
 ) -> Iterator[str]:
-    """Report a pair that is far from all others, measured by the spread of the others."""
+    """Yield a sentence for each pair whose ratio B/A is far from those of all other pairs, compared with their
+    spread."""
     count = len(pairs)
     if count < 4:
         return
@@ -117,7 +122,8 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
 
 
 def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
-    """Return the lower and the upper group, each of at least two runs, with the least variance inside."""
+    """Return the runs of an arm as a slower and a faster group, each of at least two runs, cut where the variance
+    inside the groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
@@ -127,7 +133,8 @@ def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """Return the place from which all runs have the other speed; None if the speeds alternate."""
+    """Return the place (index in the experiment) from which all runs have the other speed. None if the two speeds
+    alternate."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -136,7 +143,8 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
 
 
 def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """Report a linear trend over the order of the runs, with the difference of the arms removed."""
+    """Yield a sentence if the metric rises or falls steadily over the order of the runs. The difference between the
+    arms is removed first."""
     in_order = sorted(
         (run.run.place, run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -152,7 +160,7 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     places = [run.run.place for arm in arms for run in arm]
     over = slope * (max(places) - min(places))
     # Neighbouring runs are correlated, which looks like a trend: this reduces the number of independent runs.
-    fewer = _worth([y - slope * x for x, y in points])
+    fewer = _independent_share([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
     if abs(over) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
         return
@@ -162,9 +170,13 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     )
 
 
-def _worth(rest: Sequence[float]) -> float:
-    """Return the effective number of independent observations per run: of an AR(1) series, given the residuals of a
-    line. Their correlation is estimated too low by (2 + 4 r) / n, which is added."""
+def _independent_share(rest: Sequence[float]) -> float:
+    """Return the effective number of independent observations per run (at most 1), given the residuals `rest` of a
+    fitted line.
+
+    The residuals are treated as an AR(1) series. Their correlation r is estimated too low by (2 + 4 r) / n, which is
+    added.
+    """
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
@@ -173,7 +185,8 @@ def _worth(rest: Sequence[float]) -> float:
 
 
 def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Report the first of all runs if it is far from those of its arm, measured by the spread inside both arms."""
+    """Yield a sentence if the first discarded run is far from the other runs of its arm, compared with the spread
+    inside both arms."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())

@@ -1,7 +1,7 @@
-"""Parser for one HTTP/1.1 response from bytes as they arrive (RFC 9112), with the parts that a load client needs.
+"""Parser for one HTTP/1.1 response (RFC 9112) whose bytes arrive in pieces, limited to what a load client needs.
 
-The body is delimited by Content-Length, chunked, or ended by close. No I/O: `feed` takes bytes from a socket and
-returns body bytes.
+A body may have a Content-Length, be chunked, or end when the server closes the connection. The parser does no I/O: its
+caller passes bytes to `feed`, which returns the bytes of the body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _SIZES: dict[bytes, int] = {}  # of chunks below 4 KiB, by their text: a lookup 
 
 
 class HttpError(Exception):
-    """The bytes are not an HTTP/1.1 response, or the response ended early (`truncated`)."""
+    """Raised when the bytes are not a valid HTTP/1.1 response. `truncated` is true if the response is valid so far, but
+    ended early."""
 
     def __init__(self, message: str, *, truncated: bool = False) -> None:
         super().__init__(message)
@@ -27,16 +28,16 @@ Decode = Callable[[bytes, bool], bytes]  # (bytes of the body, whether they are 
 
 
 def body_decoder(encoding: str) -> Decode | None:
-    """Return the decoder of a Content-Encoding, or None for a plain body.
+    """Return a function that decodes a body with this Content-Encoding, or None if the body needs no decoding.
 
-    Servers and proxies may compress bodies although only plain ones are requested. Raises HttpError for an encoding
-    that the standard library cannot decode.
+    It is needed because some servers compress although the client requests plain bodies. Raises HttpError for an
+    encoding other than gzip and deflate.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
     if name not in _ZLIB_WINDOWS:
-        raise HttpError(f"Content-Encoding {name[:40]!r}, although identity was requested")
+        raise HttpError(f"the server sent Content-Encoding {name[:40]!r}, which Workbench cannot decode")
     import zlib
 
     inflate = zlib.decompressobj(_ZLIB_WINDOWS[name])
@@ -45,17 +46,17 @@ def body_decoder(encoding: str) -> Decode | None:
         try:
             plain = inflate.decompress(data)
         except zlib.error as error:
-            raise HttpError(f"the body is not {name}: {error}") from None
+            raise HttpError(f"the body of the answer is not valid {name} data: {error}") from None
         if last and not inflate.eof:
-            raise HttpError(f"the {name} data ended early", truncated=True)
+            raise HttpError(f"the {name} data of the answer ended early", truncated=True)
         return plain
 
     return decode
 
 
 class ResponseReader:
-    """One response. `complete` is set when its body has ended; `rest` contains bytes after it (there should be
-    none)."""
+    """Parser of one HTTP response. `complete` becomes true when the body has ended. `rest` contains bytes after the
+    end, of which there should be none."""
 
     def __init__(self) -> None:
         self.status = 0  # 0 until the head is in
@@ -72,7 +73,8 @@ class ResponseReader:
         self._in_trailer = False
 
     def feed(self, data: bytes) -> bytes:
-        """Return the body bytes in `data`. Raises HttpError."""
+        """Parse the next bytes of the response. Return the bytes of the body among them. Raises HttpError for an
+        invalid response."""
         self.received += len(data)
         if not self.status:
             self._head += data
@@ -92,20 +94,25 @@ class ResponseReader:
         return body
 
     def eof(self) -> None:
-        """Note that the peer closed the connection. Raises HttpError unless that completes the response."""
+        """Note that the server closed the connection. Raises HttpError if the response was not complete."""
         self.keep_alive = False
         if self.complete:
             return
         if not self.status:
-            what = "closed in the middle of the response head" if self.received else "closed without a response"
+            what = (
+                "the server closed the connection in the middle of the response head"
+                if self.received
+                else "the server closed the connection without a response"
+            )
             raise HttpError(what, truncated=True)
         if self._chunked or self._left is not None:
-            raise HttpError("closed before the end of the body", truncated=True)
+            raise HttpError("the server closed the connection before the end of the body", truncated=True)
         self.complete = True
 
     @property
     def until_close(self) -> bool:
-        """Whether the body ends with the connection, so that it may have been cut anywhere."""
+        """Whether the body ends when the server closes the connection. Then a body that was cut off cannot be
+        recognized."""
         return self._left is None
 
     def _read_head(self) -> bytes:
@@ -113,9 +120,9 @@ class ResponseReader:
             end = self._head.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._head) > _MAX_HEAD_BYTES:
-                    raise HttpError("response head over 64 KiB")
+                    raise HttpError("the response head is larger than 64 KiB")
                 if not b"HTTP/1.".startswith(self._head[:7]):
-                    raise HttpError(f"not an HTTP/1.x response: {self._head[:40]!r}")
+                    raise HttpError(f"the server did not answer with HTTP/1.x: {self._head[:40]!r}")
                 return b""
             head, rest = self._head[:end], self._head[end + 4 :]
             status = self._parse_head(head)
@@ -130,12 +137,12 @@ class ResponseReader:
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
         if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isdecimal() and len(parts[1]) == 3):
-            raise HttpError(f"not an HTTP/1.x status line: {lines[0][:60]!r}")
+            raise HttpError(f"invalid HTTP/1.x status line: {lines[0][:60]!r}")
         self.headers = {}
         for line in lines[1:]:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
-                raise HttpError(f"malformed header line: {line[:60]!r}")
+                raise HttpError(f"invalid HTTP header line: {line[:60]!r}")
             self.headers[name.lower()] = value.strip()
         return int(parts[1])
 
@@ -149,15 +156,14 @@ class ResponseReader:
             self._chunked, self._left = True, 0
         elif length is not None:
             if not (length.isascii() and length.isdecimal()):
-                raise HttpError(f"Content-Length is {length[:40]!r}")
+                raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
             self._left = int(length)
             self.complete = self._left == 0
         else:
             self.keep_alive = False  # the body ends with the connection
 
     def _dechunk(self, data: bytes) -> bytes:
-        """Return the content of chunks. Between two chunks, `_left` is 0 and `_framing` contains the incomplete framing
-        line."""
+        """Return the content of the chunks in `data`. Keep an incomplete chunk-size line for the next call."""
         if self._framing:
             data, self._framing = self._framing + data, b""
         out: list[bytes] = []
@@ -187,8 +193,11 @@ class ResponseReader:
 
     @staticmethod
     def _whole_chunks(data: bytes, out: list[bytes]) -> int:
-        """The common case, quickly: chunks that are all there. Stops, and says where, at the first that is not plain
-        (cut, last, with an extension, wrong)."""
+        """Append the content of all complete chunks at the start of `data` to `out`, and return the position after
+        them.
+
+        This is the fast path. It stops before the first chunk that is incomplete, last, invalid or has an extension.
+        """
         at = 0
         while (line_end := data.find(b"\r\n", at)) > at:
             digits = data[at:line_end]
@@ -211,22 +220,23 @@ class ResponseReader:
     def _framing_line(data: bytes, at: int) -> int:
         end = data.find(b"\r\n", at)
         if end < 0 and len(data) - at > _MAX_HEAD_BYTES:
-            raise HttpError("chunk framing line over 64 KiB")
+            raise HttpError("a chunk-size line of the response is larger than 64 KiB")
         return end
 
     def _after_line(self, line: bytes) -> int:
-        """What follows a framing line: the size of the next chunk, or 0."""
+        """Process one framing line (chunk size, end of a chunk, or trailer). Return the size of the next chunk, or 0 if
+        the line is not a chunk size. Raises HttpError for an invalid line."""
         if self._in_trailer:
             self.complete = not line
             return 0
         if self._in_chunk_end:
             if line:
-                raise HttpError(f"chunk longer than its size: {line[:40]!r}")
+                raise HttpError(f"a chunk of the response is longer than its size: {line[:40]!r}")
             self._in_chunk_end = False
             return 0
         digits = line.partition(b";")[0].strip()
         if not digits or len(digits) > 15 or digits.strip(_HEX):
-            raise HttpError(f"not a chunk size: {line[:40]!r}")
+            raise HttpError(f"invalid chunk size in the response: {line[:40]!r}")
         length = int(digits, 16)
         self._in_trailer = length == 0
         return length

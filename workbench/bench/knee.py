@@ -1,8 +1,8 @@
-"""Where a sweep's curve bends: the value beyond which more buys little, with the rule that names it. Pure functions.
+"""Find the knee of a sweep: the value beyond which more costs much and gains little. All functions are pure.
 
-A chord or a curvature would name a knee on any curve, also on a straight line and on noise. Both rules here are
-instead about what is given up: of the values that keep nearly all of the best throughput, the one that is best in what
-it costs.
+Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight line or in noise. The
+two rules here do not: among the values that keep nearly all of the best throughput, they name the one with the most
+tok/J (GPU settings) or the lowest latency (concurrency).
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """`index` into the given points. None if no value can be named; `text` then says why."""
+    """The knee of a sweep: `index` is its place in the sweep's points, `text` the rule and the numbers behind it. If
+    there is no knee, `index` is None and `text` says why."""
 
     index: int | None
     text: str
 
 
 def of_setting(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of a power limit or clock: the value with the most tok/J among those that lose at most 5 % of the
-    best tok/s. Values that had no effect are left out. A curve that is flat, or still rises at its end, has no knee."""
+    """Return the knee of a sweep over a power limit or a clock: the value with the most tok/J among those that lose at
+    most 5 % of the best tok/s.
+
+    Values that had no effect are left out. There is no knee if tok/s is flat, or still rises at the highest value.
+    """
     known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
         return Knee(None, UNBOUND)
@@ -71,8 +75,11 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
 
 
 def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of the concurrency: the lowest latency among the levels that keep at least 90 % of the best
-    throughput. The latency is that of one token of one stream, concurrency / throughput (Little's law)."""
+    """Return the knee of a sweep over the concurrency: the value with the lowest latency among those that keep at least
+    90 % of the best throughput.
+
+    Latency here is the time per token of one stream, concurrency / throughput (Little's law).
+    """
     known = [(i, p) for i, p in _measured(points) if p.x]
     if len(known) < NEEDED:
         return Knee(None, _too_few(known))
@@ -133,7 +140,7 @@ def _flat(known: Sequence[Placed], best: Placed) -> str:
 def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
     with_thrift = [p for p in known if p[1].tok_per_joule is not None]
     if not with_thrift:
-        return "tok/J is not known"
+        return "tok/J is not known at any value"
     most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
     if all(_thrift(p) >= (1 - SETTING_LOSS) * _thrift(most) for _, p in with_thrift):
         return f"tok/J is within {_pct(SETTING_LOSS)} at all values"

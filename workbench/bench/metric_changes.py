@@ -1,9 +1,9 @@
-"""The change of each metric from A to B over several runs: geometric means, their ratio, its interval, a verdict.
+"""The change of each metric from A to B over several runs: geometric means, their ratio, its interval and a verdict.
 
-The unit is the run. For several runs on each side: Welch's t interval on the logarithms. For runs made in pairs: the
-paired t interval. A metric that was chosen beforehand is tested at the full level; each of the others gets a verdict
-only if it remains significant after Holm's correction over all of them (which tests the smallest p-values first,
-against ever larger levels), otherwise a hint.
+Each run gives one value. Several unpaired runs on each side use Welch's t interval on the logarithms, and pairs of runs
+use the paired t interval. The metric that was chosen beforehand is tested at the full level. Every other metric gets
+the verdict "better" or "worse" only if its difference remains significant after Holm's correction for the number of
+metrics; otherwise it gets "hint only".
 """
 
 from __future__ import annotations
@@ -33,34 +33,39 @@ Pick = Callable[[BenchSummary], float | None]
 
 @dataclass(frozen=True, slots=True)
 class ResultMetric:
-    """A metric that can be compared."""
+    """A metric by which results can be compared."""
 
     name: str  # "output_tok_s", "ttft_ms.p50"
     unit: str
     higher_is_better: bool
 
     def resolution(self, value: float) -> float:
-        """Return how finely one run resolves the metric, as a share of `value`. A smaller spread between runs is
-        chance."""
+        """Return the least relative difference from `value` that one run can resolve, for example 0.0005. A smaller
+        spread between runs is chance."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
-        """Return the metric's value in a result, or None."""
+        """Return this metric's value in `summary`, or None if it was not measured."""
         return value_of(summary, self.name)
 
 
 def metric_called(name: str) -> ResultMetric:
-    """Return the metric of that name. Raises InputError that lists the names."""
+    """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError, which lists the valid
+    names."""
     base, _, part = name.partition(".")
     parts = _PARTS if base in _LATENCIES else ("",)
     if base in _COMPARED and part in parts:
         return ResultMetric(name, _COMPARED[base].unit, bool(_COMPARED[base].higher_is_better))
     known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
-    raise InputError(f"no metric is called {name!r}", next_step=f"one of {', '.join(known)} (or .mean, .p90, .p99)")
+    raise InputError(
+        f"no metric is called {name!r}",
+        next_step=f"use one of {', '.join(known)} (instead of .p50 also .mean, .p90, .p99)",
+    )
 
 
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
-    """Return the metrics of a comparison, the chosen one first."""
+    """Return the metrics that a comparison of `runs` shows, with the chosen metric first. Percentiles of latencies end
+    at p99 if each run has enough samples, otherwise at p90."""
     names = ["output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
@@ -80,7 +85,8 @@ def changes(
     chosen: str | None = None,
     level: float = LEVEL,
 ) -> tuple[MetricChange, ...]:
-    """Return the change of each metric. `chosen` is the metric that was named before the runs were made."""
+    """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is the metric that was
+    named before the runs were made; its change comes first. `level` is the confidence level of the intervals."""
     found = [
         _change(metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level)
         for metric in shown_metrics((*left, *right), chosen)
@@ -95,7 +101,11 @@ def changes(
 def _change(
     metric: ResultMetric, xs: list[float | None], ys: list[float | None], paired: bool, level: float
 ) -> tuple[MetricChange, float | None]:
-    """Return the change and its p-value. With geometric means, a change by a factor and back cancels out."""
+    """Return the change of `metric` from values `xs` to values `ys`, and the p-value of no difference.
+
+    The p-value is None if there is no interval. Means are geometric, so that a change by a factor and its inverse
+    cancel out.
+    """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
     a, b = _positive(xs), _positive(ys)
@@ -127,8 +137,8 @@ class _Error:
 
 
 def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> _Error | None:
-    """Return the standard error of mean(b) - mean(a) and its degrees of freedom; None if there are too few runs.
-    `resolution` is the least scatter that is assumed for a run."""
+    """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side has fewer than two
+    runs. `resolution` is the least scatter that is assumed for a run."""
     if len(a) < 2 or len(b) < 2:
         return None
     least = resolution**2
@@ -141,13 +151,14 @@ def _standard_error(a: list[float], b: list[float], paired: bool, resolution: fl
 
 
 def _p_value(centre: float, error: _Error) -> float:
-    """Return the two-sided p-value of no difference."""
+    """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the measured difference of
+    the logarithms."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 
 def _holm(ps: Sequence[float | None], alpha: float) -> list[bool]:
-    """Return which hypotheses are rejected by Holm's procedure, which limits the chance of any false rejection to
-    `alpha`."""
+    """Return for each p-value whether Holm's procedure rejects its hypothesis. The procedure limits the chance of any
+    false rejection to `alpha`. A p-value of None is never rejected."""
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     stand = [False] * len(ps)
     for rank, (p, place) in enumerate(known):
@@ -162,12 +173,13 @@ def _hinted(change: MetricChange, stands: bool) -> MetricChange:
 
 
 def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Return the same changes without claims, for runs that are not comparable or not complete yet."""
+    """Return the changes with each "better" or "worse" replaced by "hint only", because their runs are not comparable
+    or not complete."""
     return tuple(_hinted(change, False) for change in found)
 
 
 def _positive(values: list[float | None]) -> list[float] | None:
-    """Return the values if all of them exist and are above 0, as logarithms need; otherwise None."""
+    """Return the values if none is None and all are above 0, so that they have logarithms; otherwise None."""
     known = [v for v in values if v is not None and v > 0]
     return known if len(known) == len(values) else None
 
@@ -183,6 +195,6 @@ def average(values: Iterable[float]) -> float:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Return the variance of a sample of two or more values."""
+    """Return the sample variance of two or more values."""
     mean = average(values)
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)

@@ -1,7 +1,7 @@
-"""A command of the user as the workload: it runs once on this machine, timed, and its exit code and last lines are
-kept.
+"""Run a command of the user as the load of a benchmark: once, on this machine, with its time, exit code and last lines
+recorded.
 
-The command comes from the user's own command line only: a preset has no field for it.
+The command comes only from the user's own command line. A preset cannot contain one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LAST_LINES_S = 0.5  # to read the last lines, if children of the command keep i
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """Result of the command. Times are Unix seconds; `exit_code` is negative for a signal; secrets in `output` are
-    masked."""
+    """The outcome of the user's command. Times are Unix seconds. `exit_code` is negative if a signal ended the command.
+    `output` contains its last lines, with secrets masked."""
 
     exit_code: int
     t0_unix: float
@@ -51,12 +51,13 @@ class CommandOutcome:
 
 
 def filled(argv: Sequence[str], base_url: str, model: str) -> tuple[str, ...]:
-    """Return `argv` with {base_url} and {model} replaced, since no shell expands variables in it."""
+    """Return `argv` with {base_url} and {model} replaced. Workbench replaces them because no shell does."""
     return tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
 
 
 def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
-    """Return the environment variables that describe the server, under the names that OpenAI's clients read."""
+    """Return the environment variables that tell the command the server's address, model and API key, under the names
+    that OpenAI clients read."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_BASE": base_url,  # clients before 1.0
@@ -75,12 +76,12 @@ async def run(
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
 ) -> CommandOutcome:
-    """Run `argv` to its end in a session of its own. `on_line(line, elapsed_s)` receives its output (stdout and
-    stderr).
+    """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)` receives each line of its
+    stdout and stderr.
 
-    The whole process group is ended on `cancel` (then BenchCancelled is raised), at the deadline, when this task is
-    cancelled, and when this process ends for any reason (tied_process.py). Raises BenchError if the command cannot be
-    started or does not end in time. An exit code other than 0 is an outcome.
+    The command and everything that it started are ended on `cancel` (then BenchCancelled is raised), after `deadline_s`
+    seconds, when this task is cancelled, and when this process ends for any reason (tied_process.py). Raises BenchError
+    if the command cannot be started or does not end in time. An exit code other than 0 raises nothing.
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
@@ -95,29 +96,31 @@ async def run(
             if on_line is not None:
                 on_line(text, time.monotonic() - began)
 
-    ended = asyncio.ensure_future(_to_its_end(tie, output, hear))
+    ended = asyncio.ensure_future(_wait_for_end(tie, output, hear))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         tasks = [t for t in (ended, cancelled) if t]
         await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         if cancelled is not None and cancelled.done() and not ended.done():
-            raise BenchCancelled("the command was cancelled", next_step="nothing was stored; run it again")
+            raise BenchCancelled(
+                "the benchmark command was cancelled, and no result was stored", next_step="run it again"
+            )
         if not ended.done():
-            raise BenchError(f"the command did not end within {deadline_s:g} s", command=shown)
+            raise BenchError(f"the benchmark command did not end within {deadline_s:g} s", command=shown)
         code, seconds = ended.result()
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.shield(_let_go(tie))
+        await asyncio.shield(_end_command(tie))
 
 
 async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
-    """Start the process that the command is tied to (tied_process.py). Return it, the read end of the command's output,
-    and when the command began.
+    """Start a process that runs the command and ends it together with Workbench (tied_process.py). Return this process,
+    the read end of a pipe with the command's output, and the Unix time at which the command began.
 
-    The output is a pipe of our own: asyncio would wait for the end of its own pipes, which children of the command may
-    keep open.
+    The pipe is made here, because asyncio would wait until its own pipes are closed, and children of the command may
+    keep them open. Raises BenchError if the command cannot be started.
     """
     read_end, write_end = os.pipe()
     try:
@@ -133,7 +136,7 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
         started = await _message(tie)
         if "unix_s" in started:
             return tie, read_end, started["unix_s"]
-        await _let_go(tie)
+        await _end_command(tie)
         code = int(started.get("error", errno.EIO))
         why = "not found on this machine's PATH" if code == errno.ENOENT else os.strerror(code)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -142,20 +145,21 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
         os.close(write_end)
     os.close(read_end)
     raise BenchError(
-        f"{argv[0]} did not start: {why}", command=shown, next_step="give a program of this machine, where it runs"
+        f"{argv[0]} did not start: {why}", command=shown, next_step="name a program that is installed on this machine"
     )
 
 
 async def _message(tie: Process) -> dict[str, Any]:
-    """Return the next message of the tied process, or {} if it ended without one."""
+    """Return the next message of the process that watches the command, or {} if that process ended without one."""
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
     return message
 
 
-async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
-    """Return exit code and seconds of the command itself, without waiting for children that keep its output open."""
+async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
+    """Pass the command's output to `hear` until the command ends. Return its exit code and its duration in seconds.
+    Children of the command that keep its output open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
@@ -164,7 +168,10 @@ async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) 
     try:
         ended = await _message(tie)
         if "exit" not in ended:
-            raise BenchError("the process that watches the command was killed, and the command with it")
+            raise BenchError(
+                "the process that watches the benchmark command was killed, so the command was ended too",
+                next_step="run it again",
+            )
         await asyncio.wait([reading], timeout=_LAST_LINES_S)
         return ended["exit"], ended["seconds"]
     finally:
@@ -172,8 +179,8 @@ async def _to_its_end(tie: Process, output: int, hear: Callable[[bytes], None]) 
         transport.close()
 
 
-async def _let_go(tie: Process) -> None:
-    """End the command with everything that it started, and return once all has ended."""
+async def _end_command(tie: Process) -> None:
+    """End the command and everything that it started. Return when all of it has ended."""
     assert tie.stdin is not None
     tie.stdin.close()
     try:
@@ -184,7 +191,7 @@ async def _let_go(tie: Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
-    """Pass on lines, including those that a progress bar ends with a carriage return."""
+    """Pass each line of `stream` to `hear`. A carriage return ends a line too, because progress bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
@@ -195,10 +202,11 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
 
 
 def summary(done: CommandOutcome) -> BenchSummary:
-    """Return the summary of the command alone; `with_counts` adds the engine's counts."""
-    why = "the workload is a command, which reports latencies itself"
+    """Return the summary of the command's run: its duration, exit code and output. All other metrics are None;
+    `with_counts` adds those that the engine counts."""
+    why = "the load was a command of the user, which reports latencies itself"
     absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
-    refused = (f"the command {_ended(done.exit_code)}",) if done.exit_code else ()
+    refused = (f"the benchmark command {_ended(done.exit_code)}",) if done.exit_code else ()
     return BenchSummary(
         requests_ok=0,
         requests_failed=0,
@@ -227,7 +235,8 @@ def summary(done: CommandOutcome) -> BenchSummary:
 
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
-    """Add requests and tokens of a command's run, counted by the engine over all its clients."""
+    """Return the summary with the requests and tokens that the engine counted while the command ran. The engine's
+    counters include the requests of all clients."""
     absent = dict(summary.absent)
     for name, counter in (
         ("prompt_tokens", "prompt_tokens"),

@@ -1,4 +1,5 @@
-"""Waiting for sockets: epoll where it exists, otherwise poll(2) with the same interface (macOS)."""
+"""Wait until sockets are readable or writable: with epoll where it exists, otherwise with poll(2) under the same
+interface (macOS)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def open_poller() -> Poller:
 
 
 def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
-    """Poll without epoll's rounding up to whole milliseconds. Takes two system calls instead of one."""
+    """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds. This takes two system
+    calls instead of one."""
     if timeout_s > 0 and hasattr(select, "epoll") and isinstance(poller, select.epoll):
         select.select([poller], [], [], timeout_s)
         timeout_s = 0

@@ -1,4 +1,5 @@
-"""Named workloads. A preset's own suggestion overrides `quick`; values that the user gives override both."""
+"""Named shapes of the load, such as `quick` or `batch`. Values that a preset suggests override those of `quick`, and
+values that the user gives override both."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from workbench.model.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class BenchProfile:
-    """A named workload. `fields` are fields of BenchSpec. Most profiles make eight rounds of the concurrency: then the
-    steady window is some 92 % of the run, and ramp and tail matter little."""
+    """A named shape of the load. `fields` maps fields of BenchSpec to values.
+
+    Most profiles make eight times as many requests as streams, so that the steady window is some 92 % of the run and
+    its ramp and tail matter little.
+    """
 
     name: str
     title: str
@@ -59,19 +63,19 @@ NAMES = tuple(profile.name for profile in _PROFILES)
 
 
 def get(name: str) -> BenchProfile:
-    """Return the profile of that name. Raises InputError if there is none."""
+    """Return the benchmark profile of that name. Raises InputError if there is none."""
     found = next((p for p in _PROFILES if p.name == name), None)
     if found is None:
-        raise InputError(f"there is no benchmark profile {name!r}", next_step=f"one of {', '.join(NAMES)}")
+        raise InputError(f"there is no benchmark profile {name!r}", next_step=f"use one of {', '.join(NAMES)}")
     return found
 
 
 def titles() -> Mapping[str, str]:
-    """Return the title of each profile, by name."""
+    """Return the title of each benchmark profile, by its name."""
     return {p.name: p.title for p in _PROFILES}
 
 
 def fields(name: str) -> dict[str, Any]:
-    """Return the profile's fields of BenchSpec, including its name. They contain everything in which profiles differ,
-    so that a profile given by name replaces all that a preset suggests."""
+    """Return the BenchSpec fields that the profile sets, including `profile` itself. Every field that differs between
+    profiles is included, so that a profile named by the user overrides everything that a preset suggests."""
     return {"until_steady": False, "length_spread": 0.0, **get(name).fields, "profile": name}

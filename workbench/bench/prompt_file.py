@@ -1,5 +1,5 @@
-"""Files of the user's own prompts: JSON lines, each a prompt, a text, messages, or a conversation in ShareGPT's form;
-or one JSON array of these, as ShareGPT is distributed."""
+"""Read files of the user's own prompts. A file has one JSON object per line (a prompt, a text, a list of messages, or a
+ShareGPT conversation), or it is one JSON array of them, as ShareGPT is distributed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.model.errors import InputError
 
 MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
 _EXPECTED = (
-    'one JSON object a line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}, each with'
-    ' "max_tokens" if wanted; or one JSON array of them, as ShareGPT is distributed'
+    'write one JSON object per line: {"prompt": "…"}, {"text": "…"}, {"messages": […]} or {"conversations": […]}, each'
+    ' with an optional "max_tokens"; or one JSON array of such objects, as ShareGPT is distributed'
 )
 _BOM = b"\xef\xbb\xbf"
 _SPEAKERS = {
@@ -34,8 +34,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Prompts from a file. `prompts` are entries of BenchSpec.prompts; `name` is stored with a result: "FILE (12
-    prompts, sha256 3fa…)"."""
+    """Prompts from a file. `prompts` become BenchSpec.prompts. `name` is stored with a result, such as "FILE (12
+    prompts, sha256 3fa…)". `with_messages` says whether any prompt is a list of messages."""
 
     prompts: tuple[str, ...]
     name: str
@@ -43,15 +43,19 @@ class Prompts:
 
 
 def read(path: str | Path) -> Prompts:
-    """Read a file of prompts. Empty lines are skipped. Raises InputError with file and line for an entry that is not a
-    prompt."""
+    """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the file cannot be read,
+    or names the line that is not a prompt."""
     path = Path(path)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES >> 20} MiB", next_step="give a part of it")
+            raise InputError(
+                f"{path} is larger than {MOST_BYTES >> 20} MiB", next_step="give a file with a part of the prompts"
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", next_step="--prompts FILE") from None
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", next_step="check the file given by --prompts"
+        ) from None
     found: list[str] = []
     with_messages = False
     for place, line in _objects(path, data):
@@ -60,7 +64,9 @@ def read(path: str | Path) -> Prompts:
             found.append(json.dumps(_with_length(prompt, line), ensure_ascii=False))
             found[-1].encode()
         except UnicodeEncodeError:
-            raise InputError(f"{place}: contains half of a character (a lone surrogate)", next_step=_EXPECTED) from None
+            raise InputError(
+                f"{place}: the prompt contains half of a character (a lone surrogate)", next_step=_EXPECTED
+            ) from None
         except ValueError as error:
             raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
         with_messages |= isinstance(prompt, list)
@@ -80,8 +86,8 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
 
 
 def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield each object with its place, from JSON lines or one JSON array. Conversations of ShareGPT's array without a
-    turn of a user, of which there are some, are skipped, as is usual."""
+    """Yield (place for messages, decoded JSON value) for each line, or for each entry of a JSON array. ShareGPT
+    conversations without a message of a user are skipped. Raises InputError for a line that is not JSON."""
     if data.removeprefix(_BOM).lstrip().startswith(b"["):
         try:
             array = json.loads(data.removeprefix(_BOM))
@@ -108,7 +114,7 @@ def _answer_alone(one: Any) -> bool:
 
 def _said(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "nested too deeply"
+        return "the JSON is nested too deeply"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
@@ -118,7 +124,7 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(line, str):
         return _text(line)
     if not isinstance(line, dict):
-        raise ValueError("neither an object nor a string")
+        raise ValueError("the entry is neither a JSON object nor a string")
     for name in ("prompt", "text"):
         if isinstance(line.get(name), str):
             return _text(line[name])
@@ -127,8 +133,8 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
         return _messages([_turn(turn) for turn in turns])
-    fields = ", ".join(map(str, line)) or "no field"
-    raise ValueError(f"contains none of prompt, text, messages, conversations, but {fields}")
+    fields = ", ".join(map(str, line)) or "no fields"
+    raise ValueError(f"the entry has no field prompt, text, messages or conversations; it has {fields}")
 
 
 def _text(text: str) -> str:
@@ -145,8 +151,8 @@ def _turn(turn: Any) -> dict[str, Any]:
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return the messages up to the last one of a user (or tool). Those after it are the answer that the server shall
-    give."""
+    """Return the messages up to the last one of a user or tool. Later messages are the model's answer and are left out.
+    Raises ValueError for an invalid message."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise ValueError(f'a message needs a "role" of {", ".join(_ROLES)}')
@@ -154,5 +160,5 @@ def _messages(messages: list[Any]) -> list[dict[str, Any]]:
             raise ValueError('a message needs a "content"')
     last = max((i for i, m in enumerate(messages) if m["role"] in ("user", "tool")), default=-1)
     if last < 0:
-        raise ValueError("no message of a user")
+        raise ValueError("the entry has no message of a user")
     return messages[: last + 1]

@@ -1,4 +1,4 @@
-"""The number of words that makes a prompt of the requested length, by the server's own tokenizer."""
+"""Find the number of words that gives a prompt of the requested length in tokens, by the server's own tokenizer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ _PROMPTS = 6  # prompts counted at each length, since not all words are one toke
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A prompt of so many `words` has so many `tokens`, including its chat template."""
+    """The size of a synthetic prompt: a prompt of `words` words has `tokens` tokens, including the chat template."""
 
     words: int
     tokens: int
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
-    """Find the number of words from the token counts of prompts of two lengths, and correct it by those of a third.
-    None if the server does not count tokens."""
+    """Return the number of words with which prompts have `spec.input_tokens` tokens. None if the server does not count
+    tokens.
+
+    `count` asks the server for the token count of a prompt. It is used for prompts of two lengths, whose difference
+    gives the tokens per word, and then to correct the result.
+    """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
     at_high, at_low = await _tokens(spec, count, high), await _tokens(spec, count, low)

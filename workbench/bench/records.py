@@ -1,4 +1,4 @@
-"""The record of one finished request, and the outcome of a run."""
+"""Records of single requests, and the outcome of a whole run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request. `ttft_us` and `end_us` count from the socket write; `gaps_us` are the gaps between chunks with
-    content.
+    """Measurements of one finished request. `ttft_us` and `end_us` are microseconds from the moment at which the
+    request was sent. `gaps_us` are the microseconds between successive chunks with content.
 
-    Token counts are the server's usage, or None if it reported none. `first_tokens` is the number of tokens in the
-    first chunk, or None, because few servers report it. The counts of a failed request may be partial.
+    Token counts come from the server's usage and are None if it reports none. Those of a failed request may be partial.
+    `first_tokens` is the number of tokens in the first chunk; few servers report it.
     """
 
     index: int
@@ -57,20 +57,22 @@ class RequestRecord:
         return self.error is None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields that are not at their default, to keep thousands of records small."""
+        """Return the record's fields as a dict, without fields that have their default value. This keeps thousands of
+        records small."""
         values = ((f, getattr(self, f.name)) for f in fields(self))  # asdict would copy each gap, in 5 us
         return {f.name: v for f, v in values if v != f.default}
 
 
 def total(values: Sequence[int | None]) -> int | None:
-    """Return the sum; None if a value is unknown, because a part is not a total. The sum of no values is 0."""
+    """Return the sum of the values, or None if any value is None. The sum of no values is 0."""
     known = [v for v in values if v is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The outcome of a run. `spec` includes the salt that was used. `requests` has no warm-up requests."""
+    """The outcome of a run, as the worker process reports it. `spec` contains the salt that was used. `requests` are
+    the measured requests without the warm-up."""
 
     spec: BenchSpec
     summary: BenchSummary

@@ -1,4 +1,4 @@
-"""Several runs of the same benchmark: mean and scatter of each metric."""
+"""Mean and scatter of each metric over several runs of the same benchmark."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One metric over the runs that have it. `cv_pct` is the sample standard deviation divided by the mean, in percent;
-    None for one run."""
+    """The values of one metric over several runs. `cv_pct` is the sample standard deviation in percent of the mean, or
+    None for a single run."""
 
     metric: str
     unit: str
@@ -35,7 +35,7 @@ class Spread:
 
 
 def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
-    """Return the spread of each metric. Invalid runs are left out."""
+    """Return the mean and scatter of each metric over the valid runs. Metrics without any value are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
     for metric in _SHOWN:

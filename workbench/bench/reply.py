@@ -1,7 +1,7 @@
-"""The content of a streamed reply: text chunks and their times, finish reason, usage, errors.
+"""Parse the content of a model's reply: text chunks with their receive times, finish reason, token usage and errors.
 
-Knows the OpenAI chunk formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. Takes no times itself: the caller
-passes the stamps.
+Understands the OpenAI-compatible formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. The caller passes the
+receive times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*
 
 
 class Reply:
-    """One reply. `error` is set by the first problem that makes the request fail; everything after that is ignored."""
+    """The reply to one request. The first problem that makes the request fail sets `error` (kind of failure) and
+    `detail` (message); later content is ignored."""
 
     def __init__(self) -> None:
         self.stamps_ns = array("q")  # receive stamps of chunks with content
@@ -38,7 +39,8 @@ class Reply:
         self._suffix = b""
 
     def feed(self, events: list[tuple[bytes, bytes]], stamp_ns: int) -> None:
-        """Take (name, data) pairs of events received at `stamp_ns`."""
+        """Parse events that arrived at `stamp_ns` (monotonic nanoseconds). `events` are (event name, data) pairs of an
+        event stream."""
         prefix, suffix = self._prefix, self._suffix
         for name, data in events:
             # An event that differs from an already parsed content chunk only inside its text is a content chunk too.
@@ -53,7 +55,7 @@ class Reply:
                 prefix, suffix = self._prefix, self._suffix
 
     def whole(self, body: bytes) -> None:
-        """Take the one JSON object of a reply that is not streamed."""
+        """Parse the body of a reply that is not streamed, which is one JSON object."""
         if body.strip():
             self._parse(b"", body, 0)
         else:
@@ -62,25 +64,31 @@ class Reply:
         self.first_tokens = None
 
     def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
-        """Set `error` if the complete reply is not whole.
+        """Set `error` if the reply is incomplete or has the wrong length. Call it once, after the last byte.
 
-        `asked_tokens` is the required length, None if any length is right. `delimited`: the body marks its own end.
-        Otherwise it ended with the connection, and only [DONE] distinguishes a whole reply from a server that died
-        after the finish reason.
+        `asked_tokens` is the exact number of tokens that the reply must have, or None if any number is right.
+        `delimited` says whether the HTTP body marked its own end. If it did not, only [DONE] shows that the server did
+        not die in the middle of the reply.
         """
         if self.error is not None:
             return
         if self.finish_reason is None:
-            said = "[DONE] without a finish reason" if self.done else "the reply ended without a finish reason"
+            said = (
+                "the reply ended with [DONE], but without a finish reason"
+                if self.done
+                else "the reply ended without a finish reason"
+            )
             self._fail(records.TRUNCATED, said)
         elif not (delimited or self.done):
-            self._fail(records.TRUNCATED, "the connection was closed without [DONE]")
+            self._fail(records.TRUNCATED, "the server closed the connection before [DONE]")
         elif self.finish_reason in _GIVEN_UP:
-            self._fail(records.STREAM_ERROR, f"finish reason {self.finish_reason}")
+            self._fail(records.STREAM_ERROR, f"the engine ended the reply with finish reason {self.finish_reason}")
         tokens = self.output_tokens
         if self.error is None and asked_tokens is not None and tokens is not None and tokens != asked_tokens:
             kind = records.SHORT if tokens < asked_tokens else records.LONG
-            self._fail(kind, f"{tokens} tokens, {asked_tokens} requested (finish reason {self.finish_reason})")
+            self._fail(
+                kind, f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason {self.finish_reason})"
+            )
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -114,12 +122,17 @@ class Reply:
         if name == b"error" or (isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")):
             self._fail(records.STREAM_ERROR, error_text(data))
         elif not isinstance(chunk, dict):
-            self._fail(records.MALFORMED, f"not a JSON object: {data[:80].decode('utf-8', 'replace')}")
+            self._fail(
+                records.MALFORMED, f"an event of the reply is not a JSON object: {data[:80].decode('utf-8', 'replace')}"
+            )
         else:
             try:
                 self._read_chunk(chunk, data, stamp_ns)
             except (TypeError, AttributeError, IndexError):
-                self._fail(records.MALFORMED, f"not a completion chunk: {data[:80].decode('utf-8', 'replace')}")
+                self._fail(
+                    records.MALFORMED,
+                    f"an event of the reply is not a completion chunk: {data[:80].decode('utf-8', 'replace')}",
+                )
 
     def _read_chunk(self, chunk: dict[str, Any], data: bytes, stamp_ns: int) -> None:
         usage = chunk.get("usage")
@@ -155,8 +168,8 @@ def _count(usage: dict[str, Any] | None, key: str) -> int | None:
 
 
 def error_text(body: bytes) -> str:
-    """Return the message of an error reply on one line, at most 300 characters. Reads the formats of the engines:
-    {"error": {"message"}}, {"detail"}, {"message"}, plain text."""
+    """Return the message in the body of an error answer, as one line of at most 300 characters. Understands {"error":
+    {"message": …}}, {"detail": …}, {"message": …} and plain text."""
     text = clean(body, lines=True)
     try:
         found: Any = json.loads(body)

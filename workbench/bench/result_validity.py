@@ -1,4 +1,4 @@
-"""Whether the metrics of a run are valid, and what the user must know to interpret them."""
+"""Decide whether the metrics of a run are valid, and write the notes that the user needs to interpret them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """Facts from the client beside the records. `dropped` are optional fields that the engine rejected; `prompt_words`
-    is the number of words in a synthetic prompt, None for the user's own prompts; `window` None means that it follows
-    from the records."""
+    """What the load client knows about a run beside its request records.
+
+    `dropped` are optional request fields that the engine rejected. `prompt_words` is the number of words in a synthetic
+    prompt, or None for the user's own prompts. If `window` is None, the steady window is computed from the records.
+    """
 
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -42,10 +44,13 @@ class ClientFacts:
 
 
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return why the metrics are not those of the server under the requested load; () if they are valid."""
+    """Return the reasons why the result must be rejected: its metrics are not those of the server under the requested
+    load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
-    partial = f"partial: {facts.partial} after {len(counted)} of {spec.requests} requests" if facts.partial else None
+    partial = (
+        f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests" if facts.partial else None
+    )
     idle = None if failures or partial else _idle_streams(spec, counted, window)  # failed streams are idle too
     reasons = (
         partial,
@@ -61,14 +66,15 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
-    """Return why the valid metrics say less than they seem to."""
+    """Return the reasons why a valid result says less than it seems to, for example because the run was short. Empty if
+    there are none."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
     return tuple(r for r in reasons if r)
 
 
 def _failures(counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason if too many requests failed. Failed requests leave their time and place to others, which then run
-    under another load."""
+    """Return a reason to reject the result if more than 1 % of the requests failed, because the other requests then ran
+    under a smaller load. Otherwise None."""
     kinds = Counter(r.error for r in counted if r.error)
     failed = kinds.total()
     if failed <= FAILED_SHARE * len(counted):
@@ -81,8 +87,11 @@ def _failures(counted: Sequence[RequestRecord]) -> str | None:
 
 
 def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Return a reason if streams were idle. Only for the steady window of a closed loop: ramp and tail, and a rate,
-    leave streams idle anyway."""
+    """Return a reason to reject the result if fewer streams than requested were in flight on average; otherwise None.
+
+    Only the steady window of a closed loop is checked. Elsewhere, streams are idle for other reasons: ramp, tail or a
+    request rate.
+    """
     mean = mean_in_flight(window, counted)
     if spec.rate is not None or window.name != STEADY or mean is None or mean >= LEAST_LOAD * spec.concurrency:
         return None
@@ -94,7 +103,8 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
 
 
 def _below(percent: float) -> str:
-    """Format a percentage rounded down, so that a value below a limit is never shown as the limit."""
+    """Return the percentage as text with one decimal, rounded down, so that a value below a limit never looks equal to
+    the limit."""
     return f"{int(10 * percent) / 10:g}"
 
 
@@ -108,12 +118,12 @@ def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
 
 
 def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason if more than 1 % of the prompt tokens came from the prefix cache, beyond those of the chat
-    template.
+    """Return a reason to reject the result if more than 1 % of the prompt tokens came from the prefix cache, not
+    counting the chat template; otherwise None.
 
-    Prompts differ from their first word on, so they can only share the template before it. Its length is unknown, but a
-    prompt of W synthetic words has at most tokens - W tokens of template: further hits are in the prompt's text.
-    (Engines count hits in blocks of 1 to 64 tokens, rounded down, which hides hits and adds none.)
+    Prompts differ from their first word on, so they share only the chat template before it. Its length is unknown, but
+    a prompt of T tokens and W synthetic words has at most T - W tokens of template. Cached tokens beyond that are
+    tokens of the prompt's text.
     """
     prompt = total([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts:
@@ -130,8 +140,8 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
 
 
 def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason if the starts of an open loop fell behind and stayed behind: then another rate than the requested
-    one was measured."""
+    """Return a reason to reject the result if the requests of an open loop started later than scheduled and never
+    caught up; otherwise None. Then the measured rate is not the requested one."""
     starts = sorted((r.due_s, r.start_s) for r in counted if r.due_s is not None)
     if spec.rate is None or len(starts) < 2:
         return None
@@ -148,7 +158,8 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
 
 
 def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason if an overloaded open loop never sent many of its requests: those would have waited longest."""
+    """Return a reason to reject the result if an open loop never sent more than 3 % of the due requests; otherwise
+    None. These requests would have waited longest, so latencies without them are too good."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None
@@ -156,7 +167,7 @@ def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFa
 
 
 def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return the notes on a result."""
+    """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule, accuracy of the times."""
     good = [r for r in counted if r.ok]
     notes = list(facts.notes)
     if spec.insecure and spec.url.startswith("https:"):
@@ -164,7 +175,9 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
     if window.why and good:
         notes.append(f"rates cover the whole run, including ramp and tail: {window.why}")
     if facts.dropped:
-        notes.append(f"the server rejected {', '.join(facts.dropped)}: requests were sent without")
+        notes.append(
+            f"the server rejected the request fields {', '.join(facts.dropped)}, so requests were sent without them"
+        )
     failures = Counter((r.error, r.detail) for r in counted if r.error)
     notes += [f"{n} x {kind}: {detail}" for (kind, detail), n in failures.most_common(3)]
     short = sum(r.error == SHORT for r in counted)
@@ -181,7 +194,9 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)
     if facts.unstamped_reads > _ODD_READS * facts.reads:
-        notes.append(f"{facts.unstamped_reads} of {facts.reads} reads were timed by the client: no kernel stamp")
+        notes.append(
+            f"the client timed {facts.unstamped_reads} of {facts.reads} reads itself, because the kernel gave no time"
+        )
     if facts.late_reads > _ODD_READS * facts.reads:
         notes.append(
             f"the client's machine was busy: {100 * facts.late_reads / facts.reads:.0f} % of the reads were over 2 ms"
@@ -191,7 +206,8 @@ def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
-    """Return notes on unusual replies that were counted as successful."""
+    """Return notes on successful replies that lacked [DONE] or token usage, were compressed, or needed a second
+    attempt."""
     without_done, without_usage = sum(r.without_done for r in good), sum(r.output_tokens is None for r in good)
     again = sum(r.reconnected for r in counted)
     notes = []
@@ -210,7 +226,7 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
 
 
 def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    """Return a note if TPOT depends on a number that the server does not report."""
+    """Return a note if TPOT may be too low, because the server does not report how many tokens the first chunk has."""
     open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
     if not open_ or facts.first_tokens is not None:
         return []

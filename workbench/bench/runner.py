@@ -1,4 +1,4 @@
-"""Runs a benchmark in a worker process and reads the worker's messages."""
+"""Run a benchmark in a worker process: start the process, send it the spec, and read its messages."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ _WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: import no json.py of the
 
 
 class BenchCancelled(BenchError):
-    """The run was ended by `cancel`. `result_id` is the stored result of the part that was measured, None if there is
-    none."""
+    """Raised when `cancel` ended a run. `result_id` is the id of the stored partial result, or None if nothing was
+    measured."""
 
     result_id: int | None = None
 
 
 @asynccontextmanager
-async def ahead() -> AsyncIterator[Process]:
-    """Start a worker for one `run` while that is prepared. The worker is ended with the block at the latest."""
+async def started_worker() -> AsyncIterator[Process]:
+    """Start a worker process before its run, to save time, and yield it for the argument `worker` of `run`. The process
+    is ended when the block ends."""
     process = await _spawn()
     try:
         yield process
@@ -55,18 +56,20 @@ async def run(
     env: Mapping[str, str] | None = None,
     worker: Process | None = None,
 ) -> BenchOutcome:
-    """Run one benchmark from start to end.
+    """Run one benchmark and return its outcome. Failed requests raise nothing; the summary counts them.
 
-    The worker leads a session of its own, and its whole group is ended on `cancel`, when this task is cancelled, and on
-    any error. On `cancel` the outcome covers the part that was measured; if that is nothing, BenchCancelled is raised.
-    `env` contains the variable that `spec.api_key_env` names if it is not in our environment. `worker` comes from
-    `ahead`. Raises BenchError if the run could not be made. Failed requests are no error: the summary counts them.
+    On `cancel`, the outcome covers the part that was measured; if nothing was measured, BenchCancelled is raised. `env`
+    must contain the API key under the name `spec.api_key_env` if this process's environment lacks it. `worker` is a
+    process from `started_worker`.
+
+    The worker and everything that it started are ended on `cancel`, when this task is cancelled, and on any error.
+    Raises BenchError if the benchmark could not be run.
     """
     spec = spec if spec.salt else replace(spec, salt=secrets.token_hex(4))
     process = worker or await _spawn()
     key = (env or {}).get(spec.api_key_env or "")
     stderr = asyncio.ensure_future(_tail(process.stderr))
-    reading = asyncio.ensure_future(_converse(process, spec, key, on_progress))
+    reading = asyncio.ensure_future(_send_spec_and_read_messages(process, spec, key, on_progress))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
@@ -76,10 +79,10 @@ async def run(
             await asyncio.wait([reading], timeout=_PARTIAL_WAIT_S)
             if reading.done() and (partial := reading.result()) is not None:
                 return partial
-            raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
+            raise BenchCancelled("the benchmark was cancelled, and no result was stored", next_step="run it again")
         outcome = reading.result()
         if outcome is None:
-            raise await _died(process, stderr)
+            raise await _error_of_dead_worker(process, stderr)
         return outcome
     finally:
         for task in (reading, cancelled):
@@ -108,10 +111,11 @@ async def _spawn() -> Process:
         ) from None
 
 
-async def _converse(
+async def _send_spec_and_read_messages(
     process: Process, spec: BenchSpec, key: str | None, on_progress: Callable[[BenchProgress], None] | None
 ) -> BenchOutcome | None:
-    """Send the spec to the worker and return the outcome, or None if the worker ended without one."""
+    """Send the spec to the worker and read its messages until the summary. Return the outcome, or None if the worker
+    ended without one. Raises BenchError for an error that the worker reports."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(ConnectionError):  # the worker died; its exit is examined later
         used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]  # a file may contain a hundred thousand
@@ -147,7 +151,9 @@ def _message(line: bytes) -> dict[str, Any]:
         message = None
     if not isinstance(message, dict):
         said = line[:200].decode("utf-8", "replace").strip()
-        raise BenchError(f"the benchmark process wrote an invalid message: {said!r}")
+        raise BenchError(
+            f"the benchmark process wrote an invalid message: {said!r}", next_step="run the benchmark again"
+        )
     return message
 
 
@@ -158,7 +164,7 @@ async def _tail(stream: asyncio.StreamReader | None) -> bytes:
     return kept
 
 
-async def _died(process: Process, stderr: asyncio.Future[bytes]) -> BenchError:
+async def _error_of_dead_worker(process: Process, stderr: asyncio.Future[bytes]) -> BenchError:
     code = await process.wait()
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(asyncio.shield(stderr), _END_WAIT_S)
@@ -166,12 +172,14 @@ async def _died(process: Process, stderr: asyncio.Future[bytes]) -> BenchError:
     said = stderr.result().decode("utf-8", "replace").strip().splitlines() if stderr.done() else []
     last = f": {said[-1]}" if said else ""
     return BenchError(
-        f"the benchmark process ended {how} before it had a result{last}", next_step="run it again; nothing was stored"
+        f"the benchmark process ended {how} before it had a result{last}",
+        next_step="run the benchmark again; no result was stored",
     )
 
 
 async def _end(process: Process) -> None:
-    """End the worker's process group. The worker leads its session, so the group id is its pid until it is reaped."""
+    """End the worker's process group with SIGTERM, then SIGKILL. The group id is the worker's process id, because the
+    worker leads a session of its own."""
     if process.stdin is not None:
         process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):

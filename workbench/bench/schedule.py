@@ -1,8 +1,8 @@
-"""When requests start, and when the warm-up is long enough.
+"""Decide when each request starts, and when the warm-up is long enough.
 
-Closed loop: a stream starts its next request when the previous one has ended; only the first requests of the streams
-are spread out. Open loop: each request has a scheduled time that does not depend on the server; the schedule is drawn
-from the seed alone, so that A and B get the same one.
+In a closed loop, a stream starts its next request when the previous one has ended; only the first requests are spread
+out. In an open loop, each request has a scheduled time that does not depend on the server. The schedule depends on the
+seed alone, so that A and B of a comparison get equal schedules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _RAMP_SHARE = 0.02  # share of the expected run by which staggered starts may re
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Yield the due times of requests, in seconds after the phase began, without end. Return None for a closed loop."""
+    """Return an endless iterator over the due times of requests, in seconds after the phase began. None for a closed
+    loop, which has no due times."""
     if spec.rate is None:
         return None
     return _constant(spec.rate) if spec.arrival == "constant" else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
@@ -46,8 +47,8 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """Position in one phase, warm-up or measured: `next` is the index of the next request, `end` is one past the last
-    index, `times` gives the arrival times."""
+    """Progress through one phase of a run, the warm-up or the measured part. `next` is the index of the next request,
+    `end` is one past the last index, and `times` yields the due times (None in a closed loop)."""
 
     warmup: bool
     end: int  # one past the last index
@@ -60,13 +61,15 @@ class RequestPhase:
         return self.end - self.next
 
     def take(self) -> tuple[int, int]:
-        """Return the index of the next request and its due time in monotonic nanoseconds (0: at once)."""
+        """Return (index, due time) of the next request and advance. The due time is in monotonic nanoseconds; 0 means
+        at once."""
         index, self.next = self.next, self.next + 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
     def give_up(self, now_ns: int) -> int:
-        """End the phase here. Return how many of the open loop's remaining requests were due by `now_ns`."""
+        """End the phase before its remaining requests. Return how many of them were due by `now_ns`; 0 in a closed
+        loop."""
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
@@ -75,12 +78,11 @@ class RequestPhase:
 
 
 def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
-    """Return over how many seconds the first requests of the streams are spread; `duration_s` is the duration of a
-    request.
+    """Return the number of seconds over which the first requests of the streams are spread. `duration_s` is the
+    expected duration of a request, or None if unknown.
 
-    Over one whole request if a steady window follows: then the streams are at different places of their replies, as
-    under a lasting load, and the ramp is outside the window. Otherwise only as long as a rate over the whole run
-    tolerates.
+    If a steady window will follow, it is the duration of one request: the streams are then at different places of their
+    replies, as under a lasting load. Otherwise it is shorter, because the ramp would lower a rate over the whole run.
     """
     if spec.rate is not None or spec.concurrency == 1:
         return 0.0
@@ -93,12 +95,14 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 
 class Warmup:
-    """The length of the warm-up: `spec.warmup` requests or, with `until_steady`, at least those, until the time per
-    token of two consecutive windows (of as many requests as there are streams) differs by at most 3 %. Given up after
-    eight windows or a quarter of the run's deadline.
+    """Decides when the warm-up is long enough. It has `spec.warmup` requests or, with `until_steady`, at least as many
+    and more until the server is steady.
 
-    The compared value is the time per token of a request. At a fixed number of streams it is the inverse of the
-    throughput (Little's law), but does not depend on where a window is cut.
+    The server is steady when the mean time per token of two successive windows differs by at most 3 %. A window is as
+    many requests as there are streams. The warm-up gives up after eight windows or a quarter of the run's deadline.
+
+    At a fixed number of streams, the time per token is the inverse of the throughput (Little's law), but it does not
+    depend on where a window is cut.
     """
 
     def __init__(self, spec: BenchSpec) -> None:
@@ -113,12 +117,13 @@ class Warmup:
         self._per_token: list[tuple[int, int]] = []
         self._apart: float | None = None
 
-    def reshaped(self, next_index: int) -> None:
-        """Note that the prompts have the measured length from this request on."""
+    def prompts_resized(self, next_index: int) -> None:
+        """Note that prompts have the requested length from request `next_index` on. Earlier requests no longer count
+        for steadiness."""
         self.first = next_index
 
     def enough(self, record: RequestRecord) -> bool:
-        """Take the record of an ended warm-up request. Return whether no more are needed."""
+        """Add the record of an ended warm-up request. Return whether the warm-up may end."""
         self._seen += 1
         if not self.until_steady:
             return False
@@ -131,7 +136,7 @@ class Warmup:
         return self.steady and self._seen >= self._least
 
     def _value(self, begin: int, end: int | None) -> float:
-        """Return microseconds per token."""
+        """Return the mean time per token, in microseconds, of the warm-up requests from `begin` to `end`."""
         part = self._per_token[begin:end]
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 
@@ -139,6 +144,6 @@ class Warmup:
         if not self.until_steady:
             return None
         if self.steady:
-            return f"warmed up by {self._seen} requests, until two windows of {self.window} agreed within 3 %"
+            return f"warmed up by {self._seen} requests, until two windows of {self.window} requests agreed within 3 %"
         apart = "" if self._apart is None else f": the last two windows are {100 * self._apart:.0f} % apart"
         return f"the server had not become steady after {self._seen} warm-up requests{apart}"

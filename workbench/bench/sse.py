@@ -1,6 +1,7 @@
-"""Decoder for server-sent events (WHATWG HTML, "Parsing an event stream") from bytes that may be cut anywhere.
+"""Decoder for server-sent events (WHATWG HTML, "Parsing an event stream") whose bytes arrive in pieces of any size.
 
-Works on bytes: text is never split at U+2028, U+2029 or U+0085, which are not line ends in this format.
+It works on bytes, because decoded text could wrongly be split at U+2028, U+2029 or U+0085, which do not end a line in
+this format.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class SseError(Exception):
-    """An event that is too long."""
+    """Raised for an event of more than 16 MiB."""
 
 
 class SseDecoder:
-    """Returns (event name, data) pairs; the name is b"" if the stream gives none.
+    """Decoder of one event stream. Its methods return (event name, data) pairs; the name is b"" for an event without
+    one.
 
-    Beyond the standard: a field named `error` (llama.cpp) gives (b"error", value), and an event without its blank line
-    at the end of a complete body counts (`close`), since some servers end so.
+    Two things go beyond the standard. A field named `error` (llama.cpp) gives (b"error", value). A last event without
+    its blank line counts if the body is complete (`close`), because some servers omit it.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,7 @@ class SseDecoder:
         if end < 0:
             self._tail = data
             if len(data) > _MAX_EVENT_BYTES:
-                raise SseError("an event of more than 16 MiB")
+                raise SseError("the answer contains an event of more than 16 MiB")
             return []
         self._tail = data[end + 2 :]
         if data.startswith(b"data: "):  # fast path for the common case: only events of one data line
@@ -57,13 +59,13 @@ class SseDecoder:
         return events
 
     def close(self) -> list[tuple[bytes, bytes]]:
-        """Return the rest of an event after the body is complete."""
+        """Return the events in the rest of the stream. Call this only after the complete body has been fed."""
         tail, self._tail = self._tail, b""
         return _event(tail)
 
     def _with_lf(self, data: bytes) -> bytes:
-        """Replace CR LF and CR by LF. A CR at the end counts at once; an LF that follows it in the next piece is
-        dropped."""
+        """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next piece begins with LF,
+        that LF is dropped."""
         after_cr, self._after_cr = self._after_cr, data.endswith(b"\r") if data else self._after_cr
         if after_cr and data.startswith(b"\n"):
             data = data[1:]

@@ -1,4 +1,5 @@
-"""Whether the server was in a lasting state during the run. Metrics that drift through the run depend on its length."""
+"""Decide whether the server was in a lasting state during a run. If it was not, the metrics depend on how long the run
+lasted."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ _GROWTH = 0.03  # and by this share of the schedule's length, more than in a que
 
 
 def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason if the server of an open loop did not keep up: in the second half of the schedule, fewer requests
-    were completed than due (by more than chance), and each waited longer than earlier ones. Then all latencies grow for
-    as long as the run lasts."""
+    """Return a reason to reject the result if the server did not keep up with an open loop; otherwise None.
+
+    It did not keep up if, in the second half of the schedule, fewer requests were completed than due (by more than
+    chance) and each waited longer than in the first half. All latencies then grow for as long as the run lasts.
+    """
     due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
     if spec.rate is None or len(due) < 2 * _HALF:
         return None
@@ -49,14 +52,14 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
         return None
     requests = "one request" if good == 1 else f"{good} requests"
     return (
-        f"a short measurement: {requests} in {window.seconds:.2f} s; use at least {LEAST_REQUESTS} requests and"
+        f"the measurement is short: {requests} in {window.seconds:.2f} s; use at least {LEAST_REQUESTS} requests and"
         f" {LEAST_S:g} s"
     )
 
 
 def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Return a reason if the two halves of the steady window differ in the time per token of a request, which is the
-    inverse of the throughput at a fixed number of streams (Little's law)."""
+    """Return a mark for the result if the two halves of the steady window differ in the time per token of a request;
+    otherwise None. At a fixed number of streams, that time is the inverse of the throughput (Little's law)."""
     if window.name != STEADY:
         return None
     inside = [r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us]
@@ -77,7 +80,7 @@ def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None
 
 
 def fmean(values: Sequence[float]) -> float:
-    """Return the mean. (The module statistics takes 10 ms to load.)"""
+    """Return the mean of the values. (Importing the module statistics would take 10 ms.)"""
     return sum(values) / len(values)
 
 

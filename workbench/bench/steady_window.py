@@ -1,12 +1,13 @@
-"""The steady window: the part of a run from which its rates are taken, and which tokens and requests are in it.
+"""The steady window: the part of a run from which its rates are taken, and the tokens and requests inside it.
 
-A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight: it is 0.79 to 0.96 of
-the steady rate at 2 to 16 requests per stream. The steady window of a closed loop begins when every stream has started
-and the first request has ended, and ends with the last start: in between, all streams are in flight.
+A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight. With 2 to 16 requests
+per stream, it is 0.79 to 0.96 of the steady rate. The steady window of a closed loop begins when every stream has
+started and the first request has ended. It ends with the last start of a request, so all streams are in flight inside
+it.
 
-Nothing is counted by whole requests, which would favour requests that happen to end inside. Tokens count chunk by chunk
-at their stamps, each chunk with an equal share of the server's usage (the first one as the server reported it, if it
-did). Requests, and the tokens of a reply without chunks, count by the share of their time inside.
+Tokens count chunk by chunk at their receive times. Each chunk gets an equal share of the tokens that the server
+reports; the first chunk gets its exact number if the server reports it. Requests, and replies without chunks, count by
+the share of their time inside the window. Counting whole requests would favour those that happen to end inside.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Part of a run, in seconds after the run began, including the end. `why` says why it is the whole run."""
+    """A part of a run, in seconds after the run began. `name` is STEADY or WHOLE. If there is no steady window, `why`
+    gives the reason."""
 
     name: str
     begin_s: float
@@ -42,9 +44,13 @@ def end_s(record: RequestRecord) -> float:
 
 
 def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0) -> Window:
-    """Return the window of a run. It is steady if there are at least four successful requests per stream (open loop: if
-    the window lasts two mean requests) and no stream stalled; otherwise it is the whole run. With one stream there is
-    neither ramp nor tail, so the whole run is steady."""
+    """Return the window of a run over which rates are computed: the steady window, or the whole run if there is none.
+    `ramp_end_s` is when the last stream started.
+
+    A closed loop has a steady window if it has four successful requests per stream, an open loop if the window lasts as
+    long as two mean requests. There is none if a stream stalled. With a single stream, the whole run is steady, because
+    it has no ramp and no tail.
+    """
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
     whole = (min(r.start_s for r in counted), max(end_s(r) for r in counted))
@@ -70,20 +76,22 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Return the output tokens in the window; None if one of the requests has no usage."""
+    """Return the output tokens of the requests `good` that fall inside the window. None if the server did not report
+    the tokens of one of them."""
     if any(r.output_tokens is None for r in good):
         return None
     return sum(_tokens(r, window) for r in good)
 
 
 def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
-    """Return the number of requests in the window. Those at its edges count by the share of their time inside."""
+    """Return the number of requests inside the window. A request that is only partly inside counts by the share of its
+    time inside."""
     return sum(_share(r, window) for r in good)
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
-    """Return the number of streams between socket write and last byte, averaged over time. Failed requests are streams
-    too. One that a time limit ended does not count after its last byte."""
+    """Return the number of streams with a request in flight, averaged over the window; None if the window has no
+    duration. Failed requests count too. A request that a time limit ended counts only until its last byte."""
     if window.seconds <= 0:
         return None
     return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds

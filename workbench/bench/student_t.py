@@ -1,5 +1,5 @@
-"""Student's t distribution without scipy: the regularized incomplete beta function by its continued fraction (Lentz's
-method; DLMF 8.17.22), and the quantile by Newton's method."""
+"""Student's t distribution without scipy. The distribution function uses the continued fraction of the incomplete beta
+function (Lentz's method; DLMF 8.17.22), and the quantile uses Newton's method."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def t_cdf(t: float, df: float) -> float:
-    """Return P(T <= t) for `df` > 0 degrees of freedom, which need not be an integer."""
+    """Return P(T <= t) of Student's t distribution with `df` > 0 degrees of freedom, which need not be an integer."""
     return 0.5 + math.copysign(0.5 * incomplete_beta(t * t / (df + t * t), 0.5, df / 2), t)
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """Return the t with P(T <= t) = p, for 0.5 <= p < 1."""
+    """Return the value t with P(T <= t) = p of Student's t distribution with `df` degrees of freedom, for 0.5 <= p <
+    1."""
     log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
     t = 0.0  # the distribution is concave above 0: Newton's steps from below never pass the root
     for _ in range(_TERMS):
@@ -56,10 +57,11 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def t_power(shift: float, df: float, alpha: float) -> float:
-    """Return P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, to about
-    1e-6.
+    """Return the chance, to about 1e-6, that a two-sided t test at level `alpha` shows a difference whose true size is
+    `shift` standard errors.
 
-    Computed by Simpson's rule over the spread. `shift` is the true difference in units of its standard error.
+    This is P(|T| > t(1 - alpha/2)) for T = (Z + shift) / sqrt(chi2(df) / df), the noncentral t distribution, integrated
+    by Simpson's rule.
     """
     limit = t_quantile(1 - alpha / 2, df)
     end, steps = math.sqrt(1 + 9 / math.sqrt(2 * df)), 600
@@ -82,7 +84,8 @@ def _normal(z: float) -> float:
 
 @lru_cache(maxsize=256)
 def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Return the true difference, in units of its standard error, that a share `power` of all experiments shows."""
+    """Return the true difference, in standard errors, that a two-sided t test at level `alpha` shows in a share `power`
+    of all experiments."""
     low, high = 0.0, 1.0
     while t_power(high, df, alpha) < power:
         high *= 2

@@ -1,4 +1,4 @@
-"""From request records to the metrics of a run."""
+"""Compute the metrics of a run from its request records."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _FROM_USAGE = (
 
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
-    """Return (last - first chunk) / (tokens - tokens in the first chunk), in ms.
+    """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) / (tokens - tokens in
+    the first chunk).
 
-    If the server did not report the tokens in the first chunk of this reply, `first_tokens` (from the warm-up) is used,
-    and 1 if that is unknown too or each chunk is one token. None without usage, or with nothing after the first chunk.
+    If this reply does not say how many tokens its first chunk has, `first_tokens` (measured in the warm-up) is used,
+    and 1 if that is None. Return None without token usage, or if nothing follows the first chunk.
     """
     tokens = record.output_tokens or 0
     usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
@@ -44,12 +45,11 @@ def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float |
 def summarize(
     spec: BenchSpec, counted: Sequence[RequestRecord], warmups: Sequence[RequestRecord], facts: ClientFacts
 ) -> BenchSummary:
-    """Return the metrics of a run.
+    """Return the metrics of a run. `counted` and `warmups` are the records of the measured and of the warm-up requests.
 
-    `output_tok_s` and `request_s` are over the window (steady_window.py), `whole_run_tok_s` over the whole run: tokens
-    of successful requests, from the first write to the last byte of any request. TTFT and end-to-end time count from
-    the socket write, so they are the server's. In an open loop, a request may have waited for a free stream before:
-    `queue_ms` is that wait, and the two `…_from_schedule_ms` include it.
+    `output_tok_s` and `request_s` are rates over the steady window (steady_window.py); `whole_run_tok_s` is a rate over
+    the whole run. TTFT and end-to-end time begin when a request is sent. In an open loop a request may wait for a free
+    stream before that: `queue_ms` is this wait, and the metrics named `…_from_schedule_ms` include it.
     """
     good = [r for r in counted if r.ok]
     warm = [r for r in warmups if r.ok]
@@ -85,7 +85,7 @@ def summarize(
 
 
 def _run_metrics(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
-    """Return the metrics of the whole run."""
+    """Return the metrics over the whole run by name. A metric that cannot be computed is None."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)
@@ -115,8 +115,7 @@ def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, 
 
 
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """Return the metrics relative to the schedule. None of them exists in a closed loop, in which a request is due when
-    it starts."""
+    """Return the metrics that begin at a request's scheduled time, by name. In a closed loop, all of them are None."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
         "queue_ms": distribution(max(0.0, wait) for _, wait in waits),
@@ -126,7 +125,7 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | No
 
 
 def _absent(spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]) -> dict[str, str]:
-    """Return a reason for every metric that is None."""
+    """Return the reason why each metric that is None has no value, by the metric's name."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in metrics.items():
         if value is None:

@@ -1,13 +1,13 @@
-"""A process between Workbench and a command, which ends the command when Workbench ends: `python tied_process.py
-OUTPUT_FD TERM_WAIT_S COMMAND…`
+"""A process between Workbench and a command of the user. It ends the command when Workbench ends, even if Workbench is
+killed.
 
-stdin is a pipe that the parent keeps open and never writes to. Its end means that the parent wants the command ended,
-or has ended itself, by whatever signal. The command leads a session and process group of its own. Everything that it
-starts stays below this process, even in another session and without its parent (PR_SET_CHILD_SUBREAPER), so this
-process can end all of it; and the kernel ends the command if this process is killed. stdout gets one line of JSON when
-the command has started or could not be started, and one when it has ended.
+Call: `python tied_process.py OUTPUT_FD TERM_WAIT_S COMMAND…`. Its stdin is a pipe that Workbench keeps open and never
+writes to. When the pipe is closed, by Workbench or by its end, this process ends the command. On stdout it writes a
+line of JSON when the command has started or failed to start, and another when the command has ended.
 
-Imports the standard library only, since it starts before each command.
+Every process that the command starts stays a descendant of this process, even in another session
+(PR_SET_CHILD_SUBREAPER), so all of them can be ended. If this process is killed, the kernel ends the command. Only the
+standard library is imported, because this process starts before each command.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main() -> int:
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
     except OSError as error:
-        _tell({"error": error.errno})
+        _write_message({"error": error.errno})
         return 0
-    _tell({"pid": child.pid, "unix_s": time.time()})
+    _write_message({"pid": child.pid, "unix_s": time.time()})
     os.close(output)
     wanted = True
     while wanted and not _ended(child.pid):
@@ -57,7 +57,7 @@ def main() -> int:
             os.read(wake_read, 4096)
         wanted = not (0 in ready and not os.read(0, 4096))
     if _ended(child.pid):
-        _tell({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
+        _write_message({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
         while wanted and os.read(0, 4096):
             pass
     _end_all(child.pid, float(sys.argv[2]))
@@ -65,7 +65,8 @@ def main() -> int:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel kill the command if this process is killed. Called in the child before it becomes the command."""
+    """Make the kernel kill the command if this process is killed. Runs in the child process, before it executes the
+    command."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -74,30 +75,30 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _tell(message: dict[str, float | int | None]) -> None:
+def _write_message(message: dict[str, float | int | None]) -> None:
     with contextlib.suppress(OSError):  # the parent is gone
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the command has ended. It is not reaped: until then, its number, which is also its group's, is not
+    """Return whether the command has ended. Its process is not reaped, so that its process and group id cannot be
     reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _exit_code(pid: int) -> int:
-    """Return the exit code, negative for a signal."""
+    """Return the exit code of the ended process; negative if a signal ended it."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _end_all(leader: int, wait_s: float) -> None:
-    """End the command's group and everything else that it started. KILL is repeated, since a process may just have
-    forked."""
+    """End the command's process group and all other descendants: SIGTERM, then after `wait_s` seconds SIGKILL. SIGKILL
+    is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
-        while (left := _below()) or not _ended(leader):
+        while (left := _descendants()) or not _ended(leader):
             if first or number == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(leader, number)
@@ -110,22 +111,23 @@ def _end_all(leader: int, wait_s: float) -> None:
 
 
 def _send(pid: int, start: bytes, number: int) -> None:
-    """Signal a process, unless its number has been reused."""
+    """Send signal `number` to process `pid` if it still is the process that started at `start`, and not a new process
+    with that id."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
-            if _stat(pid)[19] == start:
+            if _stat_fields(pid)[19] == start:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
 
 
-def _below() -> list[tuple[int, bytes]]:
-    """Return the living processes below this one, as number and start time; empty without /proc."""
+def _descendants() -> list[tuple[int, bytes]]:
+    """Return the living descendants of this process as (process id, start time). Empty on a system without /proc."""
     table: dict[int, list[bytes]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            table[int(path.name)] = _stat(int(path.name))
+            table[int(path.name)] = _stat_fields(int(path.name))
     children: dict[int, list[int]] = {}
     for pid, words in table.items():
         children.setdefault(int(words[1]), []).append(pid)
@@ -137,8 +139,9 @@ def _below() -> list[tuple[int, bytes]]:
     return found
 
 
-def _stat(pid: int) -> list[bytes]:
-    """Return the fields of a process from its state on: state, parent, …, and the start time as the 20th."""
+def _stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the program's name. The first is the state, the second the parent's id,
+    the 20th the start time. Raises OSError if the process has ended."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
 
 

@@ -1,9 +1,9 @@
-"""How long a request, a silence and a whole run may last.
+"""Time limits of a request, of a silence of the server, and of a whole run.
 
-A limit that the user gave applies unchanged. Otherwise no fixed time per request would be right: 500 tokens take 2 s on
-one server and three minutes on another. Therefore silence is limited: before the first token, as long as no other
-request gets one either (a queue or a long prefill is silence too), and after it. The run may last half an hour, or the
-time that it needs at its own pace, up to four hours.
+A limit that the user gave applies unchanged. Otherwise there is no fixed time per request, because 500 tokens take 2 s
+on one server and three minutes on another. Instead, a silence is limited: before the first token (as long as no other
+request receives tokens either) and after it. A run may last half an hour, or up to four hours if it needs them at its
+pace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class Limits:
-    """Time limits of one run. `heard_ns` is when the last content of any request arrived."""
+    """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any request arrived."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -41,28 +41,33 @@ class Limits:
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
 
     def note_content(self, running: Iterable[Exchange]) -> None:
-        """Note the latest content of the requests in flight."""
+        """Update `heard_ns` from the requests in flight."""
         for exchange in running:
             if exchange.reply.stamps_ns:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
     def over(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
-        """Return (kind, detail) of the failure of a request that takes too long; None while it may continue."""
+        """Return (kind of failure, message) for a request in flight that exceeded a time limit, or None if it may
+        continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
         if asked_s is not None and now_ns - exchange.began_ns > asked_s * 1e9:
-            return records.TIMEOUT, f"not complete after {asked_s:g} s and {chunks} chunks"
+            return records.TIMEOUT, f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
         if exchange.begun:
             stall_s = self._stall_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
-                return records.STALL, f"no byte for {stall_s:g} s after {chunks} chunks"
+                return records.STALL, f"the server sent no byte for {stall_s:g} s after {chunks} chunks"
             return None
         limit_s = self._first_token_s
         if asked_s is None and now_ns - max(exchange.began_ns, self.heard_ns) > limit_s * 1e9:
-            return records.TIMEOUT, f"no first token for {limit_s:g} s, and no other request got a token either"
+            return (
+                records.TIMEOUT,
+                f"the request got no first token for {limit_s:g} s, and no other request got a token either",
+            )
         return None
 
     def endless(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
-        """Return (kind, detail) of the failure of a reply that does not end."""
+        """Return (kind of failure, message) for a reply with far more chunks than requested tokens, or None if its
+        length is acceptable."""
         if chunks <= _ENDLESS * asked_tokens + 1000:
             return None
         return records.LONG, f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
@@ -75,8 +80,9 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Return whether the run's time is over. Without a deadline from the user, a run that makes progress gets the
-        time that it needs at its pace so far."""
+        """Return whether the run must end now. If neither the user's deadline nor a duration limits the run, a run that
+        makes progress gets more time, as its pace requires. `share_done` returns the share of the run that is done, 0
+        to 1."""
         if elapsed_s <= self.deadline_s:
             return False
         share = share_done() if self.spec.deadline_s is None and self.spec.seconds is None else 0.0

@@ -1,4 +1,5 @@
-"""Trusted certificates of a server: those of this machine, those in a file, or (on request) any."""
+"""TLS settings for connections to a server: trust this machine's certificates, those in a given file or, on request,
+any certificate."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def context(spec: BenchSpec) -> ssl.SSLContext:
-    """Return the TLS context for the spec. Without options, the certificates that OpenSSL trusts on this machine
-    (including SSL_CERT_FILE and SSL_CERT_DIR). Raises InputError for a file without certificates."""
+    """Return the TLS context for the options in `spec`. Without options it trusts the certificates that OpenSSL trusts
+    on this machine (including SSL_CERT_FILE and SSL_CERT_DIR). Raises InputError if `spec.ca_file` cannot be read or
+    contains no certificate."""
     import ssl
 
     try:
@@ -29,7 +31,7 @@ def context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 def distrusted(error: BaseException) -> str | None:
-    """Return what is wrong with the server's certificate, if that is the cause of `error`."""
+    """Return what is wrong with the server's certificate, if that caused `error`; otherwise None."""
     import ssl
 
     seen: BaseException | None = error

@@ -1,12 +1,12 @@
-"""The benchmark's own process: `python -m workbench.bench.worker`.
+"""The worker process of a benchmark, started as `python -m workbench.bench.worker`. It imports only the standard
+library and plain data.
 
-Input: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` if it is not in the environment. Output:
-JSON lines on stdout, by "type": "progress" (at most five per second), "request" (each finished one, including the
-warm-up), then one "summary" or "error". The worker ends at once on SIGTERM and when its parent has ended (end of file
-on stdin), with a line of type "stopped" if that can still be written. On SIGTERM during the measured part it writes a
-summary of that part, marked "partial".
+Input: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` if the environment lacks it. Output: lines
+of JSON on stdout, each with a "type": "progress" (at most five per second), "request" (each finished request, including
+the warm-up), and at last one "summary" or "error".
 
-Imports the standard library and plain data only.
+The worker ends at once when its parent has ended, and on SIGTERM. It then writes a "stopped" line if it can. If SIGTERM
+comes when requests have been measured, it writes a summary of these, marked "partial", instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ TERMINATED = "ended by a signal"
 
 
 class WorkerOutput:
-    """Writes lines to stdout without ever blocking the loop: bytes that the pipe does not accept are written later."""
+    """Writes lines to stdout without blocking the event loop. Bytes that the pipe does not accept now are written
+    later."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -71,13 +72,13 @@ class WorkerOutput:
         except OSError:  # the reader is gone
             self._waiting.clear()
             if self._client is not None:
-                self._client.stop("the reader is gone")
+                self._client.stop("nobody reads the output of the worker")
         if self._watching and self._client is not None:
             self._client.unwatch(self.fd)
             self._watching = False
 
     def finish(self, *, wait_s: float) -> None:
-        """Write the rest, for at most `wait_s` where the reader does not read."""
+        """Write the remaining bytes. Give up after `wait_s` seconds if nobody reads them."""
         until = time.monotonic() + wait_s
         self.flush()
         while self._waiting and time.monotonic() < until:
@@ -103,7 +104,7 @@ def main() -> int:
         output.line({"type": "error", **error.as_json()})
         return 1
     output.attach(client)
-    _go_before_others()
+    _raise_priority()
     _watch_for_the_end(client, wake_read)
     _report_progress(client, output)
     gc.collect()
@@ -120,12 +121,11 @@ def main() -> int:
     return 0
 
 
-def _go_before_others() -> None:
-    """Raise this process's priority where that is allowed (root), so that other programs, above all the screen, do not
-    delay receive times.
+def _raise_priority() -> None:
+    """Raise this process's priority if that is allowed (root), so that other programs do not delay receive times.
 
-    Linux weighs whole sessions against each other (autogroup), and nice only within one. The session's value can be set
-    by its leader, which this process is under the runner.
+    Linux compares whole sessions (autogroup), and nice values only within one. The worker leads a session of its own,
+    so it may raise the session's priority too.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
@@ -138,7 +138,8 @@ def _go_before_others() -> None:
 
 
 def _read_line(wake: int) -> bytes | None:
-    """Return the first line of stdin; None if a signal or the end of stdin came before it was complete."""
+    """Return the first line of stdin. None if a signal arrives on the descriptor `wake`, or stdin is empty, before the
+    line is complete."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([0, wake], [], [])
@@ -170,14 +171,14 @@ def _client(line: bytes, output: WorkerOutput) -> Client:
 
 
 def check(spec: BenchSpec) -> None:
-    """Raise BenchError for values with which no run can be made."""
+    """Raise BenchError if a value in `spec` is invalid, so that no benchmark can be run with it."""
     for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
         if getattr(spec, name) < least:
-            raise BenchError(f"{name} is {getattr(spec, name)}, it must be at least {least}")
+            raise BenchError(f"invalid benchmark option: {name} is {getattr(spec, name)}, it must be at least {least}")
     if spec.endpoint not in ("chat", "completions"):
-        raise BenchError(f"endpoint is {spec.endpoint!r}, it must be chat or completions")
+        raise BenchError(f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be chat or completions")
     if spec.arrival not in ("poisson", "constant"):
-        raise BenchError(f"arrival is {spec.arrival!r}, it must be poisson or constant")
+        raise BenchError(f"invalid benchmark option: arrival is {spec.arrival!r}, it must be poisson or constant")
     times = {
         "timeout_s": spec.timeout_s,
         "stall_s": spec.stall_s,
@@ -187,9 +188,11 @@ def check(spec: BenchSpec) -> None:
     }
     for name, value in times.items():
         if value is not None and not 0 < value < math.inf:
-            raise BenchError(f"{name} is {value:g}, it must be above 0")
+            raise BenchError(f"invalid benchmark option: {name} is {value:g}, it must be above 0")
     if not 0 <= spec.length_spread < 1:
-        raise BenchError(f"length_spread is {spec.length_spread:g}, it must be at least 0 and below 1")
+        raise BenchError(
+            f"invalid benchmark option: length_spread is {spec.length_spread:g}, it must be at least 0 and below 1"
+        )
 
 
 def _watch_for_the_end(client: Client, wake: int) -> None:
@@ -197,7 +200,7 @@ def _watch_for_the_end(client: Client, wake: int) -> None:
 
     def on_stdin(_: int) -> None:
         if not os.read(0, 65536):
-            client.stop("the parent is gone")
+            client.stop("the parent process has ended")
 
     with contextlib.suppress(OSError):  # stdin is a file, so there is no parent to wait for
         client.watch(0, IN, on_stdin)

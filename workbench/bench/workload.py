@@ -1,5 +1,5 @@
-"""The requests: prompts of a given length or the user's own, and the JSON body, without fields that the engine
-rejects."""
+"""Make the requests of a benchmark: synthetic prompts of a given length or the user's own prompts, in a JSON body
+without fields that the engine rejects."""
 
 from __future__ import annotations
 
@@ -27,29 +27,31 @@ _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
 
 
 def request_mark(salt: str, own: str) -> str:
-    """Return twelve digits that mark one request (`own`: "r/12", "w/0") of one run.
+    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured and "w/INDEX" for a
+    warm-up request.
 
-    The salt itself at the front would be a prefix shared by all prompts of the run. Digits take the same number of
-    tokens in every prompt, unlike letters.
+    The mark at the front of a prompt keeps the prefix cache from answering it. The salt itself cannot do that, because
+    all prompts of a run would share it. Digits, unlike letters, take the same number of tokens in every prompt.
     """
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
 
 def has_messages(prompt: str) -> bool:
-    """Return whether an entry of `BenchSpec.prompts` contains messages instead of a text."""
+    """Return whether an entry of `BenchSpec.prompts` is a list of messages and not a text."""
     return prompt.startswith(("[", '{"messages"'))
 
 
 def split(entry: Any) -> tuple[Any, int | None]:
-    """Return text or messages, and the answer's length if given, from a decoded entry of `BenchSpec.prompts`."""
+    """Return (text or messages, requested answer length) of a decoded entry of `BenchSpec.prompts`. The length is None
+    if the entry contains none."""
     if isinstance(entry, dict):
         return entry.get("messages", entry.get("prompt")), entry["max_tokens"]
     return entry, None
 
 
 class Workload:
-    """Makes the body of each request. The number of `words` in a synthetic prompt comes from the server's tokenizer
-    (`spec.prompt_words`), otherwise from the measured prompt length (`calibrate`)."""
+    """Makes the body of each request of a run. `words` is the number of words in a synthetic prompt. It comes from the
+    server's tokenizer (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -63,8 +65,8 @@ class Workload:
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
-        """Return the length that request `index` asks for: within `length_spread` of the spec's, from seed and index
-        alone, so that A and B request the same."""
+        """Return the number of tokens that request `index` asks for. It varies within `spec.length_spread`, and depends
+        only on the seed and the index, so that A and B of a comparison request equal lengths."""
         spec = self.spec
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
@@ -74,20 +76,23 @@ class Workload:
         return random.Random(f"{spec.seed}/length/{_name(index, warmup)}").randint(low, high)
 
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
-        """Return the exact length that this reply must have; None if the engine may end earlier."""
+        """Return the exact number of tokens that the reply to request `index` must have; None if the engine may end the
+        reply earlier."""
         exact = self._exact and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
 
     @property
     def _exact(self) -> bool:
-        """Whether exact lengths are requested. The user's own body fields override the spec."""
+        """Whether replies of an exact length are requested (`ignore_eos`). The user's `extra_body` overrides the
+        spec."""
         return bool(self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos))
 
     def prompt(self, index: int, *, warmup: bool) -> str:
-        """Return a synthetic prompt, whose words depend on seed and index alone, so that A and B get the same.
+        """Return the synthetic prompt of request `index`. Its words depend only on the seed and the index, so that A
+        and B of a comparison get equal words.
 
-        A mark made from the salt is at the front, so that no two prompts share a prefix with each other or with another
-        run's; with a shared prefix, the mark is at the end.
+        A mark made from the salt is at the front, so that no two prompts of any runs share a prefix. With
+        `spec.shared_prefix`, the mark is at the end.
         """
         spec = self.spec
         own = _name(index, warmup)
@@ -98,7 +103,7 @@ class Workload:
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
-        """Return `prompt` or `messages` of the request."""
+        """Return the prompt of request `index` as part of its JSON body: {"prompt": text} or {"messages": [...]}."""
         if self._own:
             asked = self._own[index % len(self._own)]
             if not self.spec.shared_prefix:
@@ -110,7 +115,7 @@ class Workload:
         return {"messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked}
 
     def body(self, index: int, *, warmup: bool) -> bytes:
-        """Return the JSON body of the request."""
+        """Return the JSON body of request `index`, encoded as UTF-8."""
         spec = self.spec
         length = self.max_tokens(index, warmup=warmup)
         fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
@@ -125,14 +130,17 @@ class Workload:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
-        """Request usage in each chunk during the warm-up: TPOT needs the tokens in the first chunk, and there it costs
-        the measured requests nothing. Without a warm-up, request it for all."""
+        """Return the stream option that requests token usage in each chunk, or {} if it must not be requested.
+
+        TPOT needs the number of tokens in the first chunk. It is requested in the warm-up only, so that it costs the
+        measured requests nothing; without a warm-up, it is requested always.
+        """
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
 
-    def drop_refused(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:
-        """Leave out optional fields from now on that a 400 or 422 answer names. `sent` is the parsed body. Return
-        whether the request should be sent again."""
+    def drop_rejected_fields(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:
+        """React to an answer with status 400 or 422: leave out, from now on, the optional fields that its `message`
+        names. `sent` is the parsed body of the request. Return whether the request should be sent again."""
         if status not in (400, 422):
             return False
         if "max_completion_tokens" in message and "max_tokens" in sent:
@@ -146,9 +154,11 @@ class Workload:
         return bool(named)
 
     def calibrate(self, prompt_tokens: int) -> None:
-        """Set `words` so that prompts get the requested length, from the server's count `prompt_tokens` for a prompt of
-        the present length, at the same number of tokens per character. (The chat template counts as text, since it is
-        unknown.) The user's own prompts, and a length by the server's tokenizer, stay unchanged."""
+        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's count for a prompt
+        of the present length, including the chat template.
+
+        Nothing changes for the user's own prompts, or if the server's tokenizer already determined the length.
+        """
         if self._own or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
@@ -168,8 +178,8 @@ def _name(index: int, warmup: bool) -> str:
 
 
 def _marked(asked: Any, mark: str) -> Any:
-    """Return the user's prompt with `mark` in front of all its text: in front of the first message, if there are
-    several."""
+    """Return the user's prompt (a text or messages) with `mark` in front of its text, or of the text of its first
+    message."""
     if isinstance(asked, str):
         return mark + asked
     first, *others = asked

@@ -75,7 +75,7 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
 async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
-        statuses = await session.servers.supervisor.look_now()
+        statuses = await session.servers.supervisor.check_now()
         others = await session.servers.others()
     if arguments.json:
         found = [{**asdict(other), "url": other.url} for other in others]

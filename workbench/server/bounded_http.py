@@ -1,6 +1,7 @@
-"""HTTP with unknown servers: an answer ends in time, is bounded in size, and is not compressed.
+"""An HTTP client for servers that may misbehave: each answer must end in time, must not be too large, and must not be
+compressed.
 
-httpx applies its time limit to each read, so it would read for ever from a server that sends one byte per second.
+httpx alone applies its time limit to each read. It would therefore never end if a server sent one byte per second.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ _DEFAULT_S = 10.0
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client for control requests. A request's read timeout limits the whole answer.
+    """An httpx client for small requests such as health checks. The read timeout of a request limits the time of its
+    whole answer.
 
-    Raises httpx.ReadTimeout if an answer takes longer, and httpx.DecodingError if it is too large, or compressed
-    although that was not requested.
+    Raises httpx.ReadTimeout if an answer takes longer. Raises httpx.DecodingError if an answer is larger than 16 MiB,
+    or compressed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -37,16 +39,22 @@ class BoundedClient(httpx.AsyncClient):
                 finally:
                     await response.aclose()
         except TimeoutError:
-            raise httpx.ReadTimeout(f"no complete answer within {limit_s:.0f} s", request=request) from None
+            raise httpx.ReadTimeout(
+                f"the server gave no complete answer within {limit_s:.0f} s", request=request
+            ) from None
         return httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
 
 
 async def _body(response: httpx.Response) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise httpx.DecodingError("the answer is compressed", request=response.request)
+        raise httpx.DecodingError(
+            "the server's answer is compressed, although that was not requested", request=response.request
+        )
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MOST_BYTES:
-            raise httpx.DecodingError(f"the answer is larger than {MOST_BYTES >> 20} MiB", request=response.request)
+            raise httpx.DecodingError(
+                f"the server's answer is larger than {MOST_BYTES >> 20} MiB", request=response.request
+            )
     return bytes(body)

@@ -1,4 +1,4 @@
-"""The engine's own counters around one benchmark, from readings before, during and after it."""
+"""The change of the engine's own counters during one benchmark, from readings before, during and after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARES = {  # percentage: counters of the part and of the whole
     "prefix_hit_pct": ("prefix_hit_tokens", "prefix_query_tokens"),
     "spec_accepted_pct": ("spec_accepted_tokens", "spec_draft_tokens"),
 }
-_BACKWARDS = "the counter decreased: the engine was restarted, or counts something else"
+_BACKWARDS = "the engine's counter decreased during the run, for example because the engine was restarted"
 _COMPARED = (  # field of EngineDuring, name in messages
     ("requests_finished", "requests"),
     ("prompt_tokens", "prompt tokens"),
@@ -28,8 +28,8 @@ _COMPARED = (  # field of EngineDuring, name in messages
 
 
 def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics) -> EngineDuring:
-    """Return the differences of the counters from `before` to `after`, and means and maxima of the gauges in
-    `during`."""
+    """Return what the engine counted during a benchmark: the increase of each counter from `before` to `after`, and
+    mean and maximum of the load in the readings `during`. Values that are unknown are None, and `absent` says why."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():
@@ -55,20 +55,20 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
     return EngineDuring(**values, samples=len(during), absent=absent)  # type: ignore[arg-type]
 
 
-def nothing(reason: str) -> EngineDuring:
-    """Return a summary without values, with `reason` for each."""
+def no_counters(reason: str) -> EngineDuring:
+    """Return engine counts in which every value is None, with `reason` for each."""
     names = (*_COUNTERS, *_SHARES, "running_mean", "running_max", "waiting_mean", "waiting_max", "kv_use_max_pct")
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
 def readable(metrics: EngineMetrics) -> bool:
-    """Return whether at least one value could be read."""
+    """Return whether the reading contains at least one value."""
     return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
 
 
 def disagreements(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> tuple[str, ...]:
-    """Return one sentence for each count that differs between the engine and the benchmark. The benchmark's counts
-    include the warm-up."""
+    """Return one sentence for each count that differs between the engine and the benchmark. `requests`, `prompt` and
+    `output` are the benchmark's own counts of requests, prompt tokens and output tokens, including the warm-up."""
     found = []
     for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)
@@ -78,15 +78,15 @@ def disagreements(engine: EngineDuring, requests: int, prompt: int | None, outpu
 
 
 def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple[int | None, str | None]:
-    """Return how far a counter went, or None and the reason. A counter that is missing before its first use began at
-    0."""
+    """Return (increase of counter `name`, None), or (None, reason) if it is unknown. A counter that is missing in
+    `before` began at 0, because some engines report a counter only after its first use."""
     later = getattr(after, name)
     if later is None:
-        return None, after.absent.get(name, "not read after the run")
+        return None, after.absent.get(name, "the engine's counters could not be read after the run")
     earlier = getattr(before, name)
     if earlier is None:
         if not readable(before):
-            return None, before.absent.get(name, "not read before the run")
+            return None, before.absent.get(name, "the engine's counters could not be read before the run")
         earlier = 0
     if later < earlier:
         return None, _BACKWARDS
@@ -95,5 +95,5 @@ def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple
 
 def _unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:
     if not during:
-        return "the run was shorter than the time between two readings"
-    return during[-1].absent.get(name) or after.absent.get(name) or "not read"
+        return "the run was shorter than the time between two readings of the engine's counters"
+    return during[-1].absent.get(name) or after.absent.get(name) or "the engine's counters could not be read"

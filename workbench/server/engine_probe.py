@@ -1,10 +1,9 @@
-"""Which engine is installed on a host: path, version and its own Python, found without starting programs that a preset
-names.
+"""Find the engine that is installed on a host: its path, its version and its own Python. Programs that a preset names
+are never run, because they could be anything.
 
-The version of a Python engine is read from the name of the package metadata directory beside its launcher or
-interpreter; no program runs. An engine without such metadata is asked for its version, but only the engine's own
-program, found by its own name in an absolute directory of PATH. A program that a preset names could be anything, so it
-is not run.
+The version of a Python engine is read from the name of its package metadata directory, without running a program. An
+engine without such metadata is run to print its version, but only if its program is found under the engine's own name
+in an absolute directory of PATH.
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
-    """An engine found on a host. If `version` is None, `how` says why it is unknown."""
+    """The outcome of a search for an engine on a host. If `path` is None, no program was found, and `problem` says
+    where it was searched. If `version` is None, `how` says why it is unknown."""
 
     engine: str
     path: str | None  # None: not found; `problem` says where it was searched
@@ -98,11 +98,11 @@ class InstalledEngine:
 async def probe(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
-    """Look for `executable[0]` if given, otherwise for the engine's own names on the host's PATH. Takes two round
-    trips.
+    """Return the engine that is installed on `host`. Searches for `executable[0]` if given, otherwise for the engine's
+    own program names on PATH. Takes two round trips.
 
-    An engine that runs from its source directory counts as installed if `workdir` contains its script: any Python could
-    start it, so finding a Python proves nothing. Raises HostError only if the host itself cannot be queried.
+    An engine that runs from its source directory counts as installed only if `workdir` contains its script, because any
+    Python could start it. Raises HostError only if the host itself cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
         missing = await _no_source(host, engine, workdir)
@@ -140,10 +140,10 @@ async def _version_of(
 
 
 async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return why the engine's source directory is missing, or None if it exists."""
+    """Return why the engine's source directory cannot be used, or None if `workdir` contains the engine's script."""
     script = engine.launch[-1]
     if workdir is None:
-        return f"{engine.title} runs from its source directory, which a preset names"
+        return f"{engine.title} runs from its source directory, and no preset names that directory"
     found = await host.run(["sh", "-c", '[ -f "$1" ]', "sh", posixpath.join(workdir, script)])
     if found.returncode == 0:
         return None
@@ -156,15 +156,15 @@ def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[st
     if "/" in first:
         problem = f"{first} on {host.name} {facts.get('fault', ['does not exist'])[0]}"
     else:
-        problem = f"{wanted} not found on {host.name}; looked in PATH={facts.get('PATH', [''])[0]}"
+        problem = f"{wanted} not found on {host.name}; searched PATH={facts.get('PATH', [''])[0]}"
     if elsewhere:
-        problem += f"; found outside of it: {', '.join(elsewhere)}"
+        problem += f"; found outside of PATH: {', '.join(elsewhere)}"
     return InstalledEngine(engine.name, None, problem=problem, elsewhere=elsewhere)
 
 
 def _interpreter(script: Sequence[str]) -> str | None:
-    """Return the Python of a console script, or None. If its path is too long for "#!", pip writes `'''exec'
-    "/long/path" …`."""
+    """Return the path of the Python that runs a console script, from its first lines; None if it is not a Python
+    script. If that path is too long for "#!", pip writes `'''exec' "/long/path" …`."""
     if not script:
         return None
     words = script[0].removeprefix("#!").split()
@@ -180,7 +180,8 @@ def _interpreter(script: Sequence[str]) -> str | None:
 
 
 async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Read the version from the name of a directory such as "…/lib/python3.12/site-packages/vllm-0.33.0.dist-info"."""
+    """Return the engine with the version in the name of its package metadata directory, such as
+    "…/site-packages/vllm-0.33.0.dist-info". `real` is `path` without links."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)

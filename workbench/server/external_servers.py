@@ -1,6 +1,7 @@
-"""Servers on a host that Workbench did not start, found by their command lines in /proc and asked for their models.
+"""Find the servers on a host that Workbench did not start, by the command lines in /proc, and ask them for their
+models.
 
-This only reads: no process is signalled, and only processes that look like an inference engine receive requests.
+This module only reads. It signals no process, and sends requests only to processes that look like an inference engine.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A listening server that answers /v1/models. Secrets in `argv` are masked."""
+    """A server that Workbench did not start and that answered /v1/models. Secrets in `argv` are masked."""
 
     pid: int
     port: int
@@ -65,7 +66,7 @@ class FoundServer:
 
     @property
     def bench(self) -> str:
-        """Return the command that benchmarks the server."""
+        """The command line that benchmarks this server."""
         return f"workbench bench --url {self.url}"
 
 
@@ -80,8 +81,8 @@ class _Seen:
 
 
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that no Workbench started, sorted by port. Servers on `known_ports` are skipped,
-    since they are Workbench's own runs. Raises HostError if the host cannot be queried."""
+    """Return the servers of `host` that no Workbench started, sorted by port. `known_ports` are the ports of
+    Workbench's own runs, which are skipped. Raises HostError if the host cannot be queried."""
     patterns = "|".join([*(engine.process_pattern for engine in _engines()), _OTHERS])
     done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
     processes, listening = _parse(done.out)
@@ -117,12 +118,13 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
 
 
 def _engines() -> list[Engine]:
-    """Return the engines in the order in which their patterns are tried."""
+    """Return the engines in the order in which their process patterns are tried."""
     return sorted(map(registry.get, registry.names()), key=lambda engine: -engine.process_priority)
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return the port in the command line of another user's process, if something listens on it."""
+    """Return the port in the command line as a set, or an empty set if no `open_ports` contains it. Used for processes
+    of other users, whose sockets cannot be read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
@@ -134,8 +136,8 @@ def _server(seen: _Seen, port: int) -> FoundServer:
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return the server with its models; None if it does not speak HTTP on that port, since engines listen on other
-    ports too."""
+    """Return the server with the models that it names, or None if its port does not answer /v1/models. Engines listen
+    on other ports too, which do not speak HTTP."""
     forward = None
     try:
         forward = await host.forward(server.port)
@@ -152,7 +154,7 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
         return None
     note = ""
     if status in (401, 403):
-        note = "requires an API key"
+        note = "the server requires an API key"
     elif not models:
         note = f"/v1/models answers {status}"
     return replace(server, models=tuple(models), note=note)

@@ -1,7 +1,8 @@
-"""Known lines of engine logs, with cause and fix, and the line that explains why a server failed.
+"""Known lines of engine logs, with their cause and a fix, and the search for the line that explains why a server
+failed.
 
-Fast enough for every line of a busy server: a batch is searched for fixed texts as one string, and a regular expression
-checks only the lines that contain one.
+The search is fast enough for every line of a busy server: it first looks for fixed texts in many lines at once. A
+regular expression checks only lines that contain one of these texts.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _LONGEST_LINE = 1500  # characters of a line that are searched
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """A known line. `engines` is empty if it can occur in any engine's log. `only_last`: it is a fault only if no line
-    follows."""
+    """A known line of an engine's log. `engines` is empty if the line can occur in the log of any engine. `only_last`
+    means that the line is a problem only if it stays the last line of the log."""
 
     id: str
     regex: re.Pattern[str]
@@ -53,7 +54,7 @@ class LogPattern:
 
 @cache
 def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
-    """Return all patterns, or those that concern `engine`."""
+    """Return the known log lines of `engine`, or those of all engines."""
     if engine is not None:
         return tuple(p for p in patterns() if not p.engines or engine in p.engines)
     import json
@@ -74,14 +75,15 @@ def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return a finding for each pattern that occurs in `lines`, with its first line as evidence, in the order of the
-    lines."""
+    """Return a finding for each known log line that occurs in `lines`, in the order of the lines. The first occurrence
+    of each is its evidence."""
     found = [(index, p.finding(line)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
 def stuck(last_line: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """Return findings for a log whose last line has been `last_line` for minutes."""
+    """Return the findings for a server whose log has ended with `last_line` for minutes, although the server has not
+    become ready."""
     return tuple(p.finding(last_line) for p in patterns(engine) if p.only_last and p.regex.search(last_line))
 
 
@@ -133,8 +135,11 @@ _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
-    """Return the line that explains the failure, without its log prefix: a known fatal line, otherwise the first
-    exception or error that is more than a report of another one. None if no line looks like an error."""
+    """Return the log line that explains the failure, without time and level; None if no line looks like an error.
+
+    It is the first known fatal line. Otherwise it is the first exception or error that does not merely report another
+    one.
+    """
     split = "\n".join(lines).split("\n")
     known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]
     if known:
@@ -153,7 +158,8 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 
 
 def plain(line: str) -> str:
-    """Return a log line without colour, control characters, process, time and level, cut to 500 characters."""
+    """Return a log line as plain text of at most 500 characters, without colour, control characters, process name, time
+    and level."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     return bare[prefix.end() if prefix else 0 :].strip()[:500]
@@ -165,7 +171,7 @@ def _bare(line: str) -> str:
 
 
 def _error_in(line: str) -> tuple[bool, str]:
-    """Return whether the line itself is an error, and its message."""
+    """Return (whether the line reports an error, its message). The message is "" for any other line."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     rest = bare[prefix.end() :] if prefix else bare
@@ -180,7 +186,8 @@ def _error_in(line: str) -> tuple[bool, str]:
 
 
 def _detail(following: Sequence[str]) -> str | None:
-    """Return the explanation of a pydantic ValidationError from the lines after its first."""
+    """Return the explanation of a pydantic ValidationError from the lines that follow its first line; None if they
+    contain none."""
     for line in following:
         bare = _bare(line)
         prefix = _PREFIX.match(bare)

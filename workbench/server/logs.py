@@ -1,7 +1,7 @@
-r"""A run's log: from bytes at an offset to clean lines in bounded memory.
+r"""Turn the bytes of a run's log file into clean lines, in bounded memory.
 
-Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines produced here are
-plain text without control characters or secrets. The file on the host stays as it is and can be searched there.
+Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines here are plain text
+without control characters or secrets. The file on the host is not changed and can be searched there.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
-    """Return the level that the engine wrote in the line: "error", "warn", "info", or "" if there is none. Used for
-    colour."""
+    """Return the level that the engine wrote in the line: "error", "warn" or "info", or "" if there is none. The screen
+    uses it for colours."""
     head = line[:200]
     if _INFO.search(head[:60]):
         return "info"
@@ -43,7 +43,8 @@ def level_of(line: str) -> str:
 
 
 def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Decode one line: a progress bar's last state, cleaned, with secrets masked."""
+    """Return one line of the log as clean text, with the given secrets masked. Of a progress bar, only its last state
+    is kept."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
@@ -52,8 +53,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 class LineAssembler:
-    """Joins bytes in pieces of any size to complete lines. Only complete lines are decoded, so that a character or
-    escape sequence cut by a read is restored. A line longer than `limit` bytes is emitted in pieces."""
+    """Joins pieces of bytes of any size into complete lines. A line is decoded only when it is complete, so that a
+    character cut in two by a read stays intact. A line longer than `limit` bytes is returned in pieces."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
@@ -79,11 +80,12 @@ class LineAssembler:
 
     @property
     def unfinished(self) -> str:
-        """The line that is being written, such as a progress bar."""
+        """The last line of the log, which has no line end yet, such as a progress bar. "" if there is none."""
         return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
-        """Return the rest after the writer has ended."""
+        """Return the last line, which has no line end, as a list; empty if there is none. Call this after the writer
+        has ended."""
         rest, self._rest = self._rest, b""
         return [log_line(rest, self._secrets)] if rest else []
 
@@ -92,8 +94,8 @@ class LineAssembler:
 
 
 class LogRing:
-    """The first and the last lines of a log, in bounded memory. If lines between the two are missing, one line says how
-    many."""
+    """The first and the last lines of a log, in bounded memory. If lines between them were dropped, one line in their
+    place says how many."""
 
     def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
         self._head: list[str] = []
@@ -117,7 +119,8 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Bytes are about to be skipped. Only one gap is kept, so everything after the head is dropped."""
+        """Note that the reader is about to skip bytes. All lines after the first `head_lines` are dropped, because only
+        one gap is kept."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()
@@ -125,14 +128,19 @@ class LogRing:
 
     def _gap(self) -> str | None:
         if self.skipped:
-            return "… lines skipped to keep up; search reads the whole file …"
-        return f"… {self.dropped:,} lines no longer kept; search reads the whole file …" if self.dropped else None
+            return "… lines skipped here to keep up with the log; a search reads the whole file …"
+        return (
+            f"… {self.dropped:,} lines are no longer in memory; a search reads the whole file …"
+            if self.dropped
+            else None
+        )
 
     def __len__(self) -> int:
         return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """Return up to `count` lines from line `start`. Line 0 is the first line kept."""
+        """Return up to `count` of the lines that are kept, from index `start` on. Index 0 is the first line of the
+        log."""
         stop = len(self) if count is None else min(start + count, len(self))
         return [self._line(i) for i in range(max(start, 0), stop)]
 
@@ -149,7 +157,8 @@ class LogRing:
         return level_of(line)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the number of the next line from `start` on (inclusive) that contains `text` in any case, or None."""
+        """Return the index of the next line that contains `text` in upper or lower case, from `start` on (included), or
+        None if no line does."""
         wanted = text.casefold()
         lines = self.lines()
         numbers = range(min(start, len(lines) - 1), -1, -1) if backwards else range(max(start, 0), len(lines))
@@ -157,9 +166,9 @@ class LogRing:
 
 
 class LogFollower:
-    """Follows one run's log: accepts bytes at an offset, returns batches of lines, and fills the ring.
+    """Follows the log of one run: takes bytes of the file, returns batches of new lines, and keeps the lines in `ring`.
 
-    `offset` is the next byte to read. It survives a lost link, since only the file is needed to continue.
+    `offset` is the position of the next byte to read. After a lost connection, reading continues there.
     """
 
     def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
@@ -169,17 +178,17 @@ class LogFollower:
         self._assembler = LineAssembler(secrets)
 
     def use_secrets(self, secrets: Iterable[str]) -> None:
-        """Mask these values from now on."""
+        """Mask these secrets in all lines that are added from now on."""
         self._assembler.use_secrets(secrets)
 
     @property
     def unfinished(self) -> str:
-        """The line that is being written, such as a progress bar."""
+        """The last line of the log, which has no line end yet, such as a progress bar. "" if there is none."""
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Take bytes read at offset `at`. If `at` is beyond `offset`, bytes were skipped; if before it, the file was
-        truncated."""
+        """Add bytes that were read at position `at` of the file. Return the new lines, or None if no line is complete.
+        A position beyond `offset` means that bytes were skipped, a position before it that the file was truncated."""
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
@@ -190,7 +199,8 @@ class LogFollower:
         return self._batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line, which may lack a newline, after the writer has ended."""
+        """Return the last line, even without a line end, or None if there is none. Call this after the writer has
+        ended."""
         return self._batch(self._assembler.flush(), False)
 
     def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -209,9 +219,10 @@ async def read(
     ended: Callable[[], bool] = lambda: True,
     wait: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[LogBatch]:
-    """Yield all lines from the start of the file, for a pipe or a file, without skipping.
+    """Yield all lines of the log file at `path` from its start, without skipping any.
 
-    Ends at the end of the file once `ended()` is true. Until then, `wait()` is awaited between two reads.
+    Ends at the end of the file once `ended()` is true. Until then, `wait()` is awaited between two reads, and also
+    after the host could not be reached. Without `wait`, HostUnreachable is raised.
     """
     assembler, offset = LineAssembler(secrets), 0
     while True:
@@ -238,7 +249,7 @@ async def read(
 
 @dataclass(frozen=True, slots=True)
 class LogMatch:
-    """One line of the log file: its number from 1, and its text."""
+    """A line of the log file that contains the searched text. `number` counts from 1."""
 
     number: int
     line: str
@@ -247,11 +258,11 @@ class LogMatch:
 async def search(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """Return the first `limit` lines of the whole file that contain `text` literally, in any case. The host does the
-    search, so that few bytes travel."""
+    """Return the first `limit` lines of the log file at `path` that contain `text` literally, in upper or lower case.
+    The host searches, so that little data is transferred. Raises CommandFailed if the file cannot be searched."""
     done = await host.run(["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path])
     if done.returncode > 1:
-        raise CommandFailed(f"cannot search {path}: {done.problem}", done, host=host.name)
+        raise CommandFailed(f"cannot search the log file {path}: {done.problem}", done, host=host.name)
     found = (line.partition(b":") for line in done.stdout.splitlines() if line)
     return tuple(
         LogMatch(int(number), log_line(rest, secrets))

@@ -1,8 +1,8 @@
-"""The engine's own counters from its Prometheus page, under one set of names for all engines.
+"""Read the engine's own counters from its Prometheus page, under names that are the same for all engines.
 
-The engine knows which series contain a quantity (`engine.metrics`). Several names are tried in order, since engines
-rename them; the first one on the page counts. Labels differ between versions and data-parallel parts, so series are
-matched by name only and summed (a share, such as KV cache use, is averaged).
+`engine.metrics` lists the names of the Prometheus series for each quantity. Engines rename their series, so several
+names are tried and the first one on the page is used. Labels are ignored, because they differ between versions: all
+series of a name are added up, or averaged for a share such as KV cache use.
 """
 
 from __future__ import annotations
@@ -35,24 +35,28 @@ _MOST = 2.0**53  # larger counts are not exact as float and do not fit the datab
 
 
 async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
-    """Read the counters once. On any failure each quantity is None, with the same reason; no error is raised."""
+    """Return one reading of the engine's counters. Never raises: if the page cannot be read, every value is None and
+    `absent` says why."""
     import httpx
 
     if engine.metrics_path is None:
-        return nothing(f"{engine.title} has no metrics page")
+        return no_metrics(f"{engine.title} has no metrics page")
     try:
         response = await http.get(engine.metrics_path, timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
-        return nothing(f"{engine.metrics_path}: {str(error) or type(error).__name__}")
+        return no_metrics(
+            f"the metrics page {engine.metrics_path} cannot be read: {str(error) or type(error).__name__}"
+        )
     if response.status_code != 200:
         off = engine.metrics_flag and response.status_code in (404, 501)
         hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
-        return nothing(f"{engine.metrics_path} answers {response.status_code}{hint}")
+        return no_metrics(f"the metrics page {engine.metrics_path} answers HTTP status {response.status_code}{hint}")
     return parse(response.text, engine)
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
-    """Parse a Prometheus text page into EngineMetrics."""
+    """Return the engine's counters from the text of its Prometheus page. Values that the page lacks are None, and
+    `absent` says why."""
     from prometheus_client.parser import text_string_to_metric_families
 
     names = {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
@@ -66,7 +70,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
                 if sample.name in wanted and abs(sample.value) <= _MOST:  # no NaN either
                     series.setdefault(sample.name, []).append(sample.value)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        return nothing(f"{engine.metrics_path} is not a Prometheus page: {error}")
+        return no_metrics(f"{engine.metrics_path} is not a Prometheus page: {error}")
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, several in names.items():
@@ -74,9 +78,9 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
         if found is not None:
             values[field] = 100.0 * sum(found) / len(found) if field == "kv_use_pct" else round(sum(found))
         elif several:
-            absent[field] = f"{several[0]} is not on the page"
+            absent[field] = f"the engine's metrics page does not contain {several[0]}"
         else:
-            absent[field] = f"{engine.title} does not count this"
+            absent[field] = f"{engine.title} does not report this metric"
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is not None and prompt is not None:
         if engine.cached_beside_prompt:
@@ -88,7 +92,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
 
 
 def engine_of(page: str) -> Engine | None:
-    """Return the engine that serves this page, by the names of its series; None if no engine matches."""
+    """Return the engine whose series are on this Prometheus page, or None if the page belongs to no known engine."""
     from workbench import engines
 
     for engine in map(engines.get, engines.names()):
@@ -98,6 +102,6 @@ def engine_of(page: str) -> Engine | None:
     return None
 
 
-def nothing(reason: str) -> EngineMetrics:
-    """Return metrics without values, with `reason` for each."""
+def no_metrics(reason: str) -> EngineMetrics:
+    """Return engine counters in which every value is None, with `reason` for each."""
     return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys(_QUANTITIES, reason))

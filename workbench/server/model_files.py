@@ -1,5 +1,5 @@
-"""Facts about a model from its files on a host: the size of its weights, and its config.json. Nothing in them is
-executed."""
+"""Read facts about a model from its files on a host: the size of its weights, and its config.json. No code in these
+files is executed."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return the facts about the model that `plan` names, from its files on `host`, in one round trip. Never raises:
-    `missing` says why a value is unknown."""
+    """Return size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip.
+    Never raises: if values are unknown, `missing` says why."""
     model = plan.model
     try:
         done = await host.run(

@@ -1,8 +1,8 @@
-"""A fingerprint of the model files that a server was started with: names, sizes, and a digest of the first and last 64
-KiB of each file. It takes a second and does not read gigabytes.
+"""A fingerprint of the model files that a server was started with: a digest of the names, the sizes, and the first and
+last 64 KiB of all files. It takes about a second, because it does not read gigabytes.
 
-A repository that was updated, another quantization, or a truncated file changes the fingerprint. A change in the middle
-of a file of the same size does not.
+The fingerprint changes if a repository was updated, another quantization is used, or a file was truncated. It does not
+change if only the middle of a file changed.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ModelBytes:
-    """Fingerprint of model files. `digest` is None if the files were not found. `basis` says how sure it is, or why
-    there is no digest."""
+    """The fingerprint of model files. `digest` is None if it could not be made. `basis` describes what was digested, or
+    says why there is no digest."""
 
     digest: str | None
     basis: str
@@ -74,8 +74,8 @@ async def identify(
     *,
     started_unix_s: float | None = None,
 ) -> ModelBytes:
-    """Return the fingerprint of the model that `plan` names, in one round trip. Never raises: a benchmark without a
-    fingerprint is still valid."""
+    """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises: `digest` is None if
+    the files cannot be read, or if a file was changed after `started_unix_s`, when the server started."""
     argv = locate_arguments(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
@@ -91,7 +91,7 @@ async def identify(
 
 
 def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
-    """Return the arguments of LOCATE for the model that `plan` names."""
+    """Return the arguments of the shell script LOCATE, which finds the files of the model that `plan` names."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)

@@ -1,4 +1,5 @@
-"""Checks on the host before a server is started, in one round trip. They change nothing."""
+"""Checks on the host before a server is started: working directory, executable, model path and port. They take one
+round trip and change nothing."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ exit 0
 async def check(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus], *, simulated: bool = False
 ) -> None:
-    """Raise ServerError for the first problem that would keep the server from starting. `runs` are the runs of this
-    host.
+    """Raise ServerError for the first problem that would keep the server from starting. `runs` are the statuses of all
+    runs on this host.
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
@@ -68,11 +69,11 @@ async def check(
         raise refuse(*_no_executable(command.argv[0], plan, facts))
     if "model" in facts:
         where = f" (relative to {command.workdir})" if command.workdir and not posixpath.isabs(model) else ""
-        raise refuse(f"model path {model} does not exist{where}", "correct the path, or give a Hugging Face id")
+        raise refuse(f"model path {model} does not exist{where}", "correct the model path, or give a Hugging Face id")
     _check_port(command, runs, facts, refuse)
 
 
-_NAME_ANOTHER = "name another program: row “executable” of Launch, or --executable PATH"
+_NAME_ANOTHER = "name another program: row “executable” in the Launch pane, or --executable PATH"
 
 
 def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tuple[str, str]:
@@ -80,7 +81,7 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
         return f"{name} is not an executable file", f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
     if "/" in name:
         return f"{name} does not exist", f"install {plan.engine} there, or {_NAME_ANOTHER}"
-    looked = f"looked in PATH={facts.get('PATH', '')}"
+    looked = f"searched PATH={facts.get('PATH', '')}"
     return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER}"
 
 

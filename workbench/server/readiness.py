@@ -1,7 +1,7 @@
-"""Whether a server answers, by three requests in order: its health, the name of its model, and one token.
+"""Check whether a server answers, by three requests in order: its health, the names of its models, and one token.
 
-Only the token proves readiness: engines answer /health and list models before the first forward pass has compiled, and
-vLLM's /health does not notice a worker that hangs.
+Only the token proves that the server is ready. Engines report health and list models before they have compiled their
+code, and vLLM's /health does not notice a worker that hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outcome of a readiness check. `reason` describes the first request that failed."""
+    """The outcome of a readiness check. `health`, `model` and `token` say which requests succeeded. `reason` describes
+    the first request that failed, or is None if all succeeded."""
 
     health: bool = False
     model: str | None = None
@@ -37,8 +38,8 @@ class Answer:
 
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """Return an HTTP client for control requests. Each request uses its own connection, since llama.cpp closes idle
-    ones after 5 s."""
+    """Return an HTTP client for health checks and other small requests. It opens a new connection for each request,
+    because llama.cpp closes idle connections after 5 s."""
     import httpx
 
     from workbench.server.bounded_http import BoundedClient
@@ -52,7 +53,7 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
 
 
 async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
-    """Return None if /health answers 200, otherwise the reason."""
+    """Return None if the server's health endpoint answers with status 200; otherwise the reason."""
     status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
     if status == 200:
         return None
@@ -61,7 +62,8 @@ async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | No
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Make the three requests until one fails. Never raises for anything that the server does."""
+    """Make the three requests in order until one fails, and return the outcome. `token_timeout_s` limits the request
+    for a token. Whatever the server answers, nothing is raised."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
@@ -75,7 +77,8 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: flo
 
 
 async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
-    """Return the HTTP status of `path` (None: no HTTP answer) and the names of the models listed there."""
+    """Return (HTTP status, names of the models) of the model list at `path`. The status is None if there was no HTTP
+    answer."""
     status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []
@@ -83,8 +86,8 @@ async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Request one token. Return None if it came, otherwise the reason. Plain completion is tried first, since it needs
-    no chat template."""
+    """Request one token from the server. Return None if it came, otherwise the reason. A plain completion is tried
+    before a chat, because it needs no chat template."""
     asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("/v1/completions", {"prompt": "Hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
@@ -109,7 +112,7 @@ async def _ask(
     body: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[int | None, Any]:
-    """Return (status, JSON or text), or (None, reason) if there was no HTTP answer."""
+    """Make one request. Return (HTTP status, decoded JSON or text), or (None, reason) if there was no HTTP answer."""
     import httpx
 
     timeout_s = timeout_s or ANSWER_S
@@ -117,7 +120,7 @@ async def _ask(
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
-        return None, f"no answer within {timeout_s:.0f} s"
+        return None, f"the server did not answer within {timeout_s:.0f} s"
     except httpx.HTTPError as error:
         return None, clean(str(error)) or type(error).__name__
     try:
@@ -134,8 +137,8 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """Return whether the answer contains a token. A token may be invisible (half a character, an end mark), so the
-    server's count decides if there is one."""
+    """Return whether the answer contains a token. The token count that the server reports decides, because a token may
+    be invisible (half a character, an end mark). Without a count, the text decides."""
     if not isinstance(body, dict) or not body.get("choices"):
         return False
     usage = body.get("usage")

@@ -1,11 +1,12 @@
-"""A run's directory on its host: the files that Workbench writes there, and reads back in any later version.
+"""The directory of a run on its host: the files that Workbench writes there, and that any later version of Workbench
+can read.
 
 <state_dir>/runs/20261121-031502-vllm-3f2a/
     plan.json    the plan, the command with its secrets masked, versions; written before the start
     ready.json   written once, when the server returned its first token: {unix_s, model, ready_after_s, port}
     stop.json    written before the first signal to a living server: {unix_s}
     shm          shared memory files that the server's processes had open: "inode path" per line
-    log, …       files of `hosts.detached`: output, process id and start time, exit code
+    log, …       written by `hosts.detached_process`: the output, the process id and start time, the exit code
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The content of plan.json; secrets in `plan` and `command` are masked."""
+    """The content of plan.json: what was started, when, and by which version of Workbench. Secrets in `plan` and
+    `command` are masked."""
 
     run_id: str
     host: str
@@ -47,8 +49,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFacts:
-    """The content of ready.json, which proves that the server answered, so that no later Workbench has to request a
-    token again."""
+    """The content of ready.json: when, with which model and on which port the server first answered. With this file, no
+    later Workbench has to request a token to prove readiness."""
 
     unix_s: float
     model: str
@@ -58,7 +60,8 @@ class ReadyFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The state of a run according to its directory and the process table. Times are the host's clock."""
+    """What the run's directory and the process table say about a run. Times are by the host's clock. None means that
+    the event has not happened or the value is unknown."""
 
     record: RunRecord
     alive: bool  # whether the process that Workbench started is alive
@@ -75,40 +78,42 @@ class RunFacts:
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """Return a new id such as "20261121-031502-vllm-3f2a". Its time is UTC, so that the runs of all hosts sort in
-    order."""
+    """Return a new run id such as "20261121-031502-vllm-3f2a". Its time is in UTC, so that the runs of all hosts sort
+    in the order of their starts."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 
 def encode_record(record: RunRecord) -> bytes:
-    """Return the text of plan.json."""
+    """Return the bytes of plan.json for this record."""
     body = to_json(record)
     del body["problem"]
     return json.dumps({"format": FORMAT, **body}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
-    """Return the record in plan.json. A broken file gives a record with `problem`, because its process may be alive."""
+    """Return the record in the bytes of plan.json. A file that cannot be read gives a record with `problem`, so that
+    the run is still listed; its process may be alive."""
     try:
         body = json.loads(data)
         if body["format"] > FORMAT:
-            raise ServerError(f"written by a newer Workbench (format {body['format']})")
+            raise ServerError(f"it was written by a newer Workbench (format {body['format']})")
         exact = {"plan": body["plan"], "command": body["command"]}  # they are run and compared as they were written
         rest = {name: clean_data(value) for name, value in body.items() if name not in exact}
         return from_json(RunRecord, {**rest, **exact, "run_id": run_id, "problem": None})
     except (ValueError, KeyError, TypeError, RecursionError, ServerError) as error:
         engine = run_id.split("-")[2] if RUN_ID.fullmatch(run_id) else "unknown"
-        problem = f"plan.json cannot be read: {error or type(error).__name__}"
+        problem = f"plan.json of run {run_id} cannot be read: {error or type(error).__name__}"
         return RunRecord(run_id, "", LaunchPlan(engine, ""), Command(()), 0.0, 0.0, problem=problem)
 
 
 def encode_ready(ready: ReadyFacts) -> bytes:
-    """Return the text of ready.json."""
+    """Return the bytes of ready.json."""
     return json.dumps(to_json(ready)).encode() + b"\n"
 
 
 def decode_ready(data: bytes) -> ReadyFacts | None:
-    """Return the facts in ready.json; None if it is missing or damaged, and Workbench queries the server again."""
+    """Return the content of ready.json, or None if the bytes are empty or damaged. Workbench then requests a token from
+    the server again."""
     try:
         return from_json(ReadyFacts, clean_json(data))
     except ValueError:

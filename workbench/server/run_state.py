@@ -1,4 +1,5 @@
-"""From the facts about a run to its status. Pure functions, so that all Workbenches report the same status of a run."""
+"""Compute the status of a run from its files and processes. All functions are pure, so that every Workbench reports the
+same status of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from workbench.server.run_directory import RunFacts
 def status_of(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """Return the status that follows from `facts`. `now_unix_s` is the host's clock; `silent_s` is how long a ready
-    server has not answered, or None while it answers.
+    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s` says how long a
+    ready server has not answered; None means that it answers. `phase` is the phase of a server that is starting.
 
-    A server that is not ready in time is FAILED, but its process is left running: a large model on a slow disk may only
-    need longer, and then the server becomes READY. The reason says that its process still runs.
+    A server that is not ready in time is FAILED, but its process is left running, and its reason says so. It may only
+    need longer, and then becomes READY.
     """
     record = facts.record
     state, reason = _state(facts, now_unix_s, silent_s)
@@ -51,7 +52,7 @@ def status_of(
 
 
 def reachable_address(bind_host: str) -> str:
-    """Return the address at which a server that binds to `bind_host` answers on its own host."""
+    """Return the address at which a server that binds to `bind_host` can be reached from its own host."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host
@@ -69,27 +70,29 @@ def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[
     if facts.ready:
         if silent_s is None:
             return ServerState.READY, None
-        return ServerState.UNRESPONSIVE, f"no answer for {silent_s:.0f} s; the server's process is alive"
+        return ServerState.UNRESPONSIVE, f"the server has not answered for {silent_s:.0f} s, but its process is alive"
     limit_s = facts.record.ready_timeout_s
     if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
-        return ServerState.FAILED, f"not ready within {limit_s:.0f} s; the server's process still runs"
+        return ServerState.FAILED, f"the server was not ready within {limit_s:.0f} s, but its process still runs"
     return ServerState.STARTING, None
 
 
 def _ending(facts: RunFacts) -> str:
     if facts.exit_signal:
-        return f"killed by {facts.exit_signal}"
+        return f"the server's process was killed by {facts.exit_signal}"
     if facts.exit_code is not None:
-        return f"exited with code {facts.exit_code}"
+        return f"the server's process exited with code {facts.exit_code}"
     return "the server's process has ended without an exit code"
 
 
 def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     found = []
     if facts.record.problem:
-        found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix="stop the run, or end it by hand"))
+        fix = f"run workbench stop {facts.record.run_id}, or end its process with kill"
+        found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix=fix))
     if facts.members and not facts.alive:
         alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
         text = f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"
-        found.append(Finding(Level.ERROR, "run.orphans", text, fix=f"x, or workbench stop {facts.record.run_id}"))
+        fix = f"run workbench stop {facts.record.run_id}, or press x (Stop) on the screen"
+        found.append(Finding(Level.ERROR, "run.orphans", text, fix=fix))
     return tuple(found)

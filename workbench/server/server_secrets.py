@@ -1,4 +1,5 @@
-"""API keys and other secrets of running servers: they open the server's endpoints, and are masked in its log.
+"""API keys and other secrets of running servers. A key gives access to the server's endpoints; all secrets are masked
+in its log.
 
 Secrets are kept in memory only. Those of an adopted server are read from its process, or from the file that its engine
 writes.
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
-    """Return the key that clients of this server must send; None if the command sets none."""
+    """Return the API key that the server's command sets in its arguments or environment; None if it sets none."""
     following = (*command.argv[1:], "")
     for argument, after in zip(command.argv, following, strict=True):
         name, equals, value = argument.partition("=")
@@ -26,7 +27,8 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
 
 
 async def command_of_process(host: Host, pid: int) -> Command | None:
-    """Return the argv and environment of a process; None if it has ended or they may not be read."""
+    """Return the arguments and environment of process `pid`. None if the process has ended, or if this user may not
+    read them."""
     try:
         argv = _words(await host.read_file(f"/proc/{pid}/cmdline"))
         pairs = [word.partition("=") for word in _words(await host.read_file(f"/proc/{pid}/environ"))]
@@ -36,7 +38,8 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
 
 
 async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return the key in the file that the engine itself writes to its working directory, or None."""
+    """Return the API key in the file that the engine writes to its working directory. None if the engine writes none,
+    or if the file cannot be read."""
     if engine.key_file is None or engine.key_file_pattern is None or not workdir:
         return None
     try:

@@ -1,11 +1,11 @@
-"""The servers of one host: start, watch, adopt, stop.
+"""The servers of one host: start, watch, adopt and stop them.
 
-All state is in the run directories on the host (run_directory.py, hosts/detached_process.py). A supervisor only reads
-it, so it can be killed at any moment, and two supervisors can watch the same runs: stopping a run twice does nothing,
-and either may write the file that proves readiness.
+All state is in the run directories on the host (run_directory.py, hosts/detached_process.py), and a supervisor only
+reads it. It can therefore be killed at any moment, and two supervisors can watch the same runs. Stopping a run twice
+does nothing, and either supervisor may write the file that proves readiness.
 
-Watching is cheap while nothing happens: for each run, one read of the process's stat and one of its log, in parallel.
-The whole process table is read only now and then, and when a process has ended.
+Watching is cheap while nothing happens: for each run, its process state and its log are read in parallel. The whole
+process table is read only every few seconds, and when a process has ended.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason w
 FULL_KIB = 64  # a disk with less free space counts as full
 FILES = ("plan.json", "ready.json", "stop.json")
 
-_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two looks: 0.25 s gives 4 batches a second
-_FULL_LOOK_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
-_FULL_LOOK_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
+_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two log_grew: 0.25 s gives 4 batches a second
+_FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
+_FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 _HEALTH_S, _ASK_NOW_S = 5.0, 3.0  # limit for /health: while watching (three failures count); for a single check
 _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 
 class Supervisor:
-    """The servers of one host. `on_event` is called in the event loop with a changed status or with new log lines of a
-    living run; it must return quickly."""
+    """Starts, watches and stops the servers of one host. `on_event` is called in the event loop with each changed
+    status and each batch of new log lines; it must return quickly."""
 
     def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self.host = host
@@ -70,23 +70,26 @@ class Supervisor:
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
-        """Return the last known status, without querying the host."""
+        """Return the last known status of a run, without querying the host. Raises ServerError if the run is
+        unknown."""
         return self._known(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """Return the status of all known runs, newest first."""
+        """Return the last known statuses of all runs, newest first, without querying the host."""
         return tuple(self._runs[run_id].status for run_id in sorted(self._runs, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        """Return what was started: plan and command, with their secrets masked."""
+        """Return what was started: the plan and the command, with their secrets masked. Raises ServerError if the run
+        is unknown."""
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
-        """Return the server's API key if it is known. It must never be shown, stored or logged."""
+        """Return the API key of a run's server, or None if it needs none or the key is unknown. The key must never be
+        shown, stored or logged."""
         return self._known(run_id).api_key
 
     def log(self, run_id: str) -> LogRing:
-        """Return the log of a run, as far as it was read."""
+        """Return the part of a run's log that has been read so far."""
         return self._known(run_id).follower.ring
 
     def _known(self, run_id: str) -> WatchedRun:
@@ -94,7 +97,9 @@ class Supervisor:
             return self._runs[run_id]
         except KeyError:
             raise ServerError(
-                f"there is no run {run_id}", host=self.host.name, next_step="`workbench servers` lists the runs"
+                f"there is no run {run_id}",
+                host=self.host.name,
+                next_step="run `workbench servers` for a list of the runs",
             ) from None
 
     # ---- start
@@ -109,10 +114,11 @@ class Supervisor:
         engine_version: str | None = None,
         simulated: bool = False,
     ) -> ServerStatus:
-        """Start `command` detached and watch it. Return once its process runs; readiness is reported as an event.
+        """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
+        reports that the server is ready.
 
-        Raises ServerError for problems that can be detected before the start (port in use, missing executable, model
-        path or directory), and HostError if the host rejects the start. A server that is not ready within
+        Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
+        or directory), and HostError if the host cannot start the process. A server that is not ready within
         `ready_timeout_s` becomes FAILED, but its process is left running.
         """
         await preflight.check(self.host, plan, command, await self.runs(), simulated=simulated)
@@ -142,7 +148,7 @@ class Supervisor:
         except HostUnreachable:
             raise
         except HostError:
-            # Nothing was started: leave no directory that looks like a failed run.
+            # Nothing was started: leave no directory that log_grew like a failed run.
             await self.host.run(["rm", "-rf", "--", run_dir])
             raise
         finally:
@@ -154,8 +160,11 @@ class Supervisor:
         return run.status
 
     async def _detach(self, run: WatchedRun, argv: list[str], command: Command) -> int | None:
-        """Start the process and return its id. Return None if the link was lost meanwhile: the process may run all the
-        same, which the next look at its directory shows. A second attempt could start it twice."""
+        """Start the process of the run and return its process id.
+
+        Return None if the connection was lost meanwhile. The process may run nevertheless, and the run's directory will
+        show it later. There is no second attempt, because it could start the server twice.
+        """
         try:
             started = await detached_process.start(self.host, run.run_dir, argv, command.env, command.workdir)
         except HostUnreachable as error:
@@ -166,8 +175,8 @@ class Supervisor:
     # ---- list and adopt
 
     async def runs(self) -> tuple[ServerStatus, ...]:
-        """Return every run of this host, newest first. Living runs are adopted and watched. Takes one round trip, and
-        another one if there is something to adopt or to explain."""
+        """Return the statuses of all runs of this host, newest first. Adopts and watches the living runs that another
+        Workbench started. Takes one round trip, and another one if there are runs to adopt or failures to explain."""
         seen = await detached_process.list_runs(self.host, await self._runs_dir(), files=FILES)
         for process in seen:
             run_id = posixpath.basename(process.run_dir)
@@ -178,7 +187,7 @@ class Supervisor:
                 record = decode_record(run_id, process.files.get("plan.json", b""))
                 run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
                 run.update(process)
-                run.settled = run.gone
+                run.settled = run.has_ended
                 self._runs[run_id] = run
             elif not run.settled:
                 run.update(process)
@@ -220,8 +229,8 @@ class Supervisor:
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        """Return the first status that `until` accepts, or the last status of a run that has ended. Raises TimeoutError
-        after `timeout_s`."""
+        """Return the first status of the run for which `until` is true. If the run ends before that, return its last
+        status. Raises TimeoutError after `timeout_s` seconds."""
         run = await self._find(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
@@ -230,7 +239,8 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Return the status once the server is ready, has failed, or was stopped: see `state`."""
+        """Return the status of the run once its server is ready, has failed, or was stopped; `state` says which. Raises
+        TimeoutError after `timeout_s` seconds."""
         return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
 
     def _publish(self, run: WatchedRun) -> None:
@@ -245,10 +255,11 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """End every process of the run and remove the shared memory that it left. A second call does nothing.
+        """End every process of the run, and remove the shared memory that it left. Return the final status. Stopping a
+        run that has ended does nothing.
 
-        TERM goes to its group, KILL after `grace_s`; then its session must be empty. Otherwise ServerError names the
-        processes that are left.
+        Its process group gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises ServerError, which names the
+        processes, if some could not be ended.
         """
         run = await self._find(run_id)
         for _ in range(_STOP_TRIES - 1):
@@ -258,7 +269,7 @@ class Supervisor:
 
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
         await run.close()
-        await self._take(run)
+        await self._read_status(run)
         if run.facts.alive and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
             with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
@@ -266,7 +277,7 @@ class Supervisor:
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._publish(run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
-        await self._take(run)
+        await self._read_status(run)
         if report.left:
             self._publish(run)
             left = ", ".join(map(str, report.left))
@@ -281,9 +292,10 @@ class Supervisor:
         self._settle(run)
         return run.status
 
-    async def _take(self, run: WatchedRun) -> detached_process.ProcessStatus:
-        """Make a full look at the run. Only one at a time, so that an older result never replaces a newer one."""
-        async with run.looking:
+    async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
+        """Read the run's files and processes from the host, update the run, and return the reading. Only one reading is
+        made at a time, so that an older one never replaces a newer one."""
+        async with run.reading:
             seen = await detached_process.status(self.host, run.run_dir, files=FILES)
             if not run.settled:
                 run.update(seen)
@@ -297,14 +309,16 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the first and last part of the log of a run that has ended. A living run's log is followed anyway."""
+        """Return the first and the last part of a run's log. The log of an ended run is read now if that has not been
+        done; the log of a living run is read continuously."""
         run = await self._find(run_id)
         if run.settled and not run.follower.offset:
             await self._drain(run)
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        """Yield every line from the start, without skipping; with `follow`, until the run has ended."""
+        """Yield every line of a run's log from its start, without skipping any. With `follow`, continue until the run
+        has ended."""
         run = await self._find(run_id)
 
         async def pause() -> None:
@@ -312,29 +326,33 @@ class Supervisor:
             await asyncio.sleep(_BUSY_S)
 
         def ended() -> bool:
-            return not follow or run.gone
+            return not follow or run.has_ended
 
         path, secrets = run.log_path, run.secrets
         async for batch in logs.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
             yield batch
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        """Return lines of the whole file that contain `text` in any case. The host does the search."""
+        """Return up to `limit` lines of the run's whole log file that contain `text` in upper or lower case. The host
+        searches."""
         run = await self._find(run_id)
         return await logs.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
 
     async def metrics(self, run_id: str) -> EngineMetrics:
-        """Return the engine's own counters now. Never raises: `absent` says why a value is missing."""
+        """Return one reading of the engine's own counters. Never raises: a value that cannot be read is None, and
+        `absent` says why."""
         run = await self._find(run_id)
-        if run.engine is None or run.gone:
-            return metrics.nothing("the server has ended" if run.gone else f"engine {run.record.engine} is unknown")
+        if run.engine is None or run.has_ended:
+            return metrics.no_metrics(
+                "the server has ended" if run.has_ended else f"engine {run.record.engine} is unknown"
+            )
         try:
             return await metrics.fetch(await run.http(), run.engine)
         except HostError as error:
-            return metrics.nothing(error.message)
+            return metrics.no_metrics(error.message)
 
     async def close(self) -> None:
-        """Stop watching. The servers continue to run."""
+        """Stop watching all runs and close the connections to them. The servers continue to run."""
         task, self._watch = self._watch, None
         await end_all([task] if task is not None else [])
         await asyncio.gather(*(run.close() for run in self._runs.values()))
@@ -356,68 +374,69 @@ class Supervisor:
 
     async def _watch_live_runs(self) -> None:
         while live := [run for run in self._runs.values() if not run.settled]:
-            looks = await asyncio.gather(*(self._try_to_look(run) for run in live))
+            log_grew = await asyncio.gather(*(self._update_or_mark_unknown(run) for run in live))
             starting = any(run.status.state in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
             if lost:
                 pause_s = _LOST_S
-            elif any(looks):
+            elif any(log_grew):
                 pause_s = _BUSY_S
             else:
                 pause_s = _STARTING_S if starting else _READY_S
             await asyncio.sleep(pause_s)
 
-    async def _try_to_look(self, run: WatchedRun) -> bool:
-        """Look at a run and return whether its log grew. If the host cannot be queried, the run's state is unknown
-        until it can be again."""
+    async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
+        """Update a run from the host, and return whether its log grew. If the host cannot be queried, the run's state
+        becomes UNKNOWN."""
         try:
             if not self.host.connected:
                 run.set_lost("the connection is lost")
                 self._publish(run)
-            moved = await self._look(run)  # waits a moment for the link, which restores itself
+            grew = await self._update(run)  # waits a moment for the link, which restores itself
         except HostError as error:
             run.set_lost(error.message)
-            await run.hang_up()
-            moved = False
+            await run.disconnect()
+            grew = False
         else:
             run.set_lost(None)
         self._publish(run)
-        return moved
+        return grew
 
-    async def _look(self, run: WatchedRun) -> bool:
-        alive, moved = await asyncio.gather(self._alive(run), self._read_log(run))
-        every_s = _FULL_LOOK_S.get(run.status.state, _FULL_LOOK_ELSE_S)
-        if not alive or time.monotonic() - run.looked_s > every_s:
-            await self._full_look(run)
+    async def _update(self, run: WatchedRun) -> bool:
+        alive, grew = await asyncio.gather(self._alive(run), self._read_log(run))
+        every_s = _FULL_READ_S.get(run.status.state, _FULL_READ_ELSE_S)
+        if not alive or time.monotonic() - run.read_at_s > every_s:
+            await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
             await self._explain(run)
-        if run.gone and not run.settled:
-            await self._end(run)
+        if run.has_ended and not run.settled:
+            await self._finish(run)
         elif run.facts.alive and run.facts.stop_unix_s is None:
-            self._ask(run)
-        return moved
+            self._check_when_due(run)
+        return grew
 
     async def _alive(self, run: WatchedRun) -> bool:
         pid, start_time = run.facts.pid, run.start_time
         if pid is None or start_time is None or not run.facts.alive:
-            return False  # unknown: a full look is needed
+            return False  # unknown: a full reading is needed
         return await detached_process.alive(self.host, detached_process.DetachedProcess(pid, pid, start_time))
 
-    async def _full_look(self, run: WatchedRun) -> None:
-        seen = await self._take(run)
+    async def _read_fully(self, run: WatchedRun) -> None:
+        seen = await self._read_status(run)
         if run.facts.ready is None or run.facts.stop_unix_s is not None:
             # A server that is killed while it starts leaves shared memory, whose owner is only known now. SGLang
             # creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
-    async def _end(self, run: WatchedRun) -> None:
-        """Remove the shared memory of a run whose last process has ended."""
+    async def _finish(self, run: WatchedRun) -> None:
+        """Remove the shared memory of a run whose last process has ended, and stop watching the run."""
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)
 
     async def _explain(self, run: WatchedRun) -> None:
-        """Find out why the run ended, from its log: the first error line, and findings about its cause."""
+        """Find out from its log why the run ended: the first error line, and findings about its cause. Store both in
+        the run."""
         from workbench.server import log_patterns
 
         await self._drain(run)
@@ -428,7 +447,8 @@ class Supervisor:
         self._publish(run)
 
     async def _disk_full(self, run: WatchedRun) -> tuple[Finding, ...]:
-        """Return a finding if the disk of the run is full: then the log may lack the reason."""
+        """Return a finding if the disk with the run's directory is full, because the log may then lack the reason of
+        the failure; otherwise nothing."""
         done = await self.host.run(["df", "-Pk", "--", run.run_dir])
         lines = done.out.splitlines()
         words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
@@ -444,8 +464,8 @@ class Supervisor:
             self._emit(last)
 
     async def _read_log(self, run: WatchedRun) -> bool:
-        """Read new bytes of the log and return whether there were any. If the log is too far ahead, its middle is
-        skipped: the first and last lines matter."""
+        """Read new bytes of the run's log, and return whether there were any. If the reader is too far behind, it skips
+        the middle of the log, because the first and the last lines matter most."""
         at = run.follower.offset
         try:
             data = await self.host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -463,8 +483,9 @@ class Supervisor:
 
     # ---- readiness
 
-    def _ask(self, run: WatchedRun) -> None:
-        """Start the next request to the endpoints, unless one is still being answered, which may take minutes."""
+    def _check_when_due(self, run: WatchedRun) -> None:
+        """Start the next health or readiness check of the run's server, if it is due. Only one check runs at a time,
+        because a request for a token may take minutes."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
             return
@@ -473,8 +494,9 @@ class Supervisor:
         run.asked_s = time.monotonic()
         run.task = asyncio.create_task(self._health(run) if run.facts.ready else self._readiness(run))
 
-    async def look_now(self) -> tuple[ServerStatus, ...]:
-        """Check the health of every READY server now, and read the log of starting ones."""
+    async def check_now(self) -> tuple[ServerStatus, ...]:
+        """Check the health of every READY server now, read the logs of starting servers, and return the statuses of all
+        runs."""
         every = self._runs.values()
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
@@ -487,7 +509,8 @@ class Supervisor:
         return self.statuses()
 
     async def has_unknown_runs(self) -> bool:
-        """Return whether the host has runs that another Workbench started since the last look. Costs one `ls`."""
+        """Return whether the host has runs that another Workbench started and that this supervisor has not read. Takes
+        one round trip."""
         done = await self.host.run(["ls", "-1", "--", await self._runs_dir()])
         names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
         return bool(names - self._runs.keys() - self._starting)
@@ -499,7 +522,7 @@ class Supervisor:
         try:
             trouble = await readiness.healthy(await run.http(), run.engine, timeout_s)
         except HostError:
-            return  # the next look at the host reports the problem
+            return  # the next update of the run reports the problem
         run.note_health(trouble is None, asked_s, enough=enough)
         self._publish(run)
 
@@ -516,7 +539,7 @@ class Supervisor:
                     await self.host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
                 run.facts = replace(run.facts, ready=ready)
                 self._publish(run)
-                seen = await self._take(run)
+                seen = await self._read_status(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
         except HostError as error:
             run.unanswered = error.message
@@ -526,5 +549,8 @@ class Supervisor:
 def _inside(run_dir: str, name: str) -> str:
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
-        raise PlanError(f"file {name!r} is outside of the run directory", next_step="give it a plain name")
+        raise PlanError(
+            f"the plan's file {name!r} would be outside of the run directory",
+            next_step="use a file name without .. and without a leading /",
+        )
     return path

@@ -1,4 +1,4 @@
-"""Token counts of prompts, by the server's own tokenizer. Used before a benchmark begins."""
+"""Count the tokens of prompts with the server's own tokenizer. Used before a benchmark begins."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the server's endpoint. `problem` says why a count failed. `max_model_len` is the server's
-    context length, if it reported one."""
+    """Counts tokens with the tokenizer endpoint of a server. `problem` says why the last failed count failed.
+    `max_model_len` is the server's context length in tokens, or None until the server has reported it."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
         self._http, self._engine, self._model = http, engine, model
@@ -25,8 +25,8 @@ class Tokenizer:
         self.max_model_len: int | None = None
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of {"prompt": text} or {"messages": [...]}, with special tokens and chat
-        template. None if the server does not report it; never raises."""
+        """Return the number of tokens of {"prompt": text} or {"messages": [...]}, including special tokens and chat
+        template. None if the server cannot count them; `problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -35,7 +35,7 @@ class Tokenizer:
             written = await self._post(engine.template_path, {"messages": asked["messages"]})
             text = written.get("prompt") if written else None
             if not isinstance(text, str):
-                self.problem = self.problem or f"{engine.template_path} returned no prompt"
+                self.problem = self.problem or f"the server's {engine.template_path} returned no prompt"
                 return None
             asked = {"prompt": text}
         body = engine.tokenize_body(self._model, asked)
@@ -54,7 +54,7 @@ class Tokenizer:
             counts = [len(tokens)]
         found = counts[0] if counts else None
         if not found:
-            self.problem = f"{self._engine.tokenize_path} returned no count"
+            self.problem = f"the server's {self._engine.tokenize_path} returned no token count"
         return found or None
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -63,13 +63,13 @@ class Tokenizer:
         try:
             response = await self._http.post(path, json=body, timeout=TIMEOUT_S)
             if response.status_code != 200:
-                self.problem = f"{path} answers {response.status_code}"
+                self.problem = f"the server's {path} answers HTTP status {response.status_code}"
                 return None
             answer = clean_json(response.content)
         except (httpx.HTTPError, ValueError) as error:
-            self.problem = f"{path}: {str(error) or type(error).__name__}"
+            self.problem = f"the server's {path} cannot be read: {str(error) or type(error).__name__}"
             return None
         if not isinstance(answer, dict):
-            self.problem = f"the answer of {path} is not a JSON object"
+            self.problem = f"the answer of the server's {path} is not a JSON object"
             return None
         return answer

@@ -1,4 +1,4 @@
-"""One run as a Supervisor sees it: the latest facts, its log, and the connection to its endpoints."""
+"""One run as the supervisor watches it: its last known state, its log, and the HTTP connection to its server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STUCK_S = 120.0  # a starting server without a new log line for so long may be s
 
 
 class WatchedRun:
-    """One run. `engine` is None if this Workbench does not know the run's engine: the run is still listed and can be
-    stopped."""
+    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the run's engine;
+    the run is then listed and can be stopped, but its server receives no requests."""
 
     def __init__(self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool) -> None:
         self.host = host
@@ -47,9 +47,9 @@ class WatchedRun:
         self.follower = LogFollower(record.run_id)
         self.started_s = None if adopted else time.monotonic()
         self.start_time: int | None = None  # of its process, in clock ticks since boot
-        self.looked_s = time.monotonic()  # when the facts were read
+        self.read_at_s = time.monotonic()  # when the facts were read
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
-        self.looking = asyncio.Lock()
+        self.reading = asyncio.Lock()
         self.settled = False  # the run has ended, and there is nothing more to find out
         self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # reason and findings, after the end
         self.api_key: str | None = None
@@ -78,19 +78,19 @@ class WatchedRun:
         return self.facts.ready.port if self.facts.ready else self._moved_port or self.record.command.port
 
     @property
-    def gone(self) -> bool:
-        """Whether no process of the run is left."""
+    def has_ended(self) -> bool:
+        """Whether all processes of the run have ended."""
         return not self.facts.alive and not self.facts.members
 
     @property
     def now_unix_s(self) -> float:
-        """The host's clock now, extrapolated from the last full look."""
-        return self.facts.now_unix_s + (time.monotonic() - self.looked_s)
+        """The present time of the host's clock, computed from its time at the last full reading."""
+        return self.facts.now_unix_s + (time.monotonic() - self.read_at_s)
 
     def update(self, seen: ProcessStatus) -> None:
-        """Take over the result of a full look at the run's directory and processes."""
+        """Update the run from `seen`, a full reading of its directory and its processes."""
         ready = decode_ready(seen.files.get("ready.json", b""))
-        self.looked_s = time.monotonic()
+        self.read_at_s = time.monotonic()
         self.start_time = seen.start_time
         self.facts = RunFacts(
             self.record,
@@ -108,7 +108,8 @@ class WatchedRun:
         )
 
     def learn_secrets(self, command: Command) -> None:
-        """Take the secrets and the API key from the command that was started, or as the process table shows it."""
+        """Set the secrets and the API key of the run from `command`: the command that was started, or the one in the
+        process table."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -116,14 +117,15 @@ class WatchedRun:
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just answered. Times are of the host's clock."""
+        """Return the content of ready.json for a server that has just returned its first token. `model` is the name
+        under which it serves the model. Times are by the host's clock."""
         started_unix_s = self.facts.started_unix_s or self.record.created_unix_s
         after_s = time.monotonic() - self.started_s if self.started_s else self.now_unix_s - started_unix_s
         return ReadyFacts(round(self.now_unix_s, 3), model, round(after_s, 3), self.port)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
-        """Take new bytes of the log. Until the server is ready, they show its phase, its version, and its port if the
-        engine chose another one."""
+        """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
+        complete. Until the server is ready, its phase, version and port are taken from these lines."""
         batch = self.follower.feed(data, at)
         if batch is not None:
             self._last_line, self._last_line_s = batch.lines[-1] if batch.lines else "", time.monotonic()
@@ -140,7 +142,7 @@ class WatchedRun:
             self._moved_port = int(moved["port"])
 
     def set_lost(self, why: str | None) -> None:
-        """Record why the host cannot be queried; None means that it can be queried again."""
+        """Note why the host cannot be queried (`why`), or with None that it can be queried again."""
         if why is None:
             if self._lost is not None:
                 self.note_health(True, 0.0)
@@ -149,8 +151,8 @@ class WatchedRun:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Compute the status again and return whether it changed. The end of a server is not reported before its reason
-        is known."""
+        """Compute the run's status, and return whether it has changed. The end of a server does not change the status
+        before the reason for the end is known."""
         facts = self.facts
         if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
             return False
@@ -181,26 +183,28 @@ class WatchedRun:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
 
-    def note_health(self, yes: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Record the outcome of a health check that began at `asked_s`. A failed check counts `enough` times."""
-        if yes:
+    def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
+        """Note whether a health check succeeded (`healthy`). It began at `asked_s`, in monotonic seconds. A failure
+        counts as `enough` failures."""
+        if healthy:
             self.failures, self._silent_since_s = 0, None
         else:
             self.failures += enough
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
     def _silent_s(self) -> float | None:
-        """Return how long the server has not answered, rounded down to steps so that its status does not change at
-        every look."""
+        """Return for how many seconds the server has not answered; None while it answers. The time is rounded down to
+        steps of 3 s, so that the status does not change at every check."""
         if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
             return None
         return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
 
     async def http(self) -> httpx.AsyncClient:
-        """Return a client for the server's endpoints, through a port forwarded from the host. Raises HostError."""
+        """Return an HTTP client for the server's endpoints, through a forwarded port if the host is remote. Raises
+        HostError if the host cannot forward the port."""
         wanted = (self.port, self.api_key)
         if self._http is None or self._http_for != wanted:
-            await self.hang_up()
+            await self.disconnect()
             await asyncio.to_thread(
                 importlib.import_module, "httpx"
             )  # takes 0.1 s, during which the screen would freeze
@@ -213,9 +217,9 @@ class WatchedRun:
             self._http_for = wanted
         return self._http
 
-    async def hang_up(self) -> None:
-        """Close the connection to the endpoints: the port or key has changed, the link is lost, or the server has
-        ended."""
+    async def disconnect(self) -> None:
+        """Close the HTTP client and the forwarded port, because the port or key has changed, the connection to the host
+        is lost, or the server has ended."""
         http, forward, self._http, self._forward = self._http, self._forward, None, None
         with contextlib.suppress(Exception):
             if http is not None:
@@ -226,7 +230,7 @@ class WatchedRun:
     async def close(self) -> None:
         task, self.task = self.task, None
         await end_all([task] if task is not None else [])
-        await self.hang_up()
+        await self.disconnect()
 
 
 def _stop_time(data: bytes | None) -> float | None:

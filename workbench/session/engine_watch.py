@@ -47,7 +47,7 @@ class EngineWatch:
 
         await self.identify()
         if self.engine is None:
-            return metrics.nothing(self._problem or "the engine is not known")
+            return metrics.no_metrics(self._problem or "the engine is not known")
         return await metrics.fetch(self._http, self.engine)
 
     async def _recognize(self) -> None:
@@ -99,7 +99,7 @@ class EngineWatch:
         if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
             if not engine_counters.readable(now):
-                return engine_counters.nothing(next(iter(now.absent.values()), "no counters"))
+                return engine_counters.no_counters(next(iter(now.absent.values()), "no counters"))
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
         last, changed_s = EngineMetrics(), time.monotonic()

@@ -69,6 +69,6 @@ async def prestarted(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[
     """Start the parts of one benchmark, and end what is left of them with the block."""
     async with AsyncExitStack() as stack:
         yield Prestarted(
-            await stack.enter_async_context(runner.ahead()) if worker else None,
+            await stack.enter_async_context(runner.started_worker()) if worker else None,
             await stack.enter_async_context(Meter(host, wait=False)) if meter else None,
         )

@@ -180,7 +180,7 @@ def wobble(count: int, spread: float, change: float = 1.0) -> list[tuple[float, 
 
 def test_a_fixed_number_ends_by_number_whatever_is_seen() -> None:
     assert design.enough(measured(wobble(2, 0.001, 1.5), "running")) is None
-    assert design.enough(measured(wobble(3, 0.001, 1.5), "running")) == "3 pairs"
+    assert design.enough(measured(wobble(3, 0.001, 1.5), "running")) == "all 3 pairs are done"
 
 
 def test_until_ends_by_width_and_not_before_five_pairs() -> None:

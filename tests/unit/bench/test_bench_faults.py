@@ -212,7 +212,7 @@ def test_no_answer_is_a_timeout_and_silence_in_the_middle_a_stall() -> None:
     assert one([HEAD + b"\r\n", SILENCE], timeout_s=0.3, stall_s=0.1).error == records.TIMEOUT
     record = one([PART, SILENCE], stall_s=0.3)
     assert (record.error, record.chunks) == (records.STALL, 2)
-    assert record.detail == "no byte for 0.3 s after 2 chunks"
+    assert record.detail == "the server sent no byte for 0.3 s after 2 chunks"
     assert one([chunked(chat_events(3), end=False), SILENCE], stall_s=0.3).error == records.STALL
 
 
@@ -457,9 +457,14 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "kind", "said"),
     [
-        ("br", [b"x"], records.MALFORMED, "Content-Encoding 'br', although identity was requested"),
-        ("gzip", chat_events(3), records.MALFORMED, "the body is not gzip"),
-        ("gzip", [gzip.compress(b"".join(chat_events(3)))[:-20]], records.TRUNCATED, "the gzip data ended early"),
+        ("br", [b"x"], records.MALFORMED, "Content-Encoding 'br', which Workbench cannot decode"),
+        ("gzip", chat_events(3), records.MALFORMED, "the body of the answer is not valid gzip"),
+        (
+            "gzip",
+            [gzip.compress(b"".join(chat_events(3)))[:-20]],
+            records.TRUNCATED,
+            "the gzip data of the answer ended early",
+        ),
     ],
 )
 def test_a_body_that_does_not_match_its_encoding_is_malformed(

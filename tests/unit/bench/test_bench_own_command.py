@@ -246,4 +246,4 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
     why = dict.fromkeys(("requests_finished", "prompt_tokens", "generation_tokens", "prefix_hit_tokens"), "no metrics")
     s = own_command.with_counts(own_command.summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why))
     assert s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0
-    assert s.refused == ("the command exited with 2",)
+    assert s.refused == ("the benchmark command exited with 2",)

@@ -201,7 +201,7 @@ def ended(warmup: Warmup, *end_us: int) -> list[bool]:
 def test_warming_up_ends_when_two_windows_agree() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=2))
     assert ended(warmup, 900, 800, 500, 500, 490, 500) == [False] * 5 + [True]
-    assert warmup.note() == "warmed up by 6 requests, until two windows of 2 agreed within 3 %"
+    assert warmup.note() == "warmed up by 6 requests, until two windows of 2 requests agreed within 3 %"
 
 
 def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end() -> None:
@@ -219,7 +219,7 @@ def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end(
 
 def test_failures_and_prompts_of_another_length_say_nothing() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
-    warmup.reshaped(4)
+    warmup.prompts_resized(4)
     assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
     assert not warmup.enough(record(7, error="reset"))
     assert warmup.enough(record(8, end_us=500))

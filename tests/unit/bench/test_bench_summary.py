@@ -147,11 +147,11 @@ def test_notes_name_what_distorts_the_metrics() -> None:
     s = summary(record(cached_tokens=8), record(1, error=SHORT, detail="2 tokens"), facts=facts)
     for part in (
         "x",
-        "the server rejected ignore_eos",
+        "the server rejected the request fields ignore_eos",
         "prompts of 10 tokens each (10 requested, calibrated",
         "rates cover the whole run, including ramp and tail: a steady window needs 8 requests (4 per stream)",
         "1 replies ended before the requested length",
-        "3 of 100 reads were timed by the client",
+        "the client timed 3 of 100 reads itself",
         "the client's machine was busy: 5 % of the reads",
     ):
         assert any(n.startswith(part) or part in n for n in s.notes), part

@@ -61,7 +61,7 @@ def test_before_the_first_token_others_that_get_theirs_keep_a_request_waiting() 
     assert limits.over(waiting, 119 * S) is None
     assert limits.over(waiting, 121 * S) == (
         records.TIMEOUT,
-        "no first token for 120.02 s, and no other request got a token either",
+        "the request got no first token for 120.02 s, and no other request got a token either",
     )
     limits.note_content([waiting, served])
     assert limits.over(waiting, 319 * S) is None and limits.over(waiting, 321 * S) is not None
@@ -77,8 +77,11 @@ def test_long_prompts_have_longer_until_the_first_token() -> None:
 def test_given_limits_hold_as_they_are() -> None:
     limits = Limits(spec(timeout_s=10.0, stall_s=2.0, deadline_s=30.0))
     assert limits.over(exchange(1.0, 2.0, 9.5), 10 * S) is None
-    assert limits.over(exchange(1.0, 2.0, 9.5), 11 * S) == (records.TIMEOUT, "not complete after 10 s and 3 chunks")
-    assert limits.over(exchange(1.0), 4 * S) == (records.STALL, "no byte for 2 s after 1 chunks")
+    assert limits.over(exchange(1.0, 2.0, 9.5), 11 * S) == (
+        records.TIMEOUT,
+        "the reply was not complete after 10 s and 3 chunks",
+    )
+    assert limits.over(exchange(1.0), 4 * S) == (records.STALL, "the server sent no byte for 2 s after 1 chunks")
     assert not limits.run_over(30.0, lambda: 0.9) and limits.run_over(30.1, lambda: 0.9)
 
 

@@ -161,13 +161,13 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
     """The key comes on its stdin: its environment is set before the key is known."""
 
     async def scenario(server: ScriptedServer) -> int:
-        async with runner.ahead() as worker:
+        async with runner.started_worker() as worker:
             assert b"THE_RUNS_OWN" not in Path(f"/proc/{worker.pid}/environ").read_bytes()
             spec = spec_for(server.url, api_key_env="THE_RUNS_OWN")
             outcome = await run(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
             assert outcome.summary.requests_ok == 8 and "sesame" not in repr(outcome)
             assert worker.returncode is not None  # the run ends it, before the block does
-        async with runner.ahead() as unused:
+        async with runner.started_worker() as unused:
             assert unused.returncode is None
         assert unused.returncode is not None
         return unused.pid
@@ -181,10 +181,10 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
     ("fields", "said"),
     [
         ({"api_key_env": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY is not set"),
-        ({"url": "localhost:8000"}, "not a server's URL"),
-        ({"url": "http://user:pw@localhost:1"}, "contains a user or password"),
-        ({"url": "http://[::1"}, "not a server's URL"),
-        ({"url": "http://localhost:99999"}, "not a server's URL"),
+        ({"url": "localhost:8000"}, "invalid server URL"),
+        ({"url": "http://user:pw@localhost:1"}, "contains a user name or a password"),
+        ({"url": "http://[::1"}, "invalid server URL"),
+        ({"url": "http://localhost:99999"}, "invalid server URL"),
         ({"url": "http://a..b:1"}, "cannot resolve the host name"),
         ({"concurrency": 0}, "concurrency is 0, it must be at least 1"),
         ({"requests": 0}, "requests is 0"),
@@ -217,7 +217,7 @@ def test_cancel_keeps_what_was_measured_as_partial() -> None:
     with ScriptedServer(lambda request, n: [OK] if n < 12 else [SILENCE]) as server:  # two of them warm up
         outcome = asyncio.run(cancelled(server))
     assert outcome.partial and outcome.summary.requests_ok == 10 and outcome.summary.requests_failed == 0
-    assert outcome.summary.refused[0] == "partial: stopped by the user after 10 of 50 requests"
+    assert outcome.summary.refused[0] == "partial result: stopped by the user after 10 of 50 requests"
     assert not any("client" in why for why in outcome.summary.refused[:1])
 
 
@@ -317,7 +317,7 @@ def test_it_ends_when_its_parent_is_gone(worker: subprocess.Popen[bytes]) -> Non
         until(worker, "progress")
         assert worker.stdin is not None
         worker.stdin.close()
-        assert until(worker, "stopped")["reason"] == "the parent is gone"
+        assert until(worker, "stopped")["reason"] == "the parent process has ended"
         assert worker.wait(5) == 143
 
 

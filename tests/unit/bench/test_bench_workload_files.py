@@ -87,7 +87,7 @@ def test_sharegpt_as_it_is_distributed(tmp_path: Path, indent: int | None, mark:
 def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
     path = tmp_path / "array.json"
     path.write_text(json.dumps([{"prompt": "fine"}, {"question": "a"}]))
-    with pytest.raises(InputError, match="entry 2: contains none of"):
+    with pytest.raises(InputError, match="entry 2: the entry has no field"):
         prompt_file.read(path)
 
 
@@ -108,13 +108,13 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
     [
         (b"{", ":2: not JSON"),
         (b"\xff\xfe", ":2: not"),
-        ([1], ":2: neither an object nor a string"),
-        ({"question": "a"}, ":2: contains none of prompt, text, messages, conversations, but question"),
+        ([1], ":2: the entry is neither a JSON object nor a string"),
+        ({"question": "a"}, ":2: the entry has no field prompt, text, messages or conversations; it has question"),
         ({"prompt": "  "}, ":2: the prompt is empty"),
-        (b'{"prompt": "a\\ud800b"}', ":2: contains half of a character"),
+        (b'{"prompt": "a\\ud800b"}', ":2: the prompt contains half of a character"),
         ({"prompt": "a", "max_tokens": 0}, ":2: max_tokens is 0"),
         ({"prompt": "a", "max_tokens": "9"}, ":2: max_tokens is '9'"),
-        ({"messages": []}, ":2: no message of a user"),
+        ({"messages": []}, ":2: the entry has no message of a user"),
         ({"messages": [{"role": "robot", "content": "a"}]}, ':2: a message needs a "role"'),
         ({"messages": [{"role": "user"}]}, ':2: a message needs a "content"'),
         ({"conversations": [{"from": "human"}]}, ':2: a turn of "conversations"'),
@@ -126,7 +126,7 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str)
     path = write(tmp_path, {"prompt": "fine"}, line)
     with pytest.raises(InputError) as caught:
         prompt_file.read(path)
-    assert str(path) + said in caught.value.message and "one JSON object a line" in str(caught.value.next_step)
+    assert str(path) + said in caught.value.message and "one JSON object per line" in str(caught.value.next_step)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

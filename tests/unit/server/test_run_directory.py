@@ -80,7 +80,7 @@ def test_a_value_of_the_wrong_type_is_named() -> None:
 )
 def test_a_damaged_plan_json_gives_a_record_with_a_problem(data: bytes) -> None:
     record = decode_record(RECORD.run_id, data)
-    assert record.problem is not None and record.problem.startswith("plan.json cannot be read")
+    assert record.problem is not None and record.problem.startswith("plan.json of run ")
     assert record.engine == "vllm"
 
 
@@ -108,20 +108,32 @@ def test_run_ids_are_utc_and_have_their_shape() -> None:
             1_000_601,
             None,
             ServerState.FAILED,
-            "not ready within 600 s; the server's process still runs",
+            "the server was not ready within 600 s, but its process still runs",
         ),
         ({"alive": True, "ready": READY}, 1_000_601, None, ServerState.READY, None),
-        ({"alive": True, "ready": READY}, 1_000_601, 12.0, ServerState.UNRESPONSIVE, "no answer for 12 s"),
+        (
+            {"alive": True, "ready": READY},
+            1_000_601,
+            12.0,
+            ServerState.UNRESPONSIVE,
+            "the server has not answered for 12 s",
+        ),
         ({"alive": True, "ready": READY, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
         ({"alive": False, "members": 2, "stop_unix_s": 1.0}, 1_000_601, None, ServerState.STOPPING, None),
         ({"alive": False, "stop_unix_s": 1.0, "exit_code": 0}, 1_000_601, None, ServerState.STOPPED, None),
-        ({"alive": False, "exit_code": 2}, 1_000_100, None, ServerState.FAILED, "exited with code 2"),
+        (
+            {"alive": False, "exit_code": 2},
+            1_000_100,
+            None,
+            ServerState.FAILED,
+            "the server's process exited with code 2",
+        ),
         (
             {"alive": False, "ready": READY, "exit_code": 137, "exit_signal": "SIGKILL"},
             1_000_100,
             None,
             ServerState.CRASHED,
-            "killed by SIGKILL",
+            "the server's process was killed by SIGKILL",
         ),
         (
             {"alive": False, "ready": READY, "lost": "the host was restarted since"},

@@ -52,12 +52,12 @@ def test_differences_means_and_maxima() -> None:
 
 
 def test_an_unread_counter_is_absent_with_the_reason() -> None:
-    e = engine_counters.summarize(metrics.nothing("/metrics answers 404"), [], AFTER)
+    e = engine_counters.summarize(metrics.no_metrics("/metrics answers 404"), [], AFTER)
     assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
     assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]
     back = engine_counters.summarize(AFTER, DURING, BEFORE)
     assert back.prompt_tokens is None and "decreased" in back.absent["prompt_tokens"]
-    nothing = engine_counters.nothing("no page")
+    nothing = engine_counters.no_counters("no page")
     assert all((getattr(nothing, name) is None) == (name in nothing.absent) for name in nothing.absent)
 
 

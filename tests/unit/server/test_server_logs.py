@@ -132,7 +132,7 @@ def test_the_ring_keeps_the_first_and_last_lines_and_counts_the_dropped() -> Non
     ring = LogRing(head_lines=3, tail_lines=4)
     ring.extend(f"line {n}" for n in range(20))
     assert list(ring.lines(0, 3)) == ["line 0", "line 1", "line 2"]
-    assert ring.lines(3, 1) == ["… 13 lines no longer kept; search reads the whole file …"]
+    assert ring.lines(3, 1) == ["… 13 lines are no longer in memory; a search reads the whole file …"]
     assert list(ring.lines(4)) == ["line 16", "line 17", "line 18", "line 19"]
     assert (len(ring), ring.total, ring.dropped) == (8, 20, 13)
     assert list(ring.lines(6, 100)) == ["line 18", "line 19"]
@@ -180,7 +180,7 @@ def test_skipping_starts_at_a_whole_line_and_is_reported() -> None:
     assert list(follower.ring.lines()) == [
         "first",
         "second",
-        "… lines skipped to keep up; search reads the whole file …",
+        "… lines skipped here to keep up with the log; a search reads the whole file …",
         "later",
         "last",
     ]

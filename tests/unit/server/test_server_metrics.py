@@ -45,7 +45,7 @@ def test_series_are_summed_over_engines_and_shares_averaged() -> None:
     assert (read.running, read.kv_use_pct, read.generation_tokens, read.requests_finished) == (7, 50.0, 128, 7)
     assert read.prefix_hit_pct == 25.0
     assert read.waiting is None
-    assert read.absent["waiting"] == "vllm:num_requests_waiting is not on the page"
+    assert read.absent["waiting"] == "the engine's metrics page does not contain vllm:num_requests_waiting"
 
 
 def test_older_names_are_known() -> None:
@@ -70,8 +70,13 @@ def test_not_a_number_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("engine", "status", "body", "reason"),
     [
-        ("llamacpp", 501, "", "/metrics answers 501; the server was started without --metrics"),
-        ("vllm", 500, "", "/metrics answers 500"),
+        (
+            "llamacpp",
+            501,
+            "",
+            "the metrics page /metrics answers HTTP status 501; the server was started without --metrics",
+        ),
+        ("vllm", 500, "", "the metrics page /metrics answers HTTP status 500"),
         ("vllm", 200, "<html>\x00{{{ 1 2 3", "/metrics is not a Prometheus page"),
     ],
 )

@@ -64,7 +64,7 @@ def test_the_server_lives_on_while_the_link_is_cut(server: Sshd, make: Make) -> 
         again = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.READY, READY_S)
         assert again.pid == status.pid
         # Its endpoints answer through a new forward.
-        assert "answers 404" in (await supervisor.metrics(status.run_id)).absent["running"]
+        assert "answers HTTP status 404" in (await supervisor.metrics(status.run_id)).absent["running"]
 
     supervised(scenario, host)
 

@@ -70,7 +70,7 @@ def test_missing_files_are_reported_before_anything_runs(make: Make, tmp_path: P
     text = tmp_path / "no-program"
     text.write_text("hello")
     cases = [
-        ({"executable": ("nowhere-to-be-found",)}, "nowhere-to-be-found not found; looked in PATH="),
+        ({"executable": ("nowhere-to-be-found",)}, "nowhere-to-be-found not found; searched PATH="),
         ({"executable": (f"{tmp_path}/gone/vllm",)}, "gone/vllm does not exist"),
         ({"executable": (str(text),)}, "no-program is not an executable file"),
         ({"executable": (str(tmp_path),)}, "is not an executable file"),
@@ -151,8 +151,7 @@ def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make
         status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=1), READY_S)
         assert (status.state, status.exit_code) == (ServerState.FAILED, None)
         assert (
-            status.reason is not None
-            and "not ready within 1 s; the server's process still runs (/health:" in status.reason
+            status.reason is not None and "not ready within 1 s, but its process still runs (/health:" in status.reason
         )
         assert status.pid is not None and psutil.pid_exists(status.pid)
         stopped = await supervisor.stop(status.run_id)
@@ -219,8 +218,8 @@ def test_a_frozen_server_is_not_ready_for_who_looks_first(make: Make, monkeypatc
         try:
             other = Supervisor(LocalHost())
             assert [s.state for s in await other.runs()] == [ServerState.READY]
-            (seen,) = await other.look_now()
-            assert seen.state is ServerState.UNRESPONSIVE and "no answer for 1 s" in (seen.reason or "")
+            (seen,) = await other.check_now()
+            assert seen.state is ServerState.UNRESPONSIVE and "not answered for 1 s" in (seen.reason or "")
             os.kill(status.pid, signal.SIGCONT)
             again = await other.wait(status.run_id, lambda s: s.state is ServerState.READY, 20)
             assert again.reason is None

@@ -327,7 +327,7 @@ def test_a_command_that_fails_is_kept_and_refused_and_one_that_is_cancelled_is_n
     async def scenario(session: Session, run_id: str) -> None:
         failed = await session.bench.run_on(run_id, command=(sys.executable, "-c", "print('why'); raise SystemExit(4)"))
         s = (await session.results.get(failed)).summary
-        assert (s.command_exit, s.command_output, s.refused) == (4, ("why",), ("the command exited with 4",))
+        assert (s.command_exit, s.command_output, s.refused) == (4, ("why",), ("the benchmark command exited with 4",))
         sleeps = (sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)")
         task = asyncio.ensure_future(session.bench.run_on(run_id, command=sleeps))
         while session.state.bench.progress is None or session.state.bench.progress.line != "on":

@@ -53,10 +53,12 @@ def compare(
 ) -> Comparison:
     """Return the comparison of `a` with `b`. Each side is one result, or several runs of the same configuration.
 
-    `paired` says that run i of A and run i of B were made one after the other with the same seed. `chosen` is the
-    metric that was named before the runs; all other metrics are corrected for their number. `level` is the confidence
-    level of the intervals. `arms` lists the kinds of differences that the comparison is about ("model", "host"), which
-    then cause no warning. Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
+    `paired` says that run i of A and run i of B were made in succession with the same seed. `chosen` is the metric that
+    was named before the runs; all other metrics are corrected for their number. `level` is the confidence level of the
+    intervals. `arms` lists the kinds of differences that the comparison is about ("model", "host"), which then cause no
+    warning.
+
+    Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)

@@ -58,7 +58,7 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 def restarts(a: Arm, b: Arm) -> bool:
     """Return whether each run of the experiment starts its own server. It does if A and B differ in something that only
-    a restart changes. Servers that already run, or that others started, are never restarted."""
+    a restart changes. Servers that already run, or that Workbench did not start, are never restarted."""
     if a.target is None and b.target is None:
         return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
     same = replace(a, gpu=b.gpu) == b
@@ -150,8 +150,8 @@ def warm_up(experiment: Experiment, arm: str) -> ExperimentRun:
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, the other run
-    of its pair is dropped too, because the whole pair is made again."""
+    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, its partner
+    (the run of the other arm in the pair) is dropped too, because the whole pair is made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"

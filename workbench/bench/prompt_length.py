@@ -24,11 +24,11 @@ class Length:
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
-    """Return the number of words with which prompts have `spec.input_tokens` tokens. None if the server does not count
-    tokens.
+    """Return the number of words with which prompts have `spec.input_tokens` tokens, and their measured length. None if
+    the server does not count tokens.
 
-    `count` asks the server for the token count of a prompt. It is used for prompts of two lengths, whose difference
-    gives the tokens per word, and then to correct the result.
+    `count` asks the server for the token count of a prompt. Prompts of two lengths give the tokens per word, and
+    prompts of a third length correct the result.
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)

@@ -47,8 +47,8 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """Progress through one phase of a run, the warm-up or the measured part. `next` is the index of the next request,
-    `end` is one past the last index, and `times` yields the due times (None in a closed loop)."""
+    """Progress through one phase of a run: the warm-up or the measured part. `next` is the index of the next request.
+    `end` is one past the last index. `times` yields the due times; it is None in a closed loop."""
 
     warmup: bool
     end: int  # one past the last index
@@ -68,8 +68,8 @@ class RequestPhase:
         return index, due
 
     def give_up(self, now_ns: int) -> int:
-        """End the phase before its remaining requests. Return how many of them were due by `now_ns`; 0 in a closed
-        loop."""
+        """End the phase now. Return how many of its remaining requests were due by `now_ns`; 0 in a closed loop, which
+        has no due times."""
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1

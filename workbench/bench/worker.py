@@ -1,12 +1,12 @@
 """The worker process of a benchmark, started as `python -m workbench.bench.worker`. It imports only the standard
 library and plain data.
 
-Input: one line of JSON on stdin, a BenchSpec, with the API key as `api_key` if the environment lacks it. Output: lines
-of JSON on stdout, each with a "type": "progress" (at most five per second), "request" (each finished request, including
-the warm-up), and at last one "summary" or "error".
+Input: a line of JSON on stdin, a BenchSpec, with the API key as `api_key` if the environment lacks it. Output: lines of
+JSON on stdout, each with a "type": "progress" (at most five per second), "request" (each finished request, including
+the warm-up), and at last a "summary" or an "error".
 
-The worker ends at once when its parent has ended, and on SIGTERM. It then writes a "stopped" line if it can. If SIGTERM
-comes when requests have been measured, it writes a summary of these, marked "partial", instead.
+The worker ends at once when its parent has ended, or on SIGTERM, and writes a "stopped" line if it can. On SIGTERM
+after at least one measured request has succeeded, it writes a summary marked "partial" instead.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ def readable(metrics: EngineMetrics) -> bool:
 
 
 def disagreements(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> tuple[str, ...]:
-    """Return one sentence for each count that differs between the engine and the benchmark. `requests`, `prompt` and
-    `output` are the benchmark's own counts of requests, prompt tokens and output tokens, including the warm-up."""
+    """Return a sentence for each count that differs between the engine and the benchmark; empty if all agree.
+    `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt tokens and output tokens,
+    including the warm-up. A count that is None is not compared."""
     found = []
     for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)

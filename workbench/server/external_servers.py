@@ -123,8 +123,8 @@ def _engines() -> list[Engine]:
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return the port in the command line as a set, or an empty set if no `open_ports` contains it. Used for processes
-    of other users, whose sockets cannot be read."""
+    """Return a set with the port that the command line names, if a process listens on it; otherwise an empty set. Used
+    for processes of other users, whose sockets cannot be read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 

@@ -1,5 +1,5 @@
-"""Read facts about a model from its files on a host: the size of its weights, and its config.json. No code in these
-files is executed."""
+"""Read a model's size and architecture from its files on a host: the weights and config.json. No code in these files is
+executed."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class ReadyFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the run's directory and the process table say about a run. Times are by the host's clock. None means that
-    the event has not happened or the value is unknown."""
+    """The state of a run according to its directory and the process table. Times are by the host's clock. None means
+    that the event has not happened or the value is unknown."""
 
     record: RunRecord
     alive: bool  # whether the process that Workbench started is alive

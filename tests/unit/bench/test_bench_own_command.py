@@ -99,7 +99,7 @@ def test_a_command_that_does_not_start_is_an_error(argv: tuple[str, ...], said: 
 def test_ended_by_a_signal() -> None:
     done, _ = ran(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.exit_code == -signal.SIGKILL
-    assert own_command.summary(done).refused == ("the command was ended by SIGKILL",)
+    assert own_command.summary(done).refused == ("the benchmark command was ended by SIGKILL",)
 
 
 def with_child(tmp_path: Path, *, ignores_term: bool) -> tuple[str, ...]:

@@ -155,12 +155,12 @@ def test_sglang_counts_texts_only() -> None:
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        (404, "/tokenize answers 404"),
-        (401, "/tokenize answers 401"),
+        (404, "/tokenize answers HTTP status 404"),
+        (401, "/tokenize answers HTTP status 401"),
         ([1], "not a JSON object"),
-        ({}, "returned no count"),
-        ({"count": 0}, "returned no count"),
-        ({"tokens": "abc"}, "returned no count"),
+        ({}, "returned no token count"),
+        ({"count": 0}, "returned no token count"),
+        ({"tokens": "abc"}, "returned no token count"),
     ],
 )
 def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:

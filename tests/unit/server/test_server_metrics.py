@@ -58,7 +58,7 @@ def test_a_quantity_that_an_engine_does_not_count_is_absent_not_zero() -> None:
     read = metrics.parse(page, engines.get("llamacpp"))
     assert read.running == 2
     assert read.kv_use_pct is None
-    assert "llama.cpp does not count" in read.absent["kv_use_pct"]
+    assert "llama.cpp does not report" in read.absent["kv_use_pct"]
     assert read.prefix_hit_pct is None
 
 

@@ -122,7 +122,7 @@ def test_a_token_that_never_comes_is_not_ready(server: Server) -> None:
     server.replies["/v1/completions"] = (0, "")
     answer = server.ask(token_timeout_s=0.3)
     assert (answer.health, answer.model, answer.token) == (True, "tiny", False)
-    assert "no answer within" in (answer.reason or "")
+    assert "did not answer within" in (answer.reason or "")
 
 
 def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:

@@ -15,6 +15,7 @@ from statistics import median
 
 from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.engines import registry
+from workbench.model.counts import four_digits
 from workbench.model.experiment import ExperimentRun
 
 _FALSE_ALARMS = 0.01
@@ -109,7 +110,8 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     if whole == 0 or inside / whole >= _TWO_GROUPS[max(known)] or max(gaps) < 2 * _LEAST:
         return []
     speeds = [
-        f"{arm} {len(low)} runs near {math.exp(_centre(low)):,.4g} and {len(high)} near {math.exp(_centre(high)):,.4g}"
+        f"{arm} {len(low)} runs near {four_digits(math.exp(_centre(low)))}"
+        f" and {len(high)} near {four_digits(math.exp(_centre(high)))}"
         for arm, (low, high), gap in zip("AB", splits, gaps, strict=True)
         if gap >= max(gaps) / 3
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.model.counts import four_digits
 from workbench.model.sweep import SweepPoint
 
 NEEDED = 3  # measured values: two give a line, not a bend
@@ -66,7 +67,7 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
     index, knee = max(fast, key=lambda p: (_thrift(p[1]), _speed(p[1]), -(p[1].x or 0.0)))
     text = (
         f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most {_pct(SETTING_LOSS)} of"
-        f" the best tok/s ({_speed(best[1]):,.4g} at {best[1].label}; here {_speed(knee):,.4g},"
+        f" the best tok/s ({four_digits(_speed(best[1]))} at {best[1].label}; here {four_digits(_speed(knee))},"
         f" {_change(knee, best[1])})"
     )
     if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
@@ -95,8 +96,8 @@ def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     share = _speed(knee) / _speed(best[1])
     text = (
         f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of the levels that keep "
-        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({_speed(best[1]):,.4g} tok/s at {best[1].label}; "
-        f"here {_speed(knee):,.4g}, {_pct(share)})"
+        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed(best[1]))} tok/s at {best[1].label};"
+        f" here {four_digits(_speed(knee))}, {_pct(share)})"
     )
     return Knee(index, text)
 

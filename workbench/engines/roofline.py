@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.engines.gpu_table import find, memory_bandwidth_gbs
+from workbench.model.counts import four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 
@@ -149,6 +150,6 @@ def against_limit(result: BenchResult) -> str | None:
         return None
     share = f"{100 * measured / limit:.0f} % of " if measured is not None else ""
     streams = result.spec.concurrency
-    total = f"; {streams} streams: at most {limit * streams:,.4g} tok/s" if streams > 1 else ""
+    total = f"; {streams} streams: at most {four_digits(limit * streams)} tok/s" if streams > 1 else ""
     label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
-    return f"{share}{limit:,.4g} tok/s per stream ({label}){total}"
+    return f"{share}{four_digits(limit)} tok/s per stream ({label}){total}"

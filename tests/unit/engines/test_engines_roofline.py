@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from workbench.engines import gpu_table
 from workbench.engines.roofline import bandwidth, ceiling
+from workbench.model.counts import four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 
@@ -106,3 +107,10 @@ def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> N
         assert limit is not None and limit <= total * (1 + 1e-9)
     pipeline = ceiling(model, names, pp=4).tok_s_per_stream
     assert pipeline is not None and pipeline <= max(gpu_table.find(n).bandwidth_gbs for n in names) * (1 + 1e-9)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(27.964, "27.96"), (213.5, "213.5"), (1808.2, "1,808"), (14468.0, "14,468")]
+)
+def test_a_rate_has_no_exponent(value: float, text: str) -> None:
+    assert four_digits(value) == text

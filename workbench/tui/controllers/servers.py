@@ -141,7 +141,10 @@ class ServerController(Controller):
             return
         count = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
         if hit:
-            self.say(f"“{self.searched}”: {count} of the whole log", next_step="enter goes to the next, m lists all")
+            self.say(
+                f"“{self.searched}”: {count} of the whole log",
+                next_step="enter goes to the next; esc, then m lists all",
+            )
         else:
             self.say(f"“{self.searched}”: {count} of the log, none of them kept here", next_step="m lists them")
 

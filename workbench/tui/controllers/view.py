@@ -42,7 +42,7 @@ class ViewController(Controller):
 
     # pages
     async def help(self) -> None:
-        titles = [(pane.NAME, f"In {number} {pane.NAME.capitalize()}") for number, pane in enumerate(PANES, 1)]
+        titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
         await self.app.push_screen(TextModal("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def activity(self) -> None:

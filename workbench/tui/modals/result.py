@@ -51,7 +51,7 @@ def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:
 
 def _figures(s: BenchSummary, width: int) -> list[Row]:
     failed = f", {s.requests_failed} failed" if s.requests_failed else ""
-    tokens = f"{value_text(s.output_tokens)} output tokens in {s.duration_s:.1f} s"
+    tokens = f"{figure(s.output_tokens, 0)} output tokens in {s.duration_s:.1f} s"
     rows = paragraph(f"{count_of(s.requests_ok, 'request')}{failed}, {tokens}", width)
     if s.errors:
         rows += paragraph("errors: " + ", ".join(f"{k} {v}" for k, v in s.errors.items()), width, "bad")
@@ -127,7 +127,7 @@ def _engine(s: BenchSummary, width: int) -> list[Row]:
         return []
     facts: list[tuple[str, str]] = []
     if e.requests_finished is not None or e.generation_tokens is not None:
-        tokens = f"{value_text(e.prompt_tokens)} prompt and {value_text(e.generation_tokens)} output tokens"
+        tokens = f"{figure(e.prompt_tokens, 0)} prompt and {figure(e.generation_tokens, 0)} output tokens"
         facts.append(("counted", f"{value_text(e.requests_finished)} requests, {tokens}, warm-up included"))
     for label, mean, most in (("running", e.running_mean, e.running_max), ("waiting", e.waiting_mean, e.waiting_max)):
         if mean is not None or most is not None:

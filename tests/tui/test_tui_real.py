@@ -74,7 +74,7 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
         await s.press("tab", "2", "0", "0", "tab", *"9000", "enter")
         await s.until("x GPU clocks:")
         form = s.app.screen
-        assert s.app.focused is form.inputs["gpu_clocks"] and form.values["power_limit_w"] == "200"  # type: ignore[attr-defined]
+        assert s.app.focused is form.inputs["gpu-clocks"] and form.values["power-limit"] == "200"  # type: ignore[attr-defined]
         await s.press("shift+tab", "shift+tab", "9")  # a GPU that is not there
         text = await s.until("no such GPU")
         assert "not supported" not in text

@@ -139,4 +139,4 @@ def test_doctor_reports_a_python3_that_does_not_work(cli: Cli) -> None:
     ran = cli("doctor", "--json")
     assert ran.code == 0
     tabby = next(e for e in ran.document["engines"] if e["engine"] == "tabbyapi")
-    assert tabby["path"] is None and "a preset names" in tabby["problem"]
+    assert tabby["path"] is None and "a preset that names" in tabby["problem"]

@@ -480,7 +480,7 @@ class Client:
             asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
             limit = limits.over(exchange, now) or limits.endless(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
-                limit = (records.DEADLINE, "in flight at the run's deadline")
+                limit = (records.DEADLINE, "the request was in flight at the run's deadline")
             if limit is not None:
                 exchange.ended_by_limit(now)
                 self._finish(slot, *limit)

@@ -63,7 +63,7 @@ def compare(
     left = [a] if isinstance(a, BenchResult) else list(a)
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
-        raise ValueError("both sides need a result, and pairs need as many of A as of B")
+        raise ValueError("a comparison needs a result on each side, and pairs need equal numbers of A and B")
     differences = tuple(_differences(left[0], right[0]))
     prompts, outputs = (tuple(_work_differences(left, right, side)) for side in ("prompt", "output"))
     # Models count a prompt's tokens differently and put their own template around it. An answer that ends earlier is

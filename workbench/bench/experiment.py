@@ -83,7 +83,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     if not 2 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
-            next_step=f"use 2 to {MOST_PAIRS}: 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
+            next_step=f"use 2 to {MOST_PAIRS} pairs; 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
         )
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
@@ -92,7 +92,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
             )
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(
-                f"measuring until the interval is narrow needs at least {UNTIL_PAIRS} pairs",
+                f"an experiment that ends once its interval is narrow enough needs at least {UNTIL_PAIRS} pairs",
                 next_step=f"allow {UNTIL_PAIRS} or more pairs; {UNTIL_MOST} are usual",
             )
     for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
@@ -196,7 +196,7 @@ def unmeasured(summary: BenchSummary, metric: str) -> str | None:
     reason lies in the workload or the server."""
     if metric_called(metric).of(summary):
         return None
-    return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'no value')}"
+    return f"{metric} was not measured: {summary.absent.get(metric.partition('.')[0], 'the result has no value')}"
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:

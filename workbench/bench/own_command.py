@@ -103,7 +103,7 @@ async def run(
         await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         if cancelled is not None and cancelled.done() and not ended.done():
             raise BenchCancelled(
-                "the benchmark command was cancelled, and no result was stored", next_step="run it again"
+                "the benchmark command was cancelled, and no result was stored", next_step="run the benchmark again"
             )
         if not ended.done():
             raise BenchError(f"the benchmark command did not end within {deadline_s:g} s", command=shown)
@@ -170,7 +170,7 @@ async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]
         if "exit" not in ended:
             raise BenchError(
                 "the process that watches the benchmark command was killed, so the command was ended too",
-                next_step="run it again",
+                next_step="run the benchmark again",
             )
         await asyncio.wait([reading], timeout=_LAST_LINES_S)
         return ended["exit"], ended["seconds"]

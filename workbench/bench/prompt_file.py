@@ -81,7 +81,7 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
     if length is None:
         return prompt
     if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-        raise ValueError(f"max_tokens is {length!r}, not a number of 1 or more")
+        raise ValueError(f"max_tokens is {length!r}, but must be a number of at least 1")
     return {"messages" if isinstance(prompt, list) else "prompt": prompt, "max_tokens": length}
 
 
@@ -146,7 +146,7 @@ def _text(text: str) -> str:
 def _turn(turn: Any) -> dict[str, Any]:
     speaker = turn.get("from") if isinstance(turn, dict) else None
     if not isinstance(speaker, str) or speaker not in _SPEAKERS or not isinstance(turn.get("value"), str):
-        raise ValueError('a turn of "conversations" needs "from" (human, gpt, system) and "value"')
+        raise ValueError('each entry of "conversations" needs "from" (human, gpt, system) and "value"')
     return {"role": _SPEAKERS[speaker], "content": turn["value"]}
 
 
@@ -155,7 +155,7 @@ def _messages(messages: list[Any]) -> list[dict[str, Any]]:
     Raises ValueError for an invalid message."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            raise ValueError(f'a message needs a "role" of {", ".join(_ROLES)}')
+            raise ValueError(f'a message needs a "role", one of {", ".join(_ROLES)}')
         if not isinstance(message.get("content"), (str, list)) and "tool_calls" not in message:
             raise ValueError('a message needs a "content"')
     last = max((i for i, m in enumerate(messages) if m["role"] in ("user", "tool")), default=-1)

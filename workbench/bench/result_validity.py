@@ -245,7 +245,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         return []
     length = f"prompts of {prompt / len(good):.0f} tokens each"
     if spec.prompts:
-        marked = "" if spec.shared_prefix else ", each with a mark in front, so that no cache contains it"
+        marked = "" if spec.shared_prefix else ", each with a random mark in front, so that no cache contains it"
         notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]

@@ -79,7 +79,9 @@ async def run(
             await asyncio.wait([reading], timeout=_PARTIAL_WAIT_S)
             if reading.done() and (partial := reading.result()) is not None:
                 return partial
-            raise BenchCancelled("the benchmark was cancelled, and no result was stored", next_step="run it again")
+            raise BenchCancelled(
+                "the benchmark was cancelled, and no result was stored", next_step="run the benchmark again"
+            )
         outcome = reading.result()
         if outcome is None:
             raise await _error_of_dead_worker(process, stderr)

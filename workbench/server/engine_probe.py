@@ -143,7 +143,7 @@ async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | N
     """Return why the engine's source directory cannot be used, or None if `workdir` contains the engine's script."""
     script = engine.launch[-1]
     if workdir is None:
-        return f"{engine.title} runs from its source directory, and no preset names that directory"
+        return f"{engine.title} runs from its source directory; use a preset that names this directory"
     found = await host.run(["sh", "-c", '[ -f "$1" ]', "sh", posixpath.join(workdir, script)])
     if found.returncode == 0:
         return None

@@ -84,7 +84,7 @@ async def identify(
     lines = [line.partition("=")[::2] for line in done.out.splitlines()]
     files = [tuple(value.split(" ", 3)) for key, value in lines if key == "file"]
     if done.returncode or not files or any(len(f) != 4 for f in files):
-        looked = next((f", not in {value}" for key, value in lines if key == "looked"), "")
+        looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
         return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
     commit = next((value for key, value in lines if key == "commit"), None)
     return _of(files, commit, started_unix_s)

@@ -91,7 +91,7 @@ def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[s
     if own is not None:
         raise refuse(
             f"port {command.port} is in use by {own.engine} run {own.run_id} ({own.state})",
-            f"workbench stop {own.run_id}, or set another port",
+            f"run workbench stop {own.run_id}, or set another port",
         )
     if "taken" in facts:
         pid, _, holder = facts.get("holder", "").partition(" ")

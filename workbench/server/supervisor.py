@@ -344,7 +344,9 @@ class Supervisor:
         run = await self._find(run_id)
         if run.engine is None or run.has_ended:
             return metrics.no_metrics(
-                "the server has ended" if run.has_ended else f"engine {run.record.engine} is unknown"
+                "the server has ended"
+                if run.has_ended
+                else f"this Workbench does not know the engine {run.record.engine}"
             )
         try:
             return await metrics.fetch(await run.http(), run.engine)
@@ -390,7 +392,7 @@ class Supervisor:
         becomes UNKNOWN."""
         try:
             if not self.host.connected:
-                run.set_lost("the connection is lost")
+                run.set_lost("the connection to the host is lost")
                 self._publish(run)
             grew = await self._update(run)  # waits a moment for the link, which restores itself
         except HostError as error:

@@ -358,7 +358,7 @@ def test_runs_of_one_side_must_be_of_one_configuration() -> None:
 
 @pytest.mark.parametrize(("a", "b", "paired"), [([], [1], False), ([1], [], False), ([1], [1, 2], True)])
 def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool) -> None:
-    with pytest.raises(ValueError, match="both sides need a result"):
+    with pytest.raises(ValueError, match="a comparison needs a result on each side"):
         compare([result(n) for n in a], [result(n) for n in b], paired=paired)
 
 

@@ -117,8 +117,8 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         ({"messages": []}, ":2: the entry has no message of a user"),
         ({"messages": [{"role": "robot", "content": "a"}]}, ':2: a message needs a "role"'),
         ({"messages": [{"role": "user"}]}, ':2: a message needs a "content"'),
-        ({"conversations": [{"from": "human"}]}, ':2: a turn of "conversations"'),
-        ({"conversations": [{"from": ["x"], "value": "a"}]}, ':2: a turn of "conversations"'),
+        ({"conversations": [{"from": "human"}]}, ':2: each entry of "conversations"'),
+        ({"conversations": [{"from": ["x"], "value": "a"}]}, ':2: each entry of "conversations"'),
         (b"[" * 100_000, ":2: "),
     ],
 )

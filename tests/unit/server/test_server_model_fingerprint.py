@@ -123,7 +123,7 @@ def test_files_changed_since_the_start_prove_nothing(tmp_path: Path) -> None:
 def test_missing_metrics_have_reasons(tmp_path: Path) -> None:
     missing = look("org/tiny; touch here", HF_HUB_CACHE=str(tmp_path))
     assert missing.digest is None
-    assert missing.basis == f"no model files of org/tiny; touch here were found on local, not in {tmp_path}"
+    assert missing.basis == f"no model files of org/tiny; touch here were found on local; searched {tmp_path}"
     (tmp_path / "empty").mkdir()
     assert look(str(tmp_path / "empty")).basis == f"no model files of {tmp_path / 'empty'} were found on local"
     bare = asyncio.run(identify(UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {}))

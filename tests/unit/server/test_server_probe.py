@@ -158,7 +158,7 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
 def test_tabbyapi_is_found_by_its_checkout_not_by_a_python(bin_dir: Path, tmp_path: Path) -> None:
     program(bin_dir / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     found = look("tabbyapi")
-    assert found.path is None and "a preset names" in (found.problem or "")
+    assert found.path is None and "a preset that names" in (found.problem or "")
     checkout = tmp_path / "tabby"
     checkout.mkdir()
     found = look("tabbyapi", workdir=str(checkout))

@@ -109,6 +109,19 @@ class GpuSample:
         return self.state is GpuState.LIVE
 
 
+# Fields of GpuSample that are shown as a number with its unit, each with its label. The GPUs pane lists all of them.
+READINGS: Mapping[str, tuple[str, str]] = {
+    "gpu_util_pct": ("utilization", " %"),
+    "memory_util_pct": ("memory util", " %"),
+    "sm_mhz": ("SM clock", " MHz"),
+    "memory_mhz": ("memory clock", " MHz"),
+    "power_w": ("power", " W"),
+    "limit_w": ("power limit", " W"),
+    "temperature_c": ("temperature", " C"),
+    "fan_pct": ("fan", " %"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class HostSample:
     memory_total_bytes: int | None = None

@@ -18,7 +18,7 @@ from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
-    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+    from workbench.model.gpu import READINGS, GpuInfo, GpuSample, Telemetry
     from workbench.model.settings import Alteration
     from workbench.session.session import Session
 
@@ -101,38 +101,40 @@ class GpuPane(Pane, Scrolled):
         return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
-        def of(value: float | None, top: float | None, unit: str) -> str:
-            return whole(value, unit) + (f" of {top:.0f}" if value is not None and top else "")
-
+        """Return label and text of each value: the numbers of `READINGS` first, then the values made of several."""
+        pairs = [
+            (label, whole(getattr(s, name), unit) + self._beside(name, s, i))
+            for name, (label, unit) in READINGS.items()
+        ]
         memory = NA if s.memory_used_bytes is None else f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB"
-        ranges = f"{whole(i.power_min_w)}-{whole(i.power_max_w, ' W')}" if i else NA
+        reserved = None if i is None else i.memory_reserved_bytes
+        rates = f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"
         return [
-            ("utilization", whole(s.gpu_util_pct, " %")),
-            ("memory util", whole(s.memory_util_pct, " %")),
-            ("SM clock", of(s.sm_mhz, i.sm_max_mhz if i else None, " MHz")),
-            ("memory clock", of(s.memory_mhz, i.memory_max_mhz if i else None, " MHz")),
-            ("power", of(s.power_w, None, " W") + (f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else "")),
-            ("power limit", whole(s.limit_w, " W") + f" ({ranges})"),
+            *pairs,
             ("memory", memory + (" unified" if i and i.unified_memory else "")),
-            ("reserved", NA if i is None or i.memory_reserved_bytes is None else f"{gib(i.memory_reserved_bytes)} GiB"),
-            (
-                "temperature",
-                whole(s.temperature_c, " C")
-                + (f" (slows at {i.temperature_slowdown_c:.0f})" if i and i.temperature_slowdown_c else ""),
-            ),
-            ("fan", whole(s.fan_pct, " %")),
+            ("reserved", NA if reserved is None else f"{gib(reserved)} GiB"),
             ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
             ("persistence", NA if s.persistence is None else "on" if s.persistence else "off"),
             ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
-            (
-                "PCIe rx/tx",
-                NA
-                if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None
-                else f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s",
-            ),
+            ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None else rates),
             ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
             ("virtual", (i.virtualization if i else None) or NA),
         ]
+
+    def _beside(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
+        """Return the card's limit of a reading, as text to follow its value; "" if there is none."""
+        if name == "power_w":
+            return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
+        if i is None:
+            return f" ({NA})" if name == "limit_w" else ""
+        top = {"sm_mhz": i.sm_max_mhz, "memory_mhz": i.memory_max_mhz}.get(name)
+        if top:
+            return f" of {top:.0f}" if getattr(s, name) is not None else ""
+        if name == "limit_w":
+            return f" ({whole(i.power_min_w)}-{whole(i.power_max_w, ' W')})"
+        if name == "temperature_c" and i.temperature_slowdown_c:
+            return f" (slows at {i.temperature_slowdown_c:.0f})"
+        return ""
 
     def _processes(self, sample: GpuSample, width: int) -> list[Row]:
         if not sample.processes:

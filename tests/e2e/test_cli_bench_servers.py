@@ -117,8 +117,11 @@ def test_every_usual_form_of_a_base_url_works(cli: Cli, path: str) -> None:
     assert ran.code == 0 and posts == {"/v1/chat/completions"}
 
 
-def test_a_server_that_lists_no_model(cli: Cli) -> None:
-    with ScriptedServer(lambda request, n: [plain("200 OK", {"object": "list", "data": []})]) as server:
+@pytest.mark.parametrize(
+    "data", [[], [{"id": None}], [{"id": float("nan")}], [{"id": 7}], [{"id": " "}], [["id"]], "x"]
+)
+def test_a_server_that_lists_no_model(cli: Cli, data: object) -> None:
+    with ScriptedServer(lambda request, n: [plain("200 OK", {"object": "list", "data": data})]) as server:
         ran = cli("bench", "--url", server.url, *SMALL)
     assert ran.code == 1 and "/v1/models named no model: it is not a list of models, or an empty one" in ran.err
 

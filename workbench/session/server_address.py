@@ -91,7 +91,10 @@ async def ask(base: str, spec: BenchSpec) -> Served:
         raise BenchError(f"{base} asks for a key", next_step="name the variable that holds it: --api-key-env NAME")
     try:
         first = clean_json(answer.raise_for_status().content)["data"][0]
-        return Served(str(first["id"]), simulated=first.get("owned_by") == "simulated")
+        name = first["id"]
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError("the name of a model is a text")
+        return Served(name, simulated=first.get("owned_by") == "simulated")
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):

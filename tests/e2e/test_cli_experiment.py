@@ -254,6 +254,24 @@ def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
 
 
 @pytest.mark.slow
+def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) -> None:
+    """Its server was not the experiment's, so that it is on still. A start of another would find its port taken."""
+    run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
+    kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
+    arms = ("--gpu-a", "power-limit=450", "--gpu-b", "power-limit=400")
+    with line.spawn("experiment", run_id, *SHAPE, *arms, "--pairs", "2", "--no-throw-away", "--yes") as process:
+        done = lambda: kept.path.exists() and any(r.state == "done" for e in kept.list() for r in e.runs)  # noqa: E731
+        eventually(done, "a run", 60)
+        process.kill()
+        process.wait()
+    resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
+    assert (resumed["state"], resumed["pairs_done"]) == ("done", 2), resumed
+    assert {r["run_id"] for r in resumed["runs"] if r["state"] == "done"} == {run_id}
+    assert [(s["run_id"], s["state"]) for s in line.ok("servers")["servers"]] == [(run_id, "ready")]
+    assert line.ok("gpu", "status")["altered"] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resumed(
     line: CommandLine, number: signal.Signals

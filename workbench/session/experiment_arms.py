@@ -67,9 +67,13 @@ class Arms:
             if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
                 await session.servers.end(leftover)
             selected = session.state.server
+            if selected is None and experiment.runs and not self._restarts:  # a resumed one measures the same server
+                selected = next(
+                    (s for s in statuses.values() if s.run_id != leftover and self._serves_a(session, s)), None
+                )
             if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
                 self._keep_on = True
-                if selected.state is ServerState.READY and not self._restarts and self._is_arm_a(session, selected):
+                if not self._restarts and self._serves_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
         if design.changes_gpus(self._spec):
             for session in self._sessions:
@@ -81,10 +85,10 @@ class Arms:
         starts = any(side.standing is None for side in self._sides.values())
         return starts and status.state in LIVE and status.run_id not in [s.run_id for s in self._sides.values()]
 
-    def _is_arm_a(self, session: Session, status: ServerStatus) -> bool:
-        """Return whether a server has the configuration of arm A, so that it need not be started again."""
+    def _serves_a(self, session: Session, status: ServerStatus) -> bool:
+        """Return whether a server is READY and has the configuration of arm A, so that it need not be started again."""
         side = self._sides["A"]
-        if side.editor is None or side.session is not session:
+        if status.state is not ServerState.READY or side.editor is None or side.session is not session:
             return False
         plan = session.servers.supervisor.record(status.run_id).plan
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))

@@ -166,7 +166,10 @@ def test_runs_that_are_not_compared() -> None:
     )
     absent = replace(good, tok_per_joule=None, absent={"tok_per_joule": "too short"})
     assert design.unfit(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
-    assert design.unfit(replace(good, ttft_ms=None), "ttft_ms.p50") == "ttft_ms.p50 was not measured: no value"
+    assert (
+        design.unfit(replace(good, ttft_ms=None), "ttft_ms.p50")
+        == "ttft_ms.p50 was not measured: the result has no value"
+    )
 
 
 # -- when it is enough -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The measurement lock of a host: one Workbench at a time measures there, of whatever user."""
+"""The measurement lock of a host: only one Workbench at a time measures there, whichever user runs it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _LOOK_S = 10.0
 async def locked_for_measurement(
     host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Own the host's measurement lock. Raise BenchError if another user has it, or, with `wait`, report that user
-    through `tell` and wait. If the host cannot have the lock (no python3, no common directory), report why and go on
-    without."""
+    """Own the host's measurement lock while the block runs; `what` names the measurement to others.
+
+    If another Workbench has the lock, raise BenchError, or with `wait` report that Workbench through `tell` and wait
+    for its end. If the host can have no lock (no python3, no common directory), report the reason through `tell` and
+    run the block without the lock.
+    """
     python, local = remote_programs.python_on(host)
     orders = {"what": what, "machine": platform.node(), "wait": wait}
     argv = remote_programs.measurement_lock_argv(python, orders)
@@ -57,8 +60,8 @@ async def locked_for_measurement(
 
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
-    """Return the owner of the lock, or None. `directory`: the host's register; its file names alone show whether the
-    lock can have an owner."""
+    """Return the Workbench that owns the host's measurement lock, or None. `directory` is the host's register. The
+    owner is read only if that directory has an owner's file."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None

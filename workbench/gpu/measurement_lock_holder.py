@@ -1,8 +1,9 @@
-"""The program that owns a host's measurement lock while its input is open: two measurements at once disturb each other.
+"""The program that owns a host's measurement lock while its stdin is open. The lock exists because two measurements at
+once disturb each other.
 
 One lock file serves all users, in the directory of the register of GPU settings. The kernel releases the lock when this
-process ends, and this process ends with the one that started it. A file beside the lock names the owner and the work,
-for information only.
+process ends, and this process ends with the one that started it. A file beside the lock names the owner and the
+measurement, for information only.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -33,10 +34,12 @@ EACH_S = 0.5  # between two tries of a process that waits
 
 
 def main() -> None:
-    """Take the lock and keep it. argv[1]: {"what", "machine", "wait"}, or {"look": true} to read the owner only.
+    """Take the lock and keep it until stdin ends. argv[1] is the JSON {"what", "machine", "wait"}, or {"look": true} to
+    read the owner only.
 
-    Prints lines of JSON: {"held": true}; or {"by": the owner or null}, then ends or waits; or {"problem"}, then
-    ends."""
+    Prints lines of JSON: {"held": true} once the lock is taken; {"by": the owner or null} if another process has it;
+    {"problem": text} if there can be no lock.
+    """
     orders = json.loads(sys.argv[1])
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
@@ -69,14 +72,15 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _left(timeout_s: float | None) -> bool:
-    """Return whether the process that started this one has ended; wait up to `timeout_s`."""
+    """Wait up to `timeout_s` (None: for ever); return whether the process that started this one has ended, which closes
+    stdin."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
 
 def _opened(path: str) -> int:
-    """Open the lock file of all users. The first user owns it; the others open it for reading, which is enough to
-    lock."""
+    """Open the lock file of all users; return the file descriptor. The first user creates the file. The others open it
+    for reading, which is enough for a lock."""
     with contextlib.suppress(FileExistsError):
         made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         os.fchmod(made, 0o644)
@@ -96,8 +100,8 @@ def _taken(handle: int) -> bool:
 
 
 def _written(directory: str, orders: dict[str, Any]) -> str:
-    """Write the file that names this owner; return its path. The file is locked too, so that the file of an ended
-    process does not count."""
+    """Write the file that names this owner and return its path. The file stays locked as long as this process runs, so
+    that the file of an ended process does not count."""
     said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
@@ -108,7 +112,7 @@ def _written(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Return the owner of the lock, or None."""
+    """Return the owner of the lock from the owners' files in `directory`; None if no process owns the lock."""
     names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -119,7 +123,8 @@ def _holder(directory: str) -> dict[str, Any] | None:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """Read an owner's file. Return None, and remove the file if it is this user's, if no process has it locked."""
+    """Return the contents of an owner's file; None if it is invalid or no process has it locked. In the latter case,
+    remove the file if it is this user's."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)

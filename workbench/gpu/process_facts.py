@@ -1,6 +1,6 @@
 """Facts about processes and the boot of this machine, from /proc. They identify the owner of a change or a lock.
 
-Used by Workbench and sent to the host with the guard and the register: standard library only, Python 3.8.
+Used by Workbench, and sent to the host with the guard and the register: standard library only, Python 3.8.
 """
 
 # ruff: noqa: PTH123
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 def boot_id() -> str:
-    """Return the id of this boot; "" if the system has none."""
+    """Return the id of this machine's present boot; "" if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -19,7 +19,7 @@ def boot_id() -> str:
 
 
 def start_of(pid: int) -> str:
-    """Return a process's start time, field 22 of /proc/PID/stat; "" if the process has ended."""
+    """Return the start time of a process, field 22 of /proc/PID/stat, as text; "" if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()

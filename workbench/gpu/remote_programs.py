@@ -1,8 +1,9 @@
-"""The programs for a python3 on the host, packed as bytes: a short program on the command line, the rest on stdin.
+"""Packing of the programs that python3 runs on a host: a short program on the command line, which reads the rest from
+stdin.
 
-Stdin stays open behind the frame for control lines, which `python3 -` would not allow (it reads to the end of file).
-This machine's agent imports our modules and pynvml where they are installed, compiled already. Another machine's gets
-the sources, of the pynvml that is installed here too: to compile that takes 15 MB and 0.15 s of CPU there.
+After the packed modules (the frame) stdin stays open for control lines; `python3 -` would read to the end of file. On
+this machine the modules and pynvml are imported from where they are installed, compiled already. Another machine
+receives their sources, and compiling pynvml there takes 15 MB and 0.15 s of CPU.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ program.main()
 
 
 def program(title: str, module: str) -> str:
+    """Return the short program for `python3 -c`, which loads the packed modules and calls `main` of the module
+    `module`."""
     package, _, name = f".{module}".rpartition(".")
     return _PROGRAM.format(title=title, package=package, name=name, too_old=TOO_OLD, frame=FRAME)
 
@@ -65,7 +68,7 @@ BOOTSTRAP = program("telemetry agent", "telemetry.agent")
 
 
 def python_on(host: Host) -> tuple[str, bool]:
-    """Return the Python that runs programs on `host`, and whether it is this process's own, with Workbench
+    """Return the Python that runs programs on `host`, and whether it is this process's own Python, which has Workbench
     installed."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
@@ -73,7 +76,8 @@ def python_on(host: Host) -> tuple[str, bool]:
 
 @cache
 def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
-    """Return the frame: eight digits with the length, then, compressed, the modules' places (`local`) or sources."""
+    """Return the bytes for a program's stdin: a marker, the length in eight digits, and compressed JSON. The JSON has
+    the directories to import from if `local`, otherwise the sources of `modules`."""
     here = Path(__file__).parent
     pynvml = _pynvml() if modules is MODULES else None
     if local:
@@ -86,7 +90,7 @@ def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
 
 
 def _sources(here: Path, modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield the packages of `modules` (without source) and then the modules, by their full names."""
+    """Yield (full name, source) of each package and then of each module in `modules`; the source of a package is None."""
     names = [f"workbench.gpu.{module}" for module in modules]
     packages = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
     yield from ((package, None) for package in sorted(packages))
@@ -103,21 +107,26 @@ def _pynvml() -> Path:
 
 
 def agent_argv(python: str, **options: float) -> list[str]:
-    """Return the agent's command. Isolated and without site, Python starts in a third of the time, and no file of the
-    host can change it. `options` as in agent.py."""
+    """Return the command that starts the telemetry agent. `options` are the arguments of Agent, such as `interval_s`.
+
+    Python runs isolated and without site, so it starts in a third of the time, and no file of the host can change it.
+    """
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]
 
 
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the guard's command. `orders` as in guard/start.py."""
+    """Return the command that starts the guard. `orders` has the paths, programs and options that guard.start.main
+    lists."""
     return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.start"), json.dumps(orders)]
 
 
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the register's command. `orders` as in register.main; the entries follow the frame on stdin."""
+    """Return the command that publishes in the register and reads it. `orders` has the directories that register.main
+    lists; the entries to publish follow the frame on stdin."""
     return [python, "-I", "-S", "-c", program("register of GPU settings", "settings.register"), json.dumps(orders)]
 
 
 def measurement_lock_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the measurement lock's command. `orders` as in measurement_lock_holder.main."""
+    """Return the command that takes a host's measurement lock. `orders` names the measurement;
+    measurement_lock_holder.main lists its keys."""
     return [python, "-I", "-S", "-u", "-c", program("measurement lock", "measurement_lock_holder"), json.dumps(orders)]

@@ -1,4 +1,5 @@
-"""The API key of a server, read from the environment and checked. It is never shown, not even in part."""
+"""Reading of a server's API key from an environment variable, with a check that the key can be sent. The key is never
+shown, not even in part."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from workbench.model.errors import InputError
 
 
 def api_key(name: str, env: Mapping[str, str]) -> str:
-    """Return the key in the variable `name`. Raises InputError if the variable is missing or its value cannot be sent
-    in a header."""
+    """Return the API key in the environment variable `name` of `env`. Raises InputError if the variable is not set, is
+    empty, or contains characters that an HTTP header cannot carry."""
     key = env.get(name)
     if key is None:
         raise InputError(f"the environment variable {name} is not set", next_step=f"export {name}=… first")

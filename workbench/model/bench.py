@@ -14,8 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """The workload of one run: a closed loop at `concurrency`, or an open loop if `rate` is given. Sent as JSON to the
-    stdin of the worker process."""
+    """The workload of one benchmark run: a closed loop with `concurrency` streams, or an open loop if `rate` is set.
+    The worker process, which generates the load, reads the workload as JSON from stdin."""
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str
@@ -54,8 +54,9 @@ class BenchSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineDuring:
-    """The engine's own counters around one run, including the warm-up, summed over its data-parallel parts. A value is
-    None with the reason in `absent`. `disagreements` lists counts that differ from the client's."""
+    """The engine's own counters over one run, warm-up included, summed over the engine's data-parallel parts. A counter
+    that the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists counts
+    that differ from the client's counts."""
 
     requests_finished: int | None = None
     prompt_tokens: int | None = None
@@ -76,8 +77,8 @@ class EngineDuring:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Statistics of a metric, in milliseconds unless the field that contains it says otherwise. Percentiles are
-    interpolated linearly (numpy's default)."""
+    """Statistics of one metric over `count` values. The unit is milliseconds unless the field that contains the
+    distribution names another unit. Percentiles are interpolated linearly, as numpy does by default."""
 
     mean: float
     p50: float
@@ -91,7 +92,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class GpuDuring:
-    """Readings of the server's GPUs during the window of a run, for each GPU and in total."""
+    """Readings of the server's GPUs during the measured window of a run, for each GPU and in total. A value that was
+    not read is None, and `absent` gives the reason by field name."""
 
     power_w: float | None  # mean over time, sum over the server's GPUs
     energy_j: float | None
@@ -111,7 +113,7 @@ class GpuDuring:
 
 @dataclass(frozen=True, slots=True)
 class BenchSummary:
-    """The metrics of one run. A missing value is None with the reason in `absent`."""
+    """The metrics of one run. A metric that was not measured is None, and `absent` gives the reason by field name."""
 
     requests_ok: int
     requests_failed: int
@@ -160,7 +162,8 @@ class BenchSummary:
     partial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def latency(self, name: str, part: str) -> float | None:
-        """Return `part` ("mean", "p50", …) of the distribution `name` ("ttft_ms", …); None if it is unknown."""
+        """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms", "p50")`; None if it is
+        unknown. `name` is a field with a Distribution, `part` a field of Distribution such as "mean" or "p99"."""
         whole = getattr(self, name)
         value: float | None = self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
         return value
@@ -168,7 +171,7 @@ class BenchSummary:
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """State of a run in progress."""
+    """The state of a run that is in progress: finished requests, requests in flight, tokens so far, and the phase."""
 
     done: int
     failed: int
@@ -185,7 +188,8 @@ class BenchProgress:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Everything that a result depends on. Stored with the result: two results are comparable only if these agree."""
+    """Everything that a result depends on, stored with the result. Two results are comparable only if their conditions
+    agree."""
 
     host: str
     engine: str | None
@@ -230,11 +234,11 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One line of a comparison: the change of a metric from A to B.
+    """The change of one metric from A to B: one line of a comparison.
 
     `verdict` is one of:
       "better", "worse", "no difference shown": several runs of each side give an interval;
-      "hint only": better or worse, but nothing is claimed: the metric was not chosen beforehand and may differ by
+      "hint only": better or worse, but nothing is claimed, because the metric was not chosen before and may differ by
           chance among so many, the runs are not comparable, or the experiment is not finished;
       "single pair": one run of each side gives no interval, so nothing is claimed;
       "not measured": a value is missing.
@@ -252,13 +256,14 @@ class MetricChange:
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """Return the interval's half width as text, such as "0.9", or ">999" if the runs scatter too much for a number."""
+    """Return the half width of a 95 % interval, given in percent, as text, for example "0.9". The text is ">999" if the
+    runs scatter too much for a useful number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result B compared with result A: differences of the configuration, then the change of each metric."""
+    """The comparison of result B with result A: differences of the configuration, then the change of each metric."""
 
     a: int
     b: int

@@ -1,4 +1,4 @@
-"""A workload as the command-line options that produce it."""
+"""Conversion of a workload into the command-line options that produce the same workload."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchSpec)}
 
 
 def options(spec: BenchSpec) -> tuple[str, ...]:
-    """Return the words after `workbench bench RUN` that produce the same workload, whatever a preset or profile
-    suggests. A file of the user's own prompts is named as in the result, since its path was not stored."""
+    """Return the options to append to `workbench bench RUN` so that it produces the workload `spec`, whatever a preset
+    or a profile suggests. A prompt file appears by its name only, because its path is not stored with the result."""
     words: list[str] = []
     for name in (*_ALWAYS, *_IF_NOT_DEFAULT):
         value = getattr(spec, name)

@@ -1,4 +1,4 @@
-"""Statistics of measured values."""
+"""Quantiles and summary statistics of measured values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from workbench.model.bench import Distribution
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
-    """Return the p-quantile (0..1) of an ascending, non-empty sequence by linear interpolation, as numpy's default."""
+    """Return the p-quantile (p from 0 to 1) of an ascending, non-empty sequence, interpolated linearly as numpy does by
+    default."""
     at = p * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
@@ -16,8 +17,9 @@ def quantile(ordered: Sequence[float], p: float) -> float:
 
 
 def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
-    """Return statistics of `values` divided by `unit`, or None if there are none. (Dividing each of a million gaps
-    first would take longer than sorting them.)"""
+    """Return the statistics of `values`, each divided by `unit` and rounded to four decimals; None if there are no
+    values. The statistics are divided instead of the values, because dividing a million values takes longer than
+    sorting them."""
     ordered = sorted(values)
     if not ordered:
         return None

@@ -1,9 +1,10 @@
-"""Errors that are reported to the user.
+"""Errors that are shown to the user without a traceback.
 
-WorkbenchError            what happened, on which host, the command, the next step
+WorkbenchError            base class: what happened, on which host, the command, the next step
 ├── InputError            invalid usage or input: exit code 2
 │   ├── PresetError       an invalid preset file (with findings)
 │   └── PlanError         a plan that cannot become a command
+│       └── NotTrusted    a preset that the user has not agreed to trust
 ├── HostError             an operation on a host failed (hosts/base.py has its subclasses)
 ├── ServerError           a server did not start, answer or stop
 ├── BenchError            a benchmark could not be run
@@ -21,8 +22,11 @@ from workbench.model.untrusted_text import clean
 
 
 class WorkbenchError(Exception):
-    """Base of all errors that are shown without a traceback. `message` says what happened; `host`, `command` and
-    `next_step` say where, during which command, and what the user can do."""
+    """The base class of all errors that are shown to the user without a traceback.
+
+    `message` says what happened, `host` on which host, `command` which command failed, and `next_step` what the user
+    can do. Secrets in these texts are masked.
+    """
 
     exit_code = 1
 
@@ -79,8 +83,8 @@ class PlanError(InputError):
 
 
 class NotTrusted(PlanError):
-    """A preset that is not a shipped one would run more than its engine's usual program, and the user has not agreed to
-    that."""
+    """Raised if a preset that does not come with Workbench would run more than its engine's usual program, and the user
+    has not agreed to trust it."""
 
 
 class HostError(WorkbenchError):

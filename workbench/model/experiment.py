@@ -1,4 +1,4 @@
-"""An A/B experiment: two configurations, pairs of runs in a random order, and what the pairs show."""
+"""An A/B experiment: two configurations, pairs of runs in a random order, and the comparison of the pairs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can sh
 
 @dataclass(frozen=True, slots=True)
 class ArmTarget:
-    """What an arm is measured on if the arms have no common base: a URL, a run, or a preset, with `name` as the user
-    typed it.
+    """The preset, run or URL that an arm is measured on, if the arms have no common base. `name` is the user's word for
+    it.
 
-    Once the name is looked up, one of `url`, `run_id` (a running server, measured as it is) and `plan` (JSON as in
-    ExperimentSpec, of the server that is started for each run) is set.
+    Looking up the name sets one of three fields: `url`; `run_id` of a running server, which is measured as it is; or
+    `plan`, the JSON of the server that is started for each run.
     """
 
     name: str
@@ -37,6 +37,7 @@ class ArmTarget:
 
     @property
     def words(self) -> str:
+        """The target as text: its name, and its executable and host if they are given."""
         words = self.name
         if self.executable:
             words += f" by {self.executable}"
@@ -47,8 +48,8 @@ class ArmTarget:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """The changes that one side makes to the common base or to its own target, as the user typed them: "flag=value",
-    names of flags, "K=V"."""
+    """One side of an experiment: its changes to the common base or to its own target, as the user entered them. `sets`
+    has words such as "max-num-seqs=64", `unsets` has names of flags, `envs` has words such as "NAME=value"."""
 
     sets: tuple[str, ...] = ()
     unsets: tuple[str, ...] = ()
@@ -58,12 +59,12 @@ class Arm:
 
     @property
     def relaunches(self) -> bool:
-        """Whether the arm changes something that only a start of the server changes."""
+        """Whether the arm changes a flag or an environment variable, which requires a new start of the server."""
         return bool(self.sets or self.unsets or self.envs)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The target and the changes as words for texts: "max-num-seqs=64", "without enforce-eager", "K=V"."""
+        """The target and the changes as short texts: "max-num-seqs=64", "without enforce-eager", "K=V"."""
         target = [self.target.words] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
         return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
@@ -71,11 +72,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSpec:
-    """The design of an experiment.
+    """The design of an experiment. `bench` contains values for fields of BenchSpec.
 
-    `plan` is the base as JSON (model.plan) with secrets masked, empty if the arms have targets. `pairs` is the number
-    of pairs. With `until_pct`, pairs are made until the interval of `metric` is within ± that percentage, and `pairs`
-    is the maximum. `bench` contains fields of BenchSpec.
+    `plan` is the common base as JSON (model/plan.py) with secrets masked; it is empty if each arm has its own target.
+    `pairs` is the number of pairs. If `until_pct` is set, pairs are added until the interval of `metric` is within ±
+    that percentage, and `pairs` is the maximum.
     """
 
     a: Arm
@@ -100,8 +101,8 @@ INTERRUPTED = "interrupted"
 
 
 class RunState(StrEnum):
-    """State of a run. The pair of a dropped run was made again, because its partner failed or was interrupted; a
-    discarded run is a first run of a cold machine."""
+    """The state of one run of an experiment. A run is DROPPED if it or its partner failed or was interrupted and the
+    pair was run again. A run is DISCARDED if it was the first run on a cold machine, which is not counted."""
 
     PLANNED = "planned"
     STARTING = "starting"
@@ -114,7 +115,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """One run of one arm."""
+    """One run of one arm of an experiment: its place in the order, its state and its result."""
 
     place: int  # position from 0, in the order in which the runs are made
     pair: int  # WARM_UP for a run that belongs to no pair and is discarded
@@ -130,8 +131,8 @@ class ExperimentRun:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment and its runs so far. `comparison` covers the complete pairs, with their raw values for each
-    metric."""
+    """An experiment with its runs so far. `comparison` compares A and B over the complete pairs; None before the first
+    pair."""
 
     id: int
     unix_s: float
@@ -154,7 +155,7 @@ class Experiment:
 
     @property
     def order(self) -> str:
-        """The order inside the pairs, in words."""
+        """The order of A and B inside the pairs, in words."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property

@@ -1,4 +1,4 @@
-"""Findings: one form for the results of validation, rules, log patterns and fault checks."""
+"""Findings: the common form for results of validation, advice, log patterns and fault checks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Level(StrEnum):
 class Finding:
     """One statement about a plan, a preset, a host or a run.
 
-    `code` is stable and dotted ("flag.unknown", "memory.too-large"); tests and scripts match it. `flag` is the flag or
-    environment variable concerned, without dashes, or None. `fix` is the next step, as the user would type or press it.
-    For findings about a file, `file`, `line` (from 1) and `field` (dotted) give the place; for findings about a log,
-    `evidence` is the text that matched.
+    `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
+    (without dashes) or the environment variable concerned. `fix` is the next step, as the user would enter it. A
+    finding about a file has its place in `file`, `line` (from 1) and `field` (dotted). A finding about a log has the
+    matching text in `evidence`.
     """
 
     level: Level
@@ -40,7 +40,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """ "presets/x.toml:12", "presets/x.toml", or "" if the finding is not about a file."""
+        """The place of the finding: "presets/x.toml:12", "presets/x.toml" without a line, or "" if the finding is not
+        about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
 
     def as_json(self) -> dict[str, Any]:

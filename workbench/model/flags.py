@@ -1,7 +1,7 @@
 """Launch flags as data: the flags that an engine version knows, and the flags that a plan sets.
 
-The canonical name of a flag is the engine's long name without leading dashes ("max-num-seqs", "enforce-eager"). A value
-is plain JSON-able Python: bool, int, float, str, list (repeated or nargs), dict (JSON flag).
+The canonical name of a flag is the engine's long name without leading dashes ("max-num-seqs"). A value is plain JSON
+data: bool, int, float, str, list (of a flag with several values) or dict (of a flag that takes JSON).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlagSpec:
-    """One flag of one engine version."""
+    """One flag of one engine version: its names, type, default, limits and help."""
 
     name: str
     kind: FlagKind
@@ -66,7 +66,8 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class FlagCatalog:
-    """All flags of one engine version. `version` is the version that the data was taken from."""
+    """All flags and environment variables of one engine version. `version` is the engine version from which the data
+    was extracted."""
 
     engine: str
     version: str
@@ -84,7 +85,7 @@ class FlagSetting:
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """One line of the flag editor: specification, setting and finding of a flag."""
+    """One line of the flag editor: a flag with its value, its default, its specification and the finding about it."""
 
     name: str
     value: FlagValue | None

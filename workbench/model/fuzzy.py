@@ -1,4 +1,4 @@
-"""The fuzzy match of the lists that a user narrows down by typing."""
+"""Fuzzy search in lists that the user filters by typing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def score(query: str, text: str) -> float | None:
-    """Return how well `text` matches, higher for a better match; None if it does not match.
+    """Return how well `text` matches `query`: a higher number is a better match, and None is no match.
 
     A text matches if it contains every word of the query, or all letters of the query in their order. Complete words,
     starts of words and short spans score higher.
@@ -27,7 +27,8 @@ def score(query: str, text: str) -> float | None:
 
 
 def _span(letters: str, text: str, start: int) -> float | None:
-    """Return the score of the letters in their order from `start` on; None if one is missing."""
+    """Return the score of `letters` in their order in `text`, with the first letter at `start`; None if a letter is
+    missing."""
     position, boundaries = start, int(start == 0 or not text[start - 1].isalnum())
     for letter in letters[1:]:
         position = text.find(letter, position + 1)
@@ -38,7 +39,8 @@ def _span(letters: str, text: str, start: int) -> float | None:
 
 
 def best(query: str, items: Sequence[T], text_of: Callable[[T], str]) -> list[T]:
-    """Return the items that match, best first. An empty query returns all items in their order."""
+    """Return the items whose text, as `text_of` returns it, matches the query; the best match comes first. An empty
+    query returns all items in their order."""
     scored = [(score(query, text_of(item)), item) for item in items]
     kept = [(value, item) for value, item in scored if value is not None]
     return [item for _, item in sorted(kept, key=lambda pair: -pair[0])]

@@ -1,8 +1,7 @@
-"""GPU and host readings, as the screen and the results use them.
+"""Readings of GPUs and of their host, as the screen and the results use them.
 
-A missing value is None, never zero, and `absent` gives the reason ("not supported", "no permission", "gpu is lost",
-"driver/library mismatch", …) under the field's name. Units are in the names; bytes are bytes, shares are percent
-0..100.
+A missing value is None, never zero, and `absent` gives the reason under the field's name ("not supported", "no
+permission", "gpu is lost", …). Field names contain the unit; memory is in bytes, and shares are in percent (0..100).
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """Properties of a GPU that rarely change. The agent sends them once, and again at long intervals."""
+    """Properties of a GPU that rarely change, such as its name and its limits. The agent sends them at its start and
+    when they have changed."""
 
     index: int
     uuid: str
@@ -69,7 +69,7 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One reading of one GPU."""
+    """One reading of one GPU: clocks, power, temperature, memory and processes."""
 
     index: int
     uuid: str
@@ -101,7 +101,8 @@ class GpuSample:
 
     @property
     def limit_w(self) -> float | None:
-        """Return the power limit in force: the enforced one, or the requested one if the driver reports no other."""
+        """Return the power limit in force in watts: the enforced limit, or the requested limit if the driver reports no
+        enforced one. None if the driver reports neither."""
         return self.power_limit_enforced_w or self.power_limit_w
 
     @property
@@ -148,7 +149,8 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """One reading of one host. `t_s` is the agent's own monotonic clock, `unix_s` its wall clock."""
+    """One reading of one host with all its GPUs. `t_s` is the monotonic clock of the host's agent, `unix_s` the host's
+    wall clock."""
 
     t_s: float
     unix_s: float

@@ -1,7 +1,6 @@
-"""Records to JSON data and back, for all that is stored or sent between processes.
+"""Conversion of dataclasses to JSON data and back, for everything that is stored or sent between processes.
 
-Fields that this version does not know are dropped, missing ones take their default, so that data written by another
-version stays readable.
+Reading drops unknown fields and gives missing fields their default, so that data of another version stays readable.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ Record = TypeVar("Record")
 
 
 def to_json(record: Any) -> dict[str, Any]:
-    """Return a dataclass as JSON data."""
+    """Return a dataclass instance as JSON data, with nested dataclasses as dicts."""
     return asdict(record)
 
 
 def from_json(kind: type[Record], data: Any) -> Record:
-    """Return JSON data as a record of the dataclass `kind`, its fields checked and converted to their types.
+    """Return an instance of the dataclass `kind` from JSON data, with its fields checked and converted to their types.
 
     Raises ValueError that names the invalid or missing field.
     """
@@ -29,10 +28,10 @@ def from_json(kind: type[Record], data: Any) -> Record:
 
 
 def _from_its_json(kind: Any, data: Any) -> Any:
-    """Return `data` as a class that reads its own JSON data, such as GpuSettings."""
+    """Decode a class that has its own `from_json` method, such as GpuSettings."""
     return kind.from_json(data)
 
 
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping of fields with its lists as tuples, as dataclasses have them."""
+    """Return a copy of a dict of fields in which each list is a tuple, because frozen dataclasses have tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

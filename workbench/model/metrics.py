@@ -1,7 +1,7 @@
-"""The metrics of a benchmark's summary: one entry for each, with its titles, its unit and the direction that is better.
+"""The table of benchmark metrics: for each metric its titles, its unit and the direction that is better.
 
-Reports, the command line, the screen and comparisons take titles and units from this table. A new metric is a field of
-`BenchSummary`, the code that measures it, and its entry here.
+Reports, the command line, the screen and comparisons take titles and units from this table. To add a metric, add a
+field to BenchSummary, the code that measures it, and an entry here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ RUN, LATENCY, ENERGY = "run", "latency", "energy"
 
 @dataclass(frozen=True, slots=True)
 class SummaryMetric:
-    """One field of `BenchSummary`. A latency is a distribution: its values are called "ttft_ms.p50" and the like."""
+    """One metric; `name` is its field of BenchSummary. A metric of the group LATENCY is a distribution, whose values
+    have names such as "ttft_ms.p50"."""
 
     name: str
     title: str  # in the list of one result's metrics
@@ -74,19 +75,21 @@ METRICS = {entry.name: entry for entry in _ENTRIES}
 
 
 def metrics_of(group: str) -> Iterable[SummaryMetric]:
-    """Return the metrics of RUN, LATENCY or ENERGY, in the order of display."""
+    """Return the metrics of the group RUN, LATENCY or ENERGY, in the order of display."""
     return (entry for entry in _ENTRIES if entry.group == group)
 
 
 def value_of(summary: BenchSummary, name: str) -> float | None:
-    """Return the value of "output_tok_s" or, of a latency, of "ttft_ms.p50"; None if it was not measured."""
+    """Return a metric's value by its name, "output_tok_s" or, for a part of a latency, "ttft_ms.p50". None if it was
+    not measured."""
     base, _, part = name.partition(".")
     value: float | None = summary.latency(base, part) if part else getattr(summary, base)
     return value
 
 
 def metric_title(name: str) -> str:
-    """Return the title in comparisons: "TTFT p50" for "ttft_ms.p50". An unknown name stays as it is, in words."""
+    """Return a metric's title in comparisons, for example "TTFT p50" for "ttft_ms.p50". A name that the table lacks is
+    returned with spaces for underscores."""
     base, _, part = name.partition(".")
     entry = METRICS.get(base)
     title = (entry.compared or entry.title) if entry else base.replace("_", " ")
@@ -94,7 +97,8 @@ def metric_title(name: str) -> str:
 
 
 def short_title(name: str, unit: str = "") -> str:
-    """Return the title for narrow tables, with the unit: "tok/s", "TTFT p50 ms". `unit` is for an unknown name."""
+    """Return a metric's title with its unit for narrow tables, for example "tok/s" or "TTFT p50 ms". `unit` is used
+    only for a name that the table lacks."""
     base, _, part = name.partition(".")
     entry = METRICS.get(base)
     if entry is None:

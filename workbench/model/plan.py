@@ -1,4 +1,4 @@
-"""A launch plan: everything needed to show which server will be started, before anything starts."""
+"""A launch plan: everything that a start of a server needs, so that it can be shown before anything starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.model.flags import FlagSetting, FlagValue, Origin
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host's part of a server that spans several hosts: its rank, and the flags that differ there."""
+    """One host's part of a server that spans several hosts: its rank, and the flags and environment that differ there."""
 
     name: str
     rank: int
@@ -22,9 +22,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about the model's weights. A fact that is unknown is None, and then no ceiling is shown.
+    """Properties of a model's weights, from which Workbench estimates the ceiling and the memory need.
 
-    The values apply to the model `id` started with `flags` (the flags that change the weights).
+    A property that is unknown is None, and `missing` says why. The values are valid for the model `id` started with
+    `flags`, the flags that change the weights.
     """
 
     id: str
@@ -41,10 +42,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
-    """Where the value of a preset's variable comes from.
+    """The origin of the value of a preset's variable: `kind` is "given", "remembered", "default" or "example".
 
-    `run_id` names the READY run that used a remembered value. A default has it too if that run used another value,
-    which is then `instead`: a remembered value never replaces a preset's own default.
+    A remembered value has in `run_id` the READY run that used it. A default has `run_id` and `instead` if a READY run
+    used another value, `instead`. That value is only shown, because a remembered value never replaces a preset's
+    default.
     """
 
     kind: str  # "given", "remembered", "default", "example"
@@ -54,8 +56,8 @@ class VariableSource:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Engine, model, flags and environment of a server. `engines.command_of(plan)` turns it into argv, env and
-    files."""
+    """The engine, model, flags and environment of a server to start. `engines.command_of(plan)` converts the plan to a
+    command."""
 
     engine: str  # one of engines.registry.names()
     model: str  # path or hub id as the engine is given it
@@ -74,7 +76,8 @@ class LaunchPlan:
     sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of the `variables`, by name
 
     def uses(self, value: str) -> bool:
-        """Return whether `value` occurs in the plan. The value of a variable that an edit replaced does not."""
+        """Return whether the text `value` occurs in the plan: in the model, working directory, executable, flags,
+        environment or nodes. The value of a variable whose flag the user has replaced does not occur."""
         settings = (s.value for s in (*self.flags, *self.env))
         nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
         return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
@@ -83,7 +86,7 @@ class LaunchPlan:
         return next((f.value for f in self.flags if f.name == name), None)
 
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        """Return the plan with `name` set: in place if it is already set, otherwise at the end."""
+        """Return the plan with the flag `name` set: in its place if the plan has the flag, otherwise at the end."""
         new = FlagSetting(name, value, origin)
         if any(f.name == name for f in self.flags):
             return replace(self, flags=tuple(new if f.name == name else f for f in self.flags))
@@ -104,11 +107,10 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run: argv (never a shell string), extra environment, and files to write into the run directory
-    first.
+    """A command to run: argv (never a shell string), extra environment variables, and files to write before the start.
 
-    `files` maps a name relative to the run directory to its text. `{run_dir}` in argv is replaced by the run directory
-    on the host when the process is started.
+    `files` maps names relative to the run directory to texts. When the process starts, `{run_dir}` in argv is replaced
+    by the run directory on the host.
     """
 
     argv: tuple[str, ...]
@@ -119,7 +121,7 @@ class Command:
     port: int = 8000
 
     def shell(self) -> str:
-        """Return one line that the user could paste: environment, then the command, quoted for a shell."""
+        """Return the command as one line to paste into a shell: environment, program and arguments, quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
         return f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
@@ -127,7 +129,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One difference between two plans: kind is "flag", "env", "model", "engine", "executable" or "gpu"."""
+    """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable" or "gpu"."""
 
     kind: str
     name: str
@@ -136,7 +138,8 @@ class PlanChange:
 
 
 def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
-    """Return the differences between two plans: engine and model first, then flags and environment in b's order."""
+    """Return the differences between two plans: engine, model and executable first, then flags and environment in the
+    order of `b`."""
     changes: list[PlanChange] = []
     named = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))

@@ -1,9 +1,8 @@
-"""The schema of a preset file (TOML). Presets may come from strangers: they are parsed, checked and shown, and execute
+"""The schema of a preset file (TOML), as pydantic models. Presets may come from strangers, so loading a preset executes
 nothing.
 
-`${name}` in a string refers to a variable, for whose value the user is asked once (see `variables`). Types are strict:
-"8" is not a number. store/preset_check.py checks what a schema cannot express (values that try to run something,
-undefined variables).
+`${name}` in a string refers to a variable, whose value the user enters once. Types are strict: "8" is not a number.
+store/preset_check.py checks the rest, such as undefined variables and values that try to run a program.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class _Strict(BaseModel):
 
 
 class Hardware(_Strict):
-    """The hardware that the setup was made for. It is compared with the host's hardware, never enforced."""
+    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces it."""
 
     gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
     count: int = Field(1, ge=1, le=64, description="GPUs of the whole setup, all nodes together")
@@ -73,7 +72,7 @@ def _ordered(value: tuple[int, int]) -> tuple[int, int]:
 
 
 def _field_of(setting: Setting) -> Any:
-    """Return the type and the default of a setting's field in a preset, as create_model takes them."""
+    """Return the type and the default of a setting's field in `[[gpu_settings]]`, as `create_model` needs them."""
     if isinstance(setting, SwitchSetting):
         return bool | None, None
     if isinstance(setting, NumberSetting):
@@ -89,20 +88,21 @@ _SettingsFields: Any = create_model(
 
 
 class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
-    """GPU settings that a preset suggests. Loading a preset never applies them."""
+    """One `[[gpu_settings]]` entry: settings that a preset suggests for one GPU or for all. Loading a preset never
+    applies them."""
 
     gpu: int | Literal["all"] = "all"
     reason: str | None = None
 
     @property
     def settings(self) -> GpuSettings:
-        """Return the entry's settings as values."""
+        """Return the settings of this entry as typed values."""
         given = {s: getattr(self, s.preset_field) for s in SETTINGS}
         return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
 
 
 class HostSetting(_Strict):
-    """A host setting that the setup mentions. It is shown; loading a preset never applies it."""
+    """A host setting that the preset mentions. Workbench shows it and never applies it."""
 
     name: str
     value: str
@@ -110,8 +110,8 @@ class HostSetting(_Strict):
 
 
 class NodeEntry(_Strict):
-    """One node of a server that spans several, with the flags and variables that differ there. Ranks run from 0 (head)
-    without gaps."""
+    """One node of a server that spans several hosts, with the flags and environment that differ there. Ranks start at 0
+    (the head node) and have no gaps."""
 
     name: str
     rank: int = Field(ge=0)
@@ -120,9 +120,9 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """A value that the user is asked for once per host. It is remembered once a server was READY with it.
+    """A value that the user enters once per host. Workbench remembers it when a server has become READY with it.
 
-    A "secret-env" is the name of an environment variable, never a secret.
+    The value of a variable of the kind "secret-env" is the name of an environment variable, never the secret itself.
     """
 
     description: str
@@ -156,7 +156,7 @@ class ReferenceResult(_Strict):
 
 
 class DocumentClaim(_Strict):
-    """A statement of the document, and whether it is true."""
+    """A statement of the preset's document, with the judgement whether it is true."""
 
     text: str
     verdict: Verdict
@@ -175,7 +175,7 @@ class Provenance(_Strict):
 
 
 class Preset(_Strict):
-    """One documented setup: what to start, what it needs, where its numbers come from, and what is wrong with them."""
+    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known problems."""
 
     preset_schema: Literal[1] = Field(1, alias="schema")
     id: Id
@@ -205,8 +205,8 @@ class Preset(_Strict):
         return value
 
     def filled(self, text: str) -> str:
-        """Return `text` with each `${name}` replaced by its default, or by its example with a note that the user is
-        asked for it."""
+        """Return `text` with each `${name}` replaced by the variable's default. Without a default, the replacement is
+        the example or the name, with the note "asked for"."""
         for name, variable in self.variables.items():
             known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
             text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")

@@ -1,7 +1,7 @@
-"""Masking of keys and tokens, which must not be shown, stored or logged. They are recognized by their name or their
+"""Masking of keys and tokens, which must not be shown, stored or logged. A secret is recognized by its name or its
 form.
 
-All places where a command, a plan, a log line, an error or a result becomes visible use these rules.
+All code that shows or stores a command, a plan, a log line, an error or a result uses these functions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _seen: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a flag or variable of this name contains a secret: "api-key", "HF_TOKEN",
+    """Return whether a flag or variable of this name contains a secret, for example "api-key", "HF_TOKEN" or
     "AWS_SECRET_ACCESS_KEY"."""
     words: list[str] = ["", "", *_WORD.findall(name)]
     before, last = (word.lower() for word in words[-2:])
@@ -75,12 +75,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def seen_secrets() -> tuple[str, ...]:
-    """Return the secrets of every command that this process has shown, longest first, for texts that may quote one."""
+    """Return the secrets of all commands that this process has masked so far, longest first. They serve to mask texts
+    that may quote a secret, such as tracebacks."""
     return tuple(sorted(_seen, key=len, reverse=True))
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without the given values and without anything that looks like a key."""
+    """Return `text` with each of `secrets`, and everything that looks like a key, replaced by "***"."""
     for value in secrets:
         text = text.replace(value, MASK)
     lower = text.lower()
@@ -91,7 +92,7 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """Return `text` without the passwords, tokens and secret query parameters of its URLs."""
+    """Return `text` with the passwords, tokens and secret query parameters of its URLs replaced by "***"."""
     text = _URL_TOKEN.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1{MASK}", text))
     return _URL_QUERY.sub(_masked_value, text)
 
@@ -102,13 +103,14 @@ def _masked_value(found: re.Match[str]) -> str:
 
 
 def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return `argv` with the value of each secret flag masked, however short it is."""
+    """Return `argv` with secrets replaced by "***": the value of each secret flag, each of `secrets`, and everything
+    that looks like a key."""
     values = tuple(secrets)
     return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _placed(argv))
 
 
 def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield each argument, and whether it is the value of the secret flag before it."""
+    """Yield each argument, and whether it is the value of the secret flag before it, as K in "--api-key K"."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
@@ -121,7 +123,7 @@ def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
 
 
 def _mask_word(word: str, secrets: Iterable[str]) -> str:
-    """Mask one argument: "--api-key=K", "HF_TOKEN=K" as docker accepts it, JSON, or any text."""
+    """Return one argument with its secrets masked. The argument can be "--api-key=K", "HF_TOKEN=K", JSON, or any text."""
     name, equals, value = word.partition("=")
     if equals and value and _NAME.fullmatch(name) and is_secret_name(name):
         return f"{name}={MASK}"
@@ -134,14 +136,14 @@ def _mask_word(word: str, secrets: Iterable[str]) -> str:
 
 
 def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return `env` with the values of secret variables masked."""
+    """Return the environment `env` with the values of secret variables masked."""
     values = tuple(secrets)
     return {k: MASK if is_secret_name(k) and v else mask_text(v, values) for k, v in env.items()}
 
 
 def mask_data(data: Any, name: str = "") -> Any:
-    """Return a copy of JSON data without secrets: values under a secret name, after a secret flag in a list, and
-    whatever has the shape of a key."""
+    """Return a copy of JSON data with its secrets masked: values under a secret name, values after a secret flag in a
+    list, and texts that look like a key. `name` is the name under which `data` was found."""
     if isinstance(data, Mapping):
         return {k: mask_data(v, str(k)) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
@@ -158,8 +160,8 @@ def mask_data(data: Any, name: str = "") -> Any:
 
 
 def mask_plan(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan in a form that may be shown and stored. A masked key must be given again before the plan can be
-    started."""
+    """Return a copy of the plan with its secrets masked, to show or to store. The user must enter a masked key again
+    before the plan can start."""
 
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
         return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
@@ -172,7 +174,7 @@ def mask_plan(plan: LaunchPlan) -> LaunchPlan:
 
 
 def mask_row(row: FlagRow) -> FlagRow:
-    """Return a line of the flag editor in a form that may be shown."""
+    """Return a copy of a line of the flag editor with its secret masked."""
     return replace(row, value=_mask_setting(row.name, row.value))
 
 
@@ -183,7 +185,8 @@ def _mask_setting(name: str, value: Any) -> Any:
 
 
 def mask_command(command: Command) -> Command:
-    """Return the command in a form that may be shown and stored."""
+    """Return a copy of the command with its secrets masked, to show or to store. The secrets are remembered for
+    `seen_secrets`."""
     values = secret_values(command)
     _seen.update(v for v in values if len(v) >= _LEAST_SEEN)
     return replace(
@@ -195,7 +198,7 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Return the values that belong to a secret name in argv ("--api-key K", "--api-key=K") or environment, longest
+    """Return the values of secret flags ("--api-key K", "--api-key=K") and of secret environment variables, longest
     first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SeriesState(StrEnum):
-    """A stopped or failed series can be resumed."""
+    """The state of an experiment or a sweep. A stopped or failed series can be resumed."""
 
     RUNNING = "running"
     DONE = "done"

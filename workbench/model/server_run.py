@@ -22,7 +22,8 @@ class ServerState(StrEnum):
 
 
 def run_and_time(run_id: str) -> str:
-    """Return a run with the start time in its id, in local time: "run 20261121-… on 2026-11-21 03:15"."""
+    """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start is read from the
+    id; the text is "run ID" if the id contains no time."""
     try:
         started = datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -32,7 +33,8 @@ def run_and_time(run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The current state of one run. Times are Unix seconds of the host; ids look like "20261121-031502-vllm-3f2a"."""
+    """The current state of one server run. Times are Unix seconds by the host's clock. A run id looks like
+    "20261121-031502-vllm-3f2a"."""
 
     run_id: str
     engine: str
@@ -64,7 +66,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """New complete lines of a run's log, in order; `offset` is the byte offset after them."""
+    """New complete lines of a run's log, in order. `offset` is the position in bytes in the log after the last line."""
 
     run_id: str
     lines: tuple[str, ...]
@@ -74,10 +76,10 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """The engine's own counters at one moment, summed over its data-parallel parts. Totals count from the engine's
-    start.
+    """The engine's own counters at one moment, summed over the engine's data-parallel parts. Totals count from the
+    engine's start.
 
-    A quantity that this engine or version does not report is None, and `absent` gives the reason.
+    A counter that the engine does not report is None, and `absent` gives the reason by field name.
     """
 
     running: int | None = None  # requests being processed

@@ -1,10 +1,10 @@
-"""GPU settings: the table of all settings, their typed values, and the records of changing them.
+"""GPU settings: the table of all settings, their typed values, and the records of changes.
 
 `SETTINGS` is the only list of settings. Options, forms, sweeps, texts, drift and proofs iterate over it. The programs
-that Workbench sends to a host have a smaller table of their own, gpu/settings/remote_settings.py; a test compares both.
+that Workbench sends to a host use a smaller table, gpu/settings/remote_settings.py; a test compares the two.
 
-One setting has one name in three spellings: `name` is what the user types ("power-limit"), `label` is what the user
-reads ("power limit"), and `key` is what files and results contain ("power_limit_w": the name and the value's unit).
+A setting has three names. `name` is the name that the user enters ("power-limit"), `label` is the name that the user
+reads ("power limit"), and `key` is the name in files and results, with the unit ("power_limit_w").
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MOST_W = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClockRange:
-    """A clock lock in MHz. `str` gives the form that nvidia-smi, the journal and the results use: "210,2400"."""
+    """A clock lock: the lowest and the highest clock in MHz. `str` gives "210,2400", the form that nvidia-smi, the
+    journal and the results use."""
 
     min_mhz: int
     max_mhz: int
@@ -41,7 +42,8 @@ class ClockRange:
 
 
 class SpecialValue(StrEnum):
-    """A value without a number: the driver's own choice, or a clock lock that nobody can read back."""
+    """A value that is not a number. DEFAULT is the driver's own choice; UNKNOWN is another program's clock lock, which
+    nobody can read back."""
 
     DEFAULT = "default"
     UNKNOWN = "unknown"
@@ -54,7 +56,8 @@ SettingValue: TypeAlias = bool | Watts | ClockRange | Governor | SpecialValue
 
 
 def stored(value: SettingValue | None) -> Any:
-    """Return `value` as the journal, the register and the results keep it: a bool, a number, a string or None."""
+    """Return `value` in the form that the journal, the register and the results contain: a bool, a number, a string or
+    None."""
     return str(value) if isinstance(value, ClockRange | SpecialValue) else value
 
 
@@ -63,11 +66,12 @@ def stored(value: SettingValue | None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """One entry of the table: all that Workbench knows of a setting.
+    """One entry of the table of settings: its names and texts, and how its value is parsed, read and proved.
 
-    `reading` names the field of GpuSample (or HostSample if `of_host`) with the current value; None if no driver call
-    returns it. `proof` says how a load proves the setting: by the power drawn, by the clocks, or by the reading alone.
-    `preset_field` is the field of a preset's `[[gpu_settings]]`."""
+    `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if no driver call
+    returns it. `proof` says which reading proves the setting: the power or the clocks under load, or the reading of the
+    value itself. `preset_field` is the name of the setting in a preset's `[[gpu_settings]]`.
+    """
 
     name: str
     key: str
@@ -92,30 +96,33 @@ class Setting(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> SettingValue:
-        """Return the value that a user typed. InputError if `text` is not a value of this setting."""
+        """Return the value of a text that the user entered. Raises InputError if `text` is not a value of this setting."""
 
     @abstractmethod
     def from_stored(self, value: Any) -> SettingValue:
-        """Return the value that `stored` wrote. ValueError or TypeError if `value` is not one."""
+        """Return the typed value of stored data, the reverse of `stored`. Raises ValueError or TypeError if `value` is
+        not a value of this setting."""
 
     def format(self, value: SettingValue | None) -> str:
-        """Return `value` as the user reads it: "400 W", "210-2400 MHz", "on"."""
+        """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none" for None."""
         return "none" if value is None else str(value)
 
     def input_text(self, value: SettingValue) -> str:
-        """Return `value` as the user types it."""
+        """Return `value` as the user enters it, for example "400" or "210-2400"."""
         return str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        """Return the values that all these GPUs accept, in words; None if one of them lacks the setting."""
+        """Return in words the values that all these GPUs accept, for example "300..600 W". None if no GPU reports that
+        it has the setting."""
         return self.metavar
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
-        """Return the driver's own value on this GPU, or None if the driver does not report it."""
+        """Return the driver's default on this GPU; None if the driver does not report it."""
         return DEFAULT
 
     def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
-        """Return the current value; None if it cannot be read, as a clock lock."""
+        """Return the current value on the GPU with this UUID, or of the host; None if it cannot be read, as for a clock
+        lock."""
         if self.reading is None:
             return None
         source: object = telemetry.host if self.of_host else live_sample(telemetry, uuid)
@@ -123,7 +130,7 @@ class Setting(ABC):
         return found
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value that a GPU has in force; None if it cannot be read."""
+        """Return the value that is in force on a GPU; None if it cannot be read, as for a clock lock."""
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
@@ -172,8 +179,8 @@ class SwitchSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberSetting(Setting):
-    """A setting that is one number. `lowest`, `highest` and `initial` name the fields of GpuInfo with the driver's
-    limits and the driver's own value."""
+    """A setting with one number as its value. `lowest`, `highest` and `initial` are the fields of GpuInfo with the
+    driver's minimum, maximum and default."""
 
     unit_name: str  # "watts"
     most: float
@@ -201,11 +208,13 @@ class NumberSetting(Setting):
         return f"{value:g}" if isinstance(value, int | float) else str(value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the enforced value, which another limit of the driver can lower, or the requested one."""
+        """Return the enforced value, which another limit of the driver can lower, or the requested value if the driver
+        reports no enforced one. None if the driver reports neither."""
         return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
 
     def limits(self, info: GpuInfo) -> tuple[float, float] | None:
-        """Return the lowest and highest value that the driver accepts; None if the GPU lacks the setting."""
+        """Return the lowest and the highest value that the driver accepts on this GPU; None if the GPU lacks the
+        setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
         return None if low is None or high is None else (low, high)
 
@@ -221,8 +230,8 @@ class NumberSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting(Setting):
-    """A clock lock. `clock` names the field of GpuSample with the clock that the lock acts on; `highest` and
-    `supported` name fields of GpuInfo."""
+    """A clock lock as a setting. `clock` is the field of GpuSample with the clock that the lock acts on. `highest` and
+    `supported` are the fields of GpuInfo with the highest clock and with all clocks that a lock can have."""
 
     clock: str
     clock_name: str  # "SM"
@@ -235,7 +244,8 @@ class ClockSetting(Setting):
     needs_persistence: bool = True
 
     def parse(self, text: str) -> ClockRange | SpecialValue:
-        """Accept "1500", "210-2400" and "210,2400", with or without "MHz", and "reset" or "default"."""
+        """Return the lock for "1500", "210-2400" or "210,2400", with or without "MHz"; DEFAULT for "reset" or
+        "default". Raises InputError for any other text."""
         bare = text.strip().lower().replace("mhz", "").strip()
         if bare in ("reset", DEFAULT):
             return DEFAULT
@@ -275,7 +285,7 @@ class ClockSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorSetting(Setting):
-    """The CPU frequency governor of all cores: a setting of the host, whichever GPU is named."""
+    """The CPU frequency governor of all cores. It is a setting of the host, whichever GPU the user names."""
 
     of_host: bool = True
 
@@ -374,12 +384,13 @@ _BY_NAME = {name: s for s in SETTINGS for name in s.names}
 
 
 def setting_of(key: str) -> Setting:
-    """Return the entry with this key. KeyError if there is none."""
+    """Return the setting with this key, for example "power_limit_w". Raises KeyError if there is none."""
     return _BY_KEY[key]
 
 
 def parse_word(word: str) -> GpuSettings:
-    """Parse one setting as the user types it: "power-limit=400", "gpu-clocks=210-2400", "reset-gpu-clocks"."""
+    """Return the setting in one word of the user: "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks".
+    Raises InputError if the word names no setting or its value is invalid."""
     name, _, text = word.strip().lstrip("-").partition("=")
     if name in _BY_NAME:
         return GpuSettings({_BY_NAME[name].key: _BY_NAME[name].parse(text)})
@@ -391,28 +402,31 @@ def parse_word(word: str) -> GpuSettings:
 
 
 def value_from(key: str, value: Any) -> Any:
-    """Return a stored value as its setting's typed value. None stays None, and so does the value of an unknown key."""
+    """Return a stored value of the setting `key` as a typed value. None and a value of an unknown key are returned
+    unchanged. Raises ValueError or TypeError if the value is invalid."""
     return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
 
 
 def label_of(key: str) -> str:
-    """Return the label of a setting by its key, or the key itself if it is unknown: "power limit"."""
+    """Return the label of the setting with this key, for example "power limit"; the key itself if it is unknown."""
     return _BY_KEY[key].label if key in _BY_KEY else key
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split a result's key "gpu0.power_limit_w" into ("GPU0", "power_limit_w"); the first part is "" without one."""
+    """Split the key of a setting in a result, such as "gpu0.power_limit_w", into ("GPU0", "power_limit_w"). The first
+    part is "host" for a setting of the host, and "" if the key names no place."""
     place, dot, setting = key.partition(".")
     return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
 
 
 def text_of(key: str, value: SettingValue | None) -> str:
-    """Return a value as the user reads it: "400 W", "210-2400 MHz", "on"."""
+    """Return a value of the setting `key` as the user reads it, for example "400 W", "210-2400 MHz" or "on"."""
     return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
 
 
 def stored_text(key: str, value: Any) -> str:
-    """Return a stored value as the user reads it. A value that this version cannot parse is returned as it is."""
+    """Return a stored value of the setting `key` as the user reads it. A value that this version cannot parse is
+    returned as plain text."""
     try:
         return text_of(key, value_from(key, value))
     except (TypeError, ValueError):
@@ -420,17 +434,18 @@ def stored_text(key: str, value: Any) -> str:
 
 
 def place_of(gpu_uuid: str, gpu_index: int) -> str:
-    """Return "host" or "GPU0"."""
+    """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 
 
 def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
-    """Return the reading of a GPU by its UUID; None if the GPU is missing or lost."""
+    """Return the reading of the GPU with this UUID; None if the GPU is missing or cannot be read."""
     return next((s for s in telemetry.gpus if s.uuid == uuid and s.live), None)
 
 
 class GpuSettings(dict[str, Any]):
-    """The values to set on one GPU, by key. A missing setting is left alone. Never changed once made."""
+    """The values to set on one GPU, by key. A setting that is missing here is left alone. An instance is never
+    modified."""
 
     def __init__(
         self,
@@ -441,13 +456,14 @@ class GpuSettings(dict[str, Any]):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the settings as `gpu set` and the arms of an experiment spell them: ("power-limit=400",)."""
+        """Return the settings as `workbench gpu set` and the arms of an experiment accept them, for example
+        ("power-limit=400",)."""
         return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GpuSettings:
-        """Return stored settings. Unknown keys are dropped. Older versions wrote null for a setting left alone, and
-        "reset_gpu_clocks": true for a reset."""
+        """Return the settings of stored data. Unknown keys are dropped. Older versions wrote null for a setting that is
+        left alone, and "reset_gpu_clocks": true for a reset."""
         found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
         reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
         return cls({**found, **reset})
@@ -457,9 +473,12 @@ class GpuSettings(dict[str, Any]):
 
 
 class InForce(StrEnum):
-    """Whether a setting is in force. NVML cannot read a clock lock back. A lock is therefore NOT_CHECKED until a load
-    has shown the clocks, and CONSISTENT until the clock was seen to differ without the lock. CHANGED: the driver
-    reports a value that Workbench did not set."""
+    """Whether a setting is in force.
+
+    A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot read a lock back. It is
+    CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another limit is lower. CHANGED
+    means that the driver reports a value that Workbench did not set.
+    """
 
     YES = "yes"
     CONSISTENT = "consistent, proves nothing"
@@ -471,9 +490,8 @@ class InForce(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingCommand:
-    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST).
-
-    `value` is the value that `argv` sets. `right` names the missing right if the command may not run."""
+    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST). `value` is the
+    value that `argv` sets. If the user may not run the command, `right` names the missing right."""
 
     gpu_index: int
     gpu_uuid: str
@@ -486,20 +504,21 @@ class SettingCommand:
 
     @property
     def shell_line(self) -> str:
-        """Return the command line as the user would type it in a shell."""
+        """Return the command as the user would enter it in a shell."""
         if self.stdin is None:
             return shlex.join(self.argv)
         return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
 
     @property
     def where(self) -> str:
-        """Return "host" or "GPU0"."""
+        """Return where the command applies: "host", or for example "GPU0"."""
         return place_of(self.gpu_uuid, self.gpu_index)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
-    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
+    """The result of one command. `before` is the previous value; it is UNKNOWN for a clock lock that another program
+    had set."""
 
     command: SettingCommand
     ok: bool
@@ -516,8 +535,8 @@ class SettingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """The state of a host's guard, the detached process that reverts settings by itself. Times are Unix seconds of that
-    host. `problem` says why no guard runs, or what the running guard cannot do."""
+    """The state of a host's guard, the process there that reverts settings by itself. Times are Unix seconds by that
+    host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is no problem."""
 
     running: bool
     pid: int | None = None
@@ -535,7 +554,8 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
-    """The result of an apply or a revert. `journal` is the path on the host of the record of previous values."""
+    """The result of applying or reverting settings. `journal` is the path on the host of the journal, which has the
+    previous values."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
@@ -550,9 +570,12 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A setting that a Workbench changed and has not reverted. The status bar and the question at the end show it.
+    """A GPU setting that differs from its previous value because a Workbench changed it. The status bar and the
+    question before Workbench ends show it.
 
-    `by` names the other user if another Workbench made the change. The last five fields are the journal's."""
+    `by` names the user if another user's Workbench made the change. The fields after `state` come from this user's
+    journal.
+    """
 
     gpu_index: int
     gpu_uuid: str
@@ -569,7 +592,7 @@ class Alteration:
     origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields with stored values; all after `since_unix_s` are under "extra"."""
+        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty ones."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
         data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
         return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}
@@ -577,7 +600,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A setting that Workbench made and that the host no longer has."""
+    """A setting that Workbench changed and that has another value on the host now."""
 
     gpu_index: int
     gpu_uuid: str

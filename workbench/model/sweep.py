@@ -1,4 +1,4 @@
-"""A sweep: one benchmark at each of several values of a GPU setting, the concurrency, or a flag."""
+"""A sweep: one benchmark for each of several values of a GPU setting, of the concurrency, or of a flag."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One value of a sweep and its results. `x` is the value as a number, None if it is a word. Metrics that were not
-    measured are None."""
+    """One value of a sweep, with its results. `x` is the value as a number, or None if the value is a word. A metric
+    that was not measured is None."""
 
     label: str  # "400 W", "c=16", "max-num-seqs=512 kv-cache-dtype=fp8"
     x: float | None
@@ -45,7 +45,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """The design of a sweep, stored before its first measurement with secrets masked, so that the sweep can be
+    """The design of a sweep. It is stored before the first measurement, with secrets masked, so that the sweep can be
     resumed."""
 
     values: tuple[str, ...]  # as typed: "400", "210-1500"; of flags "name=value"
@@ -66,11 +66,10 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its points.
+    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency" or "flag".
 
-    `kind` is the key of a GPU setting, "concurrency" or "flag".
-    `knee` is the index of the point beyond which a higher value gains little; `knee_text` states the rule that found
-    it.
+    `knee` is the index of the point beyond which a higher value gains little, or None if no knee was found. `knee_text`
+    states the rule by which the knee was found.
     """
 
     id: int
@@ -98,7 +97,8 @@ class Sweep:
 
     @property
     def resumable(self) -> bool:
-        """Whether something is left to measure and the design is known."""
+        """Return whether the sweep can be resumed: its design is known, it does not run, and a value is left to
+        measure."""
         left = self.state in (SeriesState.STOPPED, SeriesState.FAILED) or any(
             p.state != PointState.DONE for p in self.points
         )
@@ -110,7 +110,8 @@ class Sweep:
 
 
 def resumed(sweep: Sweep) -> Sweep:
-    """Return the sweep to resume: measured points keep their results and notes, all other points are planned again."""
+    """Return the sweep for a new start: measured points keep their results and notes, and all other points are planned
+    again."""
     points = tuple(p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points)
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))

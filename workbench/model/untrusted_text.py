@@ -1,7 +1,8 @@
-"""Cleaning of text from other programs: names from drivers and servers, errors, logs, files, arguments.
+"""Cleaning of text from other programs: names from drivers and servers, error messages, logs, files, arguments.
 
-A terminal obeys escape sequences, a forged line break makes a forged row, and bidirectional marks reorder text. `clean`
-removes all of these where the text enters. Outputs call it again for text that was stored by older versions.
+A terminal obeys escape sequences, a forged line break forges a row of a table, and bidirectional marks reorder text.
+`clean` removes all of these when the text enters Workbench. Output code calls `clean` again, because older versions
+stored text as it was.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # characters that 
 
 
 def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
-    """Return `text` on one line (or as lines) without anything that a terminal or a reader would obey.
+    """Return `text` without escape sequences, control characters and invisible marks, cut to `limit` characters. Line
+    breaks become spaces unless `lines` is true.
 
-    Markup stays as it is: code that writes HTML or Markdown escapes it.
+    Markup stays as it is, so code that writes HTML or Markdown must escape it.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
@@ -44,7 +46,7 @@ def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) ->
 
 
 def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return JSON data with every text in it cleaned, including the names of fields."""
+    """Return a copy of JSON data in which `clean` has cleaned all texts and all field names."""
     if isinstance(data, str):
         return clean(data, limit, lines=lines)
     if isinstance(data, dict):
@@ -55,8 +57,8 @@ def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> An
 
 
 def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return the data of a JSON document, cleaned. Raises ValueError if it is not valid JSON or is nested too
-    deeply."""
+    """Return the data of a JSON document, cleaned as by `clean_data`. Raises ValueError if the document is not valid
+    JSON or is nested too deeply."""
     try:
         return clean_data(json.loads(text), limit, lines=lines)
     except RecursionError:

@@ -1,6 +1,7 @@
-"""Workbench's side of the guard: its start, its orders and its state, over any kind of host.
+"""The guard's client: starts the guard on a host of any kind, gives it instructions, and reads its state.
 
-The guard's orders are in the journal (see guard.py), so every function here that changes them locks the journal.
+The guard's instructions are in the journal, under each entry's `watch` (guard.py lists them). Every function here that
+changes them locks the journal.
 """
 
 from __future__ import annotations
@@ -57,15 +58,16 @@ TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:
-    """Return the name of this process's heartbeat file, as files.owner_id."""
+    """Return the name of this process's heartbeat file: "BOOT_ID.PID.START_TIME"."""
     owner = journals.owner_facts()
     return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardTerms:
-    """The guard's orders for one change. `heartbeat_s` None: this Workbench ends after the change and sends no
-    heartbeat."""
+    """The conditions under which the guard reverts one change: no heartbeat for `heartbeat_s`, or no confirmation of a
+    trial within `trial_s`. `heartbeat_s` is None if this Workbench ends after the change and sends no heartbeat.
+    `trial_s` is None if the change is not a trial."""
 
     rights: Rights
     heartbeat_s: float | None = None
@@ -73,7 +75,9 @@ class GuardTerms:
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
-        """Return `watch` of a new entry. Its `back` has the entry to which a trial, or a kept setting, goes back."""
+        """Return the guard's instructions for the new journal entry `entry`. `old` is the earlier entry of the same
+        setting, or None. Under "back" the instructions have the fields of `old` to restore after a trial, or if `old`
+        was kept deliberately."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -88,8 +92,8 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `told`: `did_unix_s` of the last act that the user has seen; `owners`: the owners whose
-    heartbeats the guard expects."""
+    """The state of the guard. `seen_act` is the time (`did_unix_s`) of the last act that the user has seen, "-" if
+    there is none. `owners` are the owners whose heartbeats the guard expects."""
 
     view: GuardView
     seen_act: str = "-"
@@ -101,8 +105,8 @@ async def guard_directory(host: Host) -> str:
 
 
 async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
-    """Start the guard, or wait until the running one has read the journal. The caller has locked the journal. A failure
-    is the view's `problem`, not an exception."""
+    """Start the guard on the host, or wait until the running guard has read the journal; return the guard's state. The
+    caller has locked the journal. If no guard can be started, `problem` of the result says why."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -146,8 +150,12 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the words before the guard's command, and why no guard can work. The guard runs as the user if sudo allows
-    its reverts without a password; else as root, while sudo asks for none or the password is known."""
+    """Return the words that go before the guard's command (sudo, or none), and the reason why no guard can work, or
+    None.
+
+    The guard runs as the user if sudo allows its reverts without a password. Otherwise the guard runs as root, if sudo
+    asks for no password or the password is known.
+    """
     if not rights.prefix:
         return (), None
     back = [
@@ -169,8 +177,8 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
 
 
 async def read_status(host: Host, beat: str = "") -> GuardStatus:
-    """Read the state of the guard; with `beat`, renew the heartbeat of that owner. HostError if the host is out of
-    reach."""
+    """Return the state of the guard. If `beat` is the id of an owner, renew that owner's heartbeat too. Raises
+    HostError if the host is out of reach."""
     home = await guard_directory(host)
     done = await host.run(sh(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
@@ -238,8 +246,11 @@ async def mark_act_seen(host: Host, did_unix_s: float) -> None:
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
-    """End the trials of this host and keep the tried settings. With `heartbeat_s`, all settings that are not kept
-    depend on this Workbench's heartbeat from now on. SettingsError if no trial runs."""
+    """Confirm the trials of this host, which keeps the tried settings, and return the guard's state.
+
+    With `heartbeat_s`, the guard from now on reverts all settings, except those kept deliberately, after that time
+    without a heartbeat of this Workbench. Raises SettingsError if no trial runs.
+    """
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
@@ -262,7 +273,8 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
 
 
 async def keep(host: Host) -> GuardView:
-    """Keep all settings deliberately: the journal notes that, and the guard ends."""
+    """Mark all settings of this host as kept deliberately and return the guard's state; the guard ends. Raises
+    SettingsError if Workbench has changed no setting there."""
     async with journals.locked(host) as held:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]
@@ -289,7 +301,8 @@ async def _what_became(host: Host) -> str:
 
 
 async def _until(host: Host, done: Any) -> GuardView:
-    """Wait until `done`: the guard reads the journal four times a second."""
+    """Read the guard's state until `done` is true of it, the guard has a problem, or NOTICED_S has passed; return the
+    last state."""
     until = time.monotonic() + NOTICED_S
     while True:
         view = (await read_status(host)).view

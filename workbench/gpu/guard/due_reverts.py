@@ -1,6 +1,6 @@
-"""The reverts that are due: which entry goes back, why, to which value, and how the journal records it. Pure functions.
+"""The reverts that are due: for each journal entry the value to restore, the reason, and the record in the journal.
 
-An entry is one of journal.json's, as a dict. Sent to the host: standard library only, Python 3.8.
+All functions are pure. An entry is a dict from journal.json. Sent to the host: standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Entry = Any
 
 
 class Due(NamedTuple):
-    """An entry to revert and the reason. `trial`: only to the value before its trial."""
+    """A journal entry to revert now, and the reason. If `trial` is true, the setting goes back to its value before the
+    trial, otherwise to its value before Workbench changed it."""
 
     entry: Entry
     why: str
@@ -30,7 +31,8 @@ class Due(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a revert. `way`: RESTORE, or why nothing was set (claims.py)."""
+    """The result of one revert. `way` is RESTORE of claims.py if the guard set the value; DONE, LEAVE or ASK if it set
+    nothing."""
 
     due: Due
     ok: bool
@@ -39,17 +41,19 @@ class Result(NamedTuple):
 
 
 def key_of(entry: Entry) -> tuple[str, str]:
-    """Return the GPU and the setting, which identify an entry."""
+    """Return the UUID of the GPU and the setting, which together identify an entry."""
     return entry["gpu_uuid"], entry["setting"]
 
 
 def guarded_values(entry: Entry) -> tuple[Any, ...]:
-    """Return all values that this entry lets a guard set, or take for Workbench's own."""
+    """Return all values that this entry lets a guard set, or recognize as Workbench's own. If they change, a guard of
+    root no longer reverts the entry."""
     return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
 
 
 def restricted(entry: Entry, seen: Entry) -> Entry:
-    """Return `seen`, the entry at the guard's start, with the owner and the times of `entry`, the present one."""
+    """Return the entry that a guard of root may revert: the values of `seen`, the entry at the guard's start, with the
+    owner, state and times of `entry`, the present one."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen["watch"]:
         watch["back"] = seen["watch"]["back"]
@@ -57,13 +61,14 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
 
 
 def named(entry: Entry) -> str:
-    """Return "GPU0 power limit" or "CPU governor"."""
+    """Return the setting of an entry in words: "GPU0 power limit" or "CPU governor"."""
     label = remote_settings.label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
 def summed_up(results: Sequence[Result]) -> str:
-    """Return "reverted GPU0 GPU clocks: no heartbeat for 30 s; did not revert GPU0 power limit: set to 400 W, now…"."""
+    """Return the results in one line: "reverted GPU0 GPU clocks: no heartbeat for 30 s; did not revert GPU0 power
+    limit: set to 400 W, now…"."""
     back = [r.due for r in results if r.ok and r.way in SET]
     whys = dict.fromkeys(due.why for due in back)
     said = [f"reverted {', '.join(named(due.entry) for due in back)}: {'; '.join(whys)}"] if back else []
@@ -72,24 +77,28 @@ def summed_up(results: Sequence[Result]) -> str:
 
 
 def ends_at(known: object, latest: float) -> float:
-    """Return when a trial ends: as an earlier guard wrote it down, but not later than `latest`."""
+    """Return the monotonic time at which a trial ends: `known`, the end that an earlier guard stored, but at most
+    `latest`. Without a valid stored end, return `latest`."""
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
-    """Return the value that the revert sets."""
+    """Return the value that the revert sets: the value of the earlier entry (`back_of`) if there is one, else the
+    previous value."""
     back = back_of(due)
     return back["now"] if back else due.entry["before"]
 
 
 def back_of(due: Due) -> Any:
-    """Return the fields of the earlier entry, if a trial goes back to that one or that one was kept; else None."""
+    """Return the fields of the earlier entry that comes back into force, because only a trial ends or that entry was
+    kept deliberately. None if the setting goes back to its previous value."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
-    """Return the journal with the results: reverted entries are removed or go back to the earlier one."""
+    """Return the journal after the reverts. A reverted entry is removed or replaced by the earlier one, and the log has
+    a line for each result."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way in results:
         key, back = due.key, back_of(due) if way in SET else None

@@ -1,18 +1,19 @@
-"""The files that the guard reads and writes on its host, under the state directory's gpu/. Sent to the host: standard
-library only, Python 3.8. Workbench's side of the same files is settings/journal.py and guard/client.py.
+"""The files that the guard reads and writes on its host, in gpu/ of Workbench's state directory.
 
-    journal.json        previous values, and under each entry's `watch` the guard's orders
-    journal.json.lock   a link that names who is writing: boot id, process, start time, who
+    journal.json        previous values, and under each entry's `watch` the guard's instructions
+    journal.json.lock   a link that names the writer of the journal: boot id, process, start time, user
     guard/lock          locked (flock) by the running guard
     guard/beats/OWNER   touched by a Workbench as long as it runs: only the change of the file's time counts
     guard/state.json    the guard's state; remains after its end
-    guard/pid           its process id and start time
-    guard/log           its acts
+    guard/pid           the guard's process id and start time
+    guard/log           the guard's acts
     guard/leave         asks the guard to make way for the guard with the process id in the file
 
-Other programs of the same user can put anything in the place of these files. So the guard follows no link and reads
-only regular files that are not larger than Workbench writes them. A lock counts only if its process runs and belongs
-to its maker.
+Other programs of the same user can replace these files. So the guard follows no link, and reads only regular files that
+are not larger than Workbench writes them. A lock counts only if its process runs and belongs to the user who made it.
+
+Sent to the host: standard library only, Python 3.8. Workbench's side of these files is settings/journal.py and
+guard/client.py.
 """
 
 # ruff: noqa: PTH118, PTH123, PTH208
@@ -43,11 +44,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class UnreadableJournal(Exception):
-    """The journal cannot be read; the text says why."""
+    """Raised if the journal cannot be read; the text says why."""
 
 
 def open_directory(path: str) -> int:
-    """Open a directory without following a link anywhere on its path."""
+    """Open a directory without following a link anywhere on its path; return the file descriptor. Raises OSError if a
+    part of the path is a link or no directory."""
     here, name = os.open("/", _DIRECTORY), "/"
     try:
         for name in (*path.strip("/").split("/"), "."):
@@ -63,7 +65,8 @@ def open_directory(path: str) -> int:
 
 
 def open_regular(name: str, flags: int, at: int) -> int:
-    """Open a regular file. OSError for anything else: a link, a FIFO, a device."""
+    """Open the regular file `name` in the open directory `at`; return the file descriptor. Raises OSError if the name
+    is a link, a FIFO or a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -72,7 +75,8 @@ def open_regular(name: str, flags: int, at: int) -> int:
 
 
 def read_regular(name: str, at: int) -> bytes:
-    """Read a regular file of at most MOST_BYTES."""
+    """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if the file has more
+    than MOST_BYTES."""
     with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
@@ -81,11 +85,12 @@ def read_regular(name: str, at: int) -> bytes:
 
 
 class Files:
-    """The guard's files. Every path begins at a directory that stays open, so that nobody can redirect the guard by
+    """The guard's files. Every path starts at a directory that stays open, so that nobody can redirect the guard by
     renaming or replacing a directory."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
-        """`root`: the state directory's gpu/; `shared`: the directory of the host's register, if there is one."""
+        """Open `root`, the directory gpu/ of the state directory. `shared` is the directory of the host's register,
+        None if the host has none. Raises PermissionError if other users can write to `root`."""
         self.root, self.shared = root, shared
         above, name = os.path.split(root)
         self.at = open_directory(
@@ -104,36 +109,40 @@ class Files:
 
     @property
     def token(self) -> str:
-        """Return the guard's name in a lock, as owners.owner_token, so that a Workbench can see whether the guard
-        runs."""
+        """Return the guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From this name a
+        Workbench can tell whether the guard runs."""
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
-        """Create the guard's directory, `beats/`, and the lock and log files. start.main sets umask 077."""
+        """Create the guard's directory, its `beats/`, and its lock and log files, if they are missing. The caller has
+        set umask 077."""
         self.home = self.below("guard", self.at)
         self.beats = self.below("beats", self.home)
         for name in ("lock", "log"):
             os.close(self.open_file(name, os.O_RDWR))
 
     def below(self, name: str, at: int) -> int:
-        """Open one of the guard's directories, created if missing. Anything else of that name is renamed."""
+        """Open the directory `name` in the open directory `at`; create it if it is missing. Anything else of that name
+        is renamed."""
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, _DIRECTORY, dir_fd=at)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open one of the guard's files, created if missing. A link or a FIFO of that name is renamed."""
+        """Open a file in the guard's directory; create it if it is missing. A link or a FIFO of that name is renamed."""
         self.clear(name, self.home, stat.S_IFREG)
         return open_regular(name, flags | os.O_CREAT, self.home)
 
     def clear(self, name: str, at: int, kind: int) -> None:
+        """Rename `name` to NAME.bad if it is not of the file type `kind`."""
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
     def take_guard_lock(self) -> bool:
-        """Become the only guard, with all processes forked from here. Return False if another guard runs."""
+        """Take the lock that lets only one guard run; forked processes inherit it. Return False if another guard has
+        the lock."""
         if self.held is not None:
             return True
         handle = self.open_file("lock", os.O_RDWR)
@@ -146,7 +155,7 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """Ask the running guard to leave, or withdraw that."""
+        """Ask the running guard to make way for this process, or withdraw the request if `wanted` is false."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
@@ -155,7 +164,8 @@ class Files:
                 os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> int | None:
-        """Return the process that asks the guard to leave; 0 if its id is missing, None if nobody asks."""
+        """Return the id of the process that asks this guard to make way: 0 if the request names no process, None if
+        there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(read_regular("leave", self.home))
@@ -170,8 +180,8 @@ class Files:
             self.held = None
 
     def make_way(self, asking: int) -> bool:
-        """Release the lock for the process that asks; return whether it took over. This process stays the guard if that
-        one was killed first, or if another program took the lock in its place."""
+        """Release the guard's lock for the process `asking`, and return whether that process took the lock. If it did
+        not, this process takes the lock again and stays the guard."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.release_guard_lock()
@@ -181,7 +191,7 @@ class Files:
         return False
 
     def holder(self) -> int | None:
-        """Return the process that has the lock, from the kernel's list."""
+        """Return the id of the process that has the guard's lock, from /proc/locks; None if no process has it."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
             with open("/proc/locks") as file:
@@ -193,7 +203,7 @@ class Files:
     # ---- the journal
 
     def stamp(self) -> list[int]:
-        """Return a stamp that changes whenever the journal does."""
+        """Return numbers that change whenever the journal's file changes; [] if the file is missing."""
         try:
             found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
@@ -201,7 +211,8 @@ class Files:
         return [found.st_mtime_ns, found.st_ino, found.st_size]
 
     def load(self) -> dict[str, Any]:
-        """Read the journal. UnreadableJournal if it is missing, incomplete, or of a newer version."""
+        """Return the contents of the journal. Raises UnreadableJournal if the file is missing, incomplete, or of a
+        newer version."""
         try:
             found = json.loads(read_regular(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
@@ -217,8 +228,8 @@ class Files:
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
-        """Write the journal, atomic and fsynced, and publish it. OSError if it cannot be written; the file is then
-        unchanged."""
+        """Write the journal, atomic and fsynced, and publish its entries. Raises OSError if the file cannot be written;
+        it is then unchanged."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
@@ -227,20 +238,23 @@ class Files:
     # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Publish the entries in the host's register, if the host has one. A failure is ignored."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
                 where = register.place(self.shared)  # created again if Workbench had created it
                 register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
-        """Return the claims of other Workbenches; () if the register cannot be read."""
+        """Return the claims of other Workbenches on this host; () if the register cannot be read."""
         return self.read_register()[0]
 
     def is_unpublished(self) -> bool:
-        """Return whether the register has nothing of this journal."""
+        """Return whether the host has a register and the register has no entry of this journal."""
         return self.shared is not None and not self.read_register()[1]
 
     def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
+        """Return the claims of other Workbenches, and the entries of this journal, from the host's register. Both are
+        () if the register cannot be read."""
         if self.shared is None:
             return (), ()
         try:
@@ -268,8 +282,11 @@ class Files:
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
-        """Try to lock the journal. Break a lock whose owner has ended or is one of `silent` ("boot id:process:start"),
-        which is frozen or behind a lost link. A file in the lock's place that is not a link is renamed."""
+        """Try once to lock the journal, and return whether it worked.
+
+        If the lock's owner has ended or is one of `silent` ("BOOT_ID:PID:START_TIME", owners without a heartbeat),
+        remove the lock for the next try. A file in the lock's place that is not a link is renamed.
+        """
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True
@@ -290,8 +307,8 @@ class Files:
         return False
 
     def lock_is_void(self, owner: str, uid: int) -> bool:
-        """Return whether a lock is void: after LEASE_S, or if its process has ended or does not belong to the user who
-        made the link."""
+        """Return whether a lock on the journal no longer counts: it is older than LEASE_S, its process has ended, or
+        its process does not belong to the user who made the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
@@ -306,7 +323,7 @@ class Files:
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
-        """Return a number that changes with each heartbeat of that owner."""
+        """Return a number that changes with each heartbeat of the owner; 0 without a heartbeat."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
@@ -318,7 +335,7 @@ class Files:
                 os.unlink(name, dir_fd=self.beats)
 
     def state(self) -> dict[str, Any]:
-        """Return the state that the last guard wrote; {} if it cannot be read."""
+        """Return the state that the last guard wrote to state.json; {} if it cannot be read."""
         try:
             found = json.loads(read_regular("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
@@ -342,11 +359,11 @@ class Files:
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:
-    """Return the name of the heartbeat file of the entry's owner."""
+    """Return the name of the heartbeat file of the entry's owner: "BOOT_ID.PID.START_TIME"."""
     owner = entry["owner"]
     return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """Return the beginning of the owner's name in a lock."""
+    """Return how the entry's owner begins its name in the journal's lock: "BOOT_ID:PID:START_TIME"."""
     return owner_id(entry).replace(".", ":")

@@ -1,18 +1,17 @@
-"""The guard: reverts GPU settings by itself when nobody watches over them any more.
+"""The guard: a small process on the GPU host that reverts GPU settings if nobody watches over them any more.
 
-A small process on the host that owns the GPUs, in a session of its own. The journal has the guard's orders, under each
-entry's `watch`, so that no other file has to agree with the journal:
+The guard runs in a session of its own. Its instructions are in the journal, under each entry's `watch`:
 
     heartbeat_s   revert after this time without a heartbeat of the entry's owner; None: no heartbeat is expected
-    trial         a name; revert `trial_s` after the guard first saw it
-    back          fields of the earlier entry, if a trial goes back to that one, or if that one was kept deliberately
+    trial         a name; revert `trial_s` after the guard first saw this trial
+    back          fields of the earlier entry, if a trial goes back to that entry, or if it was kept deliberately
 
-The guard leaves these alone: a setting that is kept deliberately or has no `watch`, a setting of an earlier boot, and
-a value that is not the journal's, since another program set it and only the user can decide about it. At its thermal
-limit a GPU loses those settings that let it run hotter, whoever made them; a limit or a lock that keeps it cooler
-stays. On SIGTERM, which systemd sends at a logout, the guard first reverts all settings that wait for a heartbeat or
-for the end of a trial. The guard measures times by the host's monotonic clock, and a heartbeat is a file whose time
-changes: a wall clock that jumps has no effect.
+The guard leaves alone a setting that is kept deliberately, has no `watch` or is of an earlier boot. It also leaves
+alone a value that another program has set since, because only the user can decide about that value. At its thermal
+limit a GPU loses the settings that let it run hotter, whoever made them; a limit or a lock that keeps it cooler stays.
+On SIGTERM, which systemd sends at a logout, the guard first reverts all settings that wait for a heartbeat or for the
+end of a trial. The guard measures times by the host's monotonic clock, and a heartbeat is a file whose time changes, so
+a wall clock that jumps has no effect.
 
 A guard that sudo made root sets only values that were in the journal at its start, when the user had sudo's consent.
 Later changes of the journal can only reduce its work: settings that are reverted, kept or confirmed. For more work a
@@ -60,7 +59,7 @@ JUMP_S = 1.0
 
 
 class Guard:
-    """The guard's loop. Each turn reads the journal and the heartbeats, and reverts the settings that are due."""
+    """The guard's loop. Each round reads the journal and the heartbeats, and reverts the settings that are due."""
 
     def __init__(self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
@@ -94,7 +93,8 @@ class Guard:
         self.to_end = True
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Watch until no setting is left. A defect in one turn does not end the guard. Call `ready` after each turn."""
+        """Watch until no setting is left to watch. Call `ready` after each round. An exception in a round is logged and
+        does not end the guard."""
         self.temperatures.start()
         self.files.write_pid()
         self.files.log(f"watching, process {os.getpid()}")
@@ -110,7 +110,8 @@ class Guard:
             time.sleep(self.tick_s)
 
     def check_once(self) -> bool:
-        """Check everything once. Return False when nothing is left to watch."""
+        """Check everything once and revert what is due. Return False if the guard must end: nothing is left to watch,
+        another guard took over, or all reverts after a SIGTERM are done."""
         self.files.take_guard_lock()  # take the lock again if another program took the place that was offered
         asking = self.files.asked_to_leave()
         if asking is not None:
@@ -136,7 +137,7 @@ class Guard:
         return bool(self.entries) or not self.end()
 
     def forget_failures(self) -> None:
-        """Forget failures: none waits for another try."""
+        """Forget earlier failures, so that nothing waits for another try."""
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
     def read(self) -> None:
@@ -155,8 +156,8 @@ class Guard:
             self.broken = str(why)
 
     def publish_again(self) -> None:
-        """Publish the entries again if the register has lost them. Whoever empties the register must not hide a change,
-        and if the journal is lost as well, the guard has the only copy."""
+        """Publish the entries again if the register has lost them. Other users must see the changes, and if the journal
+        is lost as well, the guard has the only copy."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
@@ -175,6 +176,8 @@ class Guard:
             self.files.release()
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
+        """Return the entries of the journal that this guard watches. A guard of root gets only entries that were in the
+        journal at its start."""
         found = [
             entry
             for entry in journal["entries"]
@@ -196,7 +199,7 @@ class Guard:
     # ---- the settings that are due
 
     def check_heartbeats(self) -> None:
-        """Note new heartbeats and new trials."""
+        """Record new heartbeats and new trials. After a pause of the guard itself, each owner gets its full time again."""
         now = time.monotonic()
         if now - self.ran_at > ASLEEP_S + self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
@@ -211,8 +214,8 @@ class Guard:
         self.trials = {trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts}
 
     def check_temperatures(self) -> None:
-        """Note the GPUs at their thermal limit. They stay noted until the settings that heat them are reverted, even if
-        the GPUs cool down."""
+        """Record the GPUs at their thermal limit. A GPU stays recorded until the settings that heat it are reverted,
+        even if it cools down."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.temperatures.watch(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
@@ -234,7 +237,7 @@ class Guard:
         self.note = note
 
     def heats(self, entry: Entry) -> bool:
-        """Return whether reverting the entry makes its GPU cooler."""
+        """Return whether reverting the entry lets its GPU run cooler."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
         return remote_settings.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
 
@@ -247,7 +250,7 @@ class Guard:
         return [Due(entry, *why) for entry, why in found if why]
 
     def why(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return why the entry is due, and whether only its trial ends; None if it is not due."""
+        """Return the reason why the entry is due, and whether only its trial ends; None if the entry is not due."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         if self.silent(entry):
             return f"no heartbeat for {watch['heartbeat_s']:g} s", False
@@ -260,7 +263,7 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
-        """Return the owners without a heartbeat, whose lock on the journal may be broken."""
+        """Return the owners without a heartbeat. If such an owner has locked the journal, its lock may be broken."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
@@ -271,8 +274,8 @@ class Guard:
     # ---- reverting
 
     def revert(self, due: Sequence[Due]) -> None:
-        """Revert what is due, under the journal's lock. The journal is read again first: a setting may just have been
-        confirmed or reverted."""
+        """Revert the settings in `due` under the journal's lock. The journal is read again first, because a setting may
+        just have been confirmed or reverted."""
         if not due or not self.lock(self.silent_owners(due)):
             return
         try:
@@ -299,8 +302,8 @@ class Guard:
             return True  # a broken journal does not prevent the revert
 
     def restore_all(self, due: Sequence[Due]) -> list[Result]:
-        """Revert all GPUs at once, the settings of each in order: nvidia-smi can take seconds, and can hang for one
-        GPU."""
+        """Revert the settings in `due`: all GPUs at once, the settings of each GPU in order. Each GPU has a thread,
+        because nvidia-smi can take seconds and can hang for one GPU."""
         self.tried = {one.key for one in due}
         found: dict[tuple[str, str], Result] = {}
 
@@ -348,7 +351,8 @@ class Guard:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
     def settle(self, results: Sequence[Result]) -> None:
-        """Write the results to the journal, the log and the state. A failed entry stays in the journal."""
+        """Write the results of the reverts to the journal, the log and the state. A setting that was not reverted stays
+        in the journal."""
         done = [r.due for r in results if r.ok]
         for due, ok, message, _ in results:
             self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
@@ -388,8 +392,8 @@ class Guard:
     # ---- the end, and the state file
 
     def end(self) -> bool:
-        """End if no entry is left; return whether it ended. A change keeps the journal locked until its guard has
-        answered, so this takes the lock."""
+        """End the guard if no entry is left to watch, and return whether it ended. This needs the journal's lock,
+        because a Workbench keeps the journal locked until its guard has answered."""
         try:
             if not self.files.take(()):
                 return False

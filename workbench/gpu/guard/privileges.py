@@ -1,13 +1,13 @@
 """The programs that the guard runs, and its privileges. Sent to the host: standard library only, Python 3.8.
 
-A guard that sudo made root serves the user who called sudo, and reads files that any of that user's programs can
-change. Therefore:
+A guard that sudo made root serves the user who called sudo, and reads files that any program of that user can change.
+Therefore:
 
-    it takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
-    it runs only commands as root
-    its programs are fixed at its start, and only root may be able to change them
+    the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
+    the guard is root only while commands run
+    the guard's programs are fixed at its start, and only root may be able to change them
     the journal's entries are checked (remote_settings.unfit) before they become words of a command, and only values of
-    the journal at the start are ever set (guard.py)
+    the journal at the guard's start are ever set (guard.py)
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
@@ -33,15 +33,15 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a r
 
 
 class Unsafe(Exception):
-    """A program cannot be run as root; the text says which and why."""
+    """Raised if the guard must not work as root; the text says why."""
 
 
 class Programs:
-    """The programs of the guard, run with sudo, as root, or with the user's own rights."""
+    """The programs that the guard runs: with sudo, as root, or with the user's own rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """`orders`: the paths "nvidia_smi" and "tee", and "sudo", the words before them for a guard that is not
-        root."""
+        """`orders` has the paths "nvidia_smi" and "tee", and "sudo", the words before a command if the guard is not
+        root. Raises Unsafe if the guard is root and others can change one of its programs."""
         self.root = os.geteuid() == 0
         self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
@@ -62,14 +62,15 @@ class Programs:
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or remote_settings.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
-        """Change the effective user. Root can be restored, and the user cannot signal or trace the guard."""
+        """Change the effective user and group of the process. The real user stays root, so that the guard can become
+        root again, and the user cannot signal or trace the guard."""
         os.seteuid(0)
         os.setegid(gid)
         os.seteuid(uid)
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """Be root while commands run. This holds for the whole process, so no file is opened meanwhile."""
+        """Be root while the block runs. The whole process is root then, so the block runs commands and opens no file."""
         if self.user is None:
             yield
             return
@@ -83,7 +84,8 @@ class Programs:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
-        """Run a program; return its exit code and output. A program that hangs in the driver is left behind."""
+        """Run a program; return its exit code and its output. The code is 127 if the program cannot be started, and 124
+        if it does not end within COMMAND_S."""
         try:
             process = subprocess.Popen(
                 argv,
@@ -106,7 +108,8 @@ class Programs:
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
         """Return whether the claim's user can have set the value: root, this guard's own user, and users whom sudo lets
-        run the command. sudo informs only root and users with all rights about others; otherwise the claim counts."""
+        run the command. Return True if sudo gives no information, because sudo informs only root and users with all
+        rights."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -124,8 +127,8 @@ class Programs:
         return True
 
     def is_guard(self, pid: int) -> bool:
-        """Return whether a process may take this guard's place: it has the user's own rights, not those of a
-        set-user-id program."""
+        """Return whether a process may take this guard's place: it has the user's own rights or root's, and not those
+        of a set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
         if not self.root or not rights:
             return rights
@@ -146,7 +149,7 @@ class Programs:
         return remote_settings.SETTINGS[setting].answer(said) if code == 0 else None
 
     def governors(self) -> Iterator[tuple[int, str]]:
-        """Yield (core, governor) for each core that has a governor."""
+        """Yield the number and the governor of each CPU core that has a governor."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdecimal():
@@ -155,7 +158,7 @@ class Programs:
 
 
 def lift_limits() -> None:
-    """Lift the limits that a program of the user may have set before sudo: CPU time, file sizes, priority."""
+    """Remove the limits on CPU time, file sizes, memory and priority that the user may have set before sudo."""
     for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -164,7 +167,8 @@ def lift_limits() -> None:
 
 
 def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
-    """Return the user whom a guard as root serves, the caller of sudo; None: root. Unsafe if the user is unknown."""
+    """Return the user whom a guard of root serves, given the value of SUDO_UID; None if that user is root. Raises
+    Unsafe if there is no such user."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
     except (KeyError, OverflowError):
@@ -175,7 +179,7 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def unchangeable(program: str) -> str:
-    """Return the real path of a program. Unsafe if anybody but root could change the file or a directory on its
+    """Return the real path of a program. Raises Unsafe if anybody but root can change the file or a directory on its
     path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:

@@ -1,4 +1,4 @@
-"""The start of the guard: it detaches from the command that started it and answers whether it runs.
+"""The start of the guard: it detaches from the command that started it and reports whether it runs.
 
 Sent to the host: standard library only, Python 3.8.
 """
@@ -22,7 +22,7 @@ READY_S = 10.0
 
 
 def serve(guard: Guard, answers: int) -> None:
-    """Run the guard in the detached process. `answers`: the pipe that gets the process id after the first turn."""
+    """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the pipe `answers`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.request_end)
     os.chdir("/")
@@ -41,7 +41,7 @@ def serve(guard: Guard, answers: int) -> None:
 
 
 def detach(guard: Guard) -> dict[str, Any]:
-    """Start the guard in a session of its own, without a parent; return its answer."""
+    """Start the guard in a session of its own, without a parent; return {"pid": …} or {"error": …}."""
     hears, answers = os.pipe()
     if os.fork() == 0:
         os.close(hears)
@@ -66,7 +66,8 @@ def detach(guard: Guard) -> dict[str, Any]:
 
 
 def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
-    """Become the guard, or wait until the running guard has read the present journal."""
+    """Become the guard, or wait until the running guard has read the present journal; return {"pid": …} or {"error":
+    …}."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
@@ -83,8 +84,12 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
 
 
 def main() -> None:
-    """Start the guard and print {"pid"} or {"error"}. argv[1]: {"root": the state directory's gpu/, "register": the
-    directory of the host's register, "options": {"tick_s", "heat_s"}} and the keys that Programs reads."""
+    """Start the guard and print {"pid": …} or {"error": …} as JSON.
+
+    argv[1] is a JSON object. "root" is gpu/ of the state directory, "register" the directory of the host's register,
+    and "options" has "tick_s" and "heat_s". "nvidia_smi", "tee" and "sudo" are the guard's programs
+    (privileges.Programs).
+    """
     orders = json.loads(sys.argv[1])
     os.umask(0o077)
     try:

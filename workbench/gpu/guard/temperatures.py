@@ -1,8 +1,8 @@
-"""Temperatures and thermal limits of GPUs for the guard, through NVML with ctypes alone, since pynvml would cost 15 MB.
+"""Readings of GPU temperatures and thermal limits for the guard. They come from NVML through ctypes, because pynvml
+would cost 15 MB, and are read in a thread, because a driver call can hang for ever.
 
-They are read in a thread, since a driver call can hang for ever.
-
-Sent to the host: standard library only, Python 3.8. WORKBENCH_SIM_DRIVER and WORKBENCH_NVML_LIBRARY as for the agent.
+Sent to the host: standard library only, Python 3.8. WORKBENCH_SIM_DRIVER is a Python file in place of NVML, and
+WORKBENCH_NVML_LIBRARY the path of another library, as for the agent.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class NvmlField(ctypes.Structure):
 
 
 class NvmlFailure(Exception):
-    """An NVML return code, or a function that this driver lacks (13)."""
+    """Raised if an NVML call fails. The argument is NVML's return code; it is 13 if this driver lacks the function."""
 
 
 def load() -> Any:
-    """Return NVML's functions. OSError if the library is missing."""
+    """Return NVML's functions. Raises OSError if the library is missing."""
     path = os.environ.get("WORKBENCH_SIM_DRIVER")
     if path:
         import runpy
@@ -71,7 +71,7 @@ def versioned(kind: Any) -> Any:
 
 
 class Sensors:
-    """The handles of one start of NVML."""
+    """The GPUs' handles for one initialisation of NVML."""
 
     def __init__(self) -> None:
         self.library = load()
@@ -114,8 +114,8 @@ class Sensors:
         return int(value.value)
 
     def limit(self, uuid: str) -> float:
-        """Return the temperature at which the driver slows the GPU: from the margin (Ada and later), from the
-        threshold, or LIMIT_C."""
+        """Return the temperature in °C at which the driver slows the GPU, from the thermal margin (Ada and later) or
+        from the threshold. Return LIMIT_C if the driver reports neither."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -150,8 +150,11 @@ class Sensors:
 
 
 class TemperatureReader:
-    """The thread that reads temperatures. `wanted`: the UUIDs to read; `celsius` and `limits`: results by UUID;
-    `highest_mhz`: the highest clocks by UUID and setting; `problem`: why some GPUs are not read."""
+    """The thread that reads temperatures. It reads the GPUs in `watched` (UUIDs) every `pace_s`.
+
+    `celsius` and `limits` have the temperatures and the thermal limits by UUID, `highest_mhz` the highest clocks by
+    UUID and lock. `problem` says why some GPUs are not read; None if all are.
+    """
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
@@ -165,7 +168,8 @@ class TemperatureReader:
         self.asked_at = self.asking_since = 0.0
 
     def start(self) -> None:
-        """Read in a thread of its own. Call this after the guard's forks: Python 3.13 starts no thread made before."""
+        """Start the thread. Call this after the guard's forks, because Python 3.13 starts no thread that was created
+        before a fork."""
         threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
     def watch(self, uuids: tuple[str, ...]) -> None:
@@ -189,7 +193,8 @@ class TemperatureReader:
             self.wake.clear()
 
     def read(self) -> bool:
-        """Read all GPUs once. Return whether any answered, so that a lost GPU does not delay the others."""
+        """Read all GPUs once; return whether any answered. While one answers, the pace stays, so that a lost GPU does
+        not delay the others."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.watched:
             try:

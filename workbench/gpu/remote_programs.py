@@ -90,7 +90,8 @@ def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
 
 
 def _sources(here: Path, modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield (full name, source) of each package and then of each module in `modules`; the source of a package is None."""
+    """Yield (full name, source) of each package and then of each module in `modules`; the source of a package is
+    None."""
     names = [f"workbench.gpu.{module}" for module in modules]
     packages = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
     yield from ((package, None) for package in sorted(packages))

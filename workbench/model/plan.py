@@ -12,7 +12,8 @@ from workbench.model.flags import FlagSetting, FlagValue, Origin
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host's part of a server that spans several hosts: its rank, and the flags and environment that differ there."""
+    """One host's part of a server that spans several hosts: its rank, and the flags and environment that differ
+    there."""
 
     name: str
     rank: int

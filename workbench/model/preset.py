@@ -37,7 +37,8 @@ class _Strict(BaseModel):
 
 
 class Hardware(_Strict):
-    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces it."""
+    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces
+    it."""
 
     gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
     count: int = Field(1, ge=1, le=64, description="GPUs of the whole setup, all nodes together")
@@ -175,7 +176,8 @@ class Provenance(_Strict):
 
 
 class Preset(_Strict):
-    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known problems."""
+    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known
+    problems."""
 
     preset_schema: Literal[1] = Field(1, alias="schema")
     id: Id

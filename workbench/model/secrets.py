@@ -123,7 +123,8 @@ def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
 
 
 def _mask_word(word: str, secrets: Iterable[str]) -> str:
-    """Return one argument with its secrets masked. The argument can be "--api-key=K", "HF_TOKEN=K", JSON, or any text."""
+    """Return one argument with its secrets masked. The argument can be "--api-key=K", "HF_TOKEN=K", JSON, or any
+    text."""
     name, equals, value = word.partition("=")
     if equals and value and _NAME.fullmatch(name) and is_secret_name(name):
         return f"{name}={MASK}"

@@ -31,8 +31,7 @@ MOST_W = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClockRange:
-    """A clock lock: the lowest and the highest clock in MHz. `str` gives "210,2400", the form that nvidia-smi, the
-    journal and the results use."""
+    """A clock lock in MHz. `str` gives "210,2400", the form that nvidia-smi, the journal and the results use."""
 
     min_mhz: int
     max_mhz: int
@@ -96,12 +95,13 @@ class Setting(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> SettingValue:
-        """Return the value of a text that the user entered. Raises InputError if `text` is not a value of this setting."""
+        """Return the value of a text that the user entered. Raises InputError if `text` is not a value of this
+        setting."""
 
     @abstractmethod
     def from_stored(self, value: Any) -> SettingValue:
-        """Return the typed value of stored data, the reverse of `stored`. Raises ValueError or TypeError if `value` is
-        not a value of this setting."""
+        """Return the typed value of stored data. Raises ValueError or TypeError if it is not a value of this
+        setting."""
 
     def format(self, value: SettingValue | None) -> str:
         """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none" for None."""
@@ -112,8 +112,7 @@ class Setting(ABC):
         return str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        """Return in words the values that all these GPUs accept, for example "300..600 W". None if no GPU reports that
-        it has the setting."""
+        """Return the values that all these GPUs accept, such as "300..600 W"; None if no GPU reports the setting."""
         return self.metavar
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
@@ -179,8 +178,8 @@ class SwitchSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberSetting(Setting):
-    """A setting with one number as its value. `lowest`, `highest` and `initial` are the fields of GpuInfo with the
-    driver's minimum, maximum and default."""
+    """A number as a setting. `lowest`, `highest` and `initial` are the fields of GpuInfo with the driver's minimum,
+    maximum and default."""
 
     unit_name: str  # "watts"
     most: float
@@ -208,13 +207,12 @@ class NumberSetting(Setting):
         return f"{value:g}" if isinstance(value, int | float) else str(value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the enforced value, which another limit of the driver can lower, or the requested value if the driver
-        reports no enforced one. None if the driver reports neither."""
+        """Return the enforced value, which another limit of the driver can lower; the requested value if none is
+        reported."""
         return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
 
     def limits(self, info: GpuInfo) -> tuple[float, float] | None:
-        """Return the lowest and the highest value that the driver accepts on this GPU; None if the GPU lacks the
-        setting."""
+        """Return the lowest and the highest value that the driver accepts; None if the GPU lacks the setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
         return None if low is None or high is None else (low, high)
 
@@ -244,8 +242,8 @@ class ClockSetting(Setting):
     needs_persistence: bool = True
 
     def parse(self, text: str) -> ClockRange | SpecialValue:
-        """Return the lock for "1500", "210-2400" or "210,2400", with or without "MHz"; DEFAULT for "reset" or
-        "default". Raises InputError for any other text."""
+        """Return the lock for "1500", "210-2400" or "210,2400" (MHz), or DEFAULT for "reset". Raises InputError for
+        other texts."""
         bare = text.strip().lower().replace("mhz", "").strip()
         if bare in ("reset", DEFAULT):
             return DEFAULT
@@ -425,8 +423,7 @@ def text_of(key: str, value: SettingValue | None) -> str:
 
 
 def stored_text(key: str, value: Any) -> str:
-    """Return a stored value of the setting `key` as the user reads it. A value that this version cannot parse is
-    returned as plain text."""
+    """Return a stored value of the setting `key` as the user reads it, or as it is if this version cannot parse it."""
     try:
         return text_of(key, value_from(key, value))
     except (TypeError, ValueError):
@@ -517,8 +514,7 @@ class SettingCommand:
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
-    """The result of one command. `before` is the previous value; it is UNKNOWN for a clock lock that another program
-    had set."""
+    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
 
     command: SettingCommand
     ok: bool
@@ -554,8 +550,7 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
-    """The result of applying or reverting settings. `journal` is the path on the host of the journal, which has the
-    previous values."""
+    """The result of applying or reverting settings. `journal` is the path on the host of the previous values."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
@@ -592,7 +587,8 @@ class Alteration:
     origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty ones."""
+        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty
+        ones."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
         data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
         return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}

@@ -130,7 +130,8 @@ class Files:
         return os.open(name, _DIRECTORY, dir_fd=at)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open a file in the guard's directory; create it if it is missing. A link or a FIFO of that name is renamed."""
+        """Open a file in the guard's directory; create it if it is missing. A link or a FIFO of that name is
+        renamed."""
         self.clear(name, self.home, stat.S_IFREG)
         return open_regular(name, flags | os.O_CREAT, self.home)
 

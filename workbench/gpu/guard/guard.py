@@ -199,7 +199,8 @@ class Guard:
     # ---- the settings that are due
 
     def check_heartbeats(self) -> None:
-        """Record new heartbeats and new trials. After a pause of the guard itself, each owner gets its full time again."""
+        """Record new heartbeats and new trials. After a pause of the guard itself, each owner gets its full time
+        again."""
         now = time.monotonic()
         if now - self.ran_at > ASLEEP_S + self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}

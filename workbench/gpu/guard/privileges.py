@@ -70,7 +70,8 @@ class Programs:
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """Be root while the block runs. The whole process is root then, so the block runs commands and opens no file."""
+        """Be root while the block runs. The whole process is root then, so the block runs commands and opens no
+        file."""
         if self.user is None:
             yield
             return

@@ -28,7 +28,8 @@ from workbench.model.settings import (
 async def records(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the journal's entries with their owners' states, and its log. SettingsError if it cannot be read."""
+    """Return the journal's entries with their owners' states, and the journal's log. `energy_j` has the GPUs' energy
+    counters by UUID, which show a reload of the driver. Raises SettingsError if the journal cannot be read."""
     state = await journals.read(host)
     return state.records(energy_j), state.log
 
@@ -40,7 +41,8 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
 
 
 async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
-    """Remove the entries that a restart has reset from the journal, so that they are reported once."""
+    """Remove from the journal the entries that a restart of the host or the driver has reset, so that they are reported
+    once. `energy_j` has the GPUs' energy counters by UUID."""
     async with journals.locked(host) as held:
         kept = held.journal.without_gone(energy_j)
         if kept.entries != held.journal.entries:
@@ -76,8 +78,8 @@ def alteration_of(claim: SettingClaim) -> Alteration:
 
 
 def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
-    """Return the settings of `alterations`, this user's, that the host no longer has. `others` explain the values that
-    other Workbenches have set."""
+    """Return the settings of `alterations`, this user's, that have another value on the host now. `others` are the
+    changes of other Workbenches, which can explain these values."""
     others_claims = [_claim(other) for other in others]
     found = []
     for one in alterations:
@@ -88,7 +90,8 @@ def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], tele
 
 
 def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) -> tuple[Alteration, ...]:
-    """Return the clock locks in force, whoever set them. No driver call returns a lock, so the newest one counts."""
+    """Return the clock locks in force, whoever set them. No driver call returns a lock, so the newest change of each
+    lock counts."""
     by_claim = {_claim(one): one for one in others if is_lock(one.setting)}
     ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
     found = []
@@ -99,12 +102,13 @@ def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) ->
 
 
 def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
-    """Return a message if another Workbench has replaced this lock by its own; None if not."""
+    """Return a message if another Workbench has replaced the clock lock `one` by its own; otherwise None."""
     return claims.drift(_entry(one), None, [_claim(other) for other in others]) if is_lock(one.setting) else None
 
 
 def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
-    """Return the warnings before settings are left on without a guard: settings already lost, or easily lost."""
+    """Return the warnings to show before settings stay on without a guard: settings that have another value already,
+    and settings that are easily lost because persistence mode is off."""
     found = [
         f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in drifts(alterations, others, telemetry)

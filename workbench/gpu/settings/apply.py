@@ -1,11 +1,11 @@
-"""The change of GPU settings: first the journal, then the guard, then the commands, then a reading of the result.
+"""The change of GPU settings: write the journal, start the guard, run the commands, then read the values back.
 
 A plan is applied whole or not at all. If one of its commands fails, those before it are rolled back. nvidia-smi's exit
-status is not trusted, since it is 0 for a setting that is not supported: the values are read back and compared. A clock
-lock cannot be read back, so it is "not checked" until a load has shown the clocks.
+status is not trusted, because it is 0 for a setting that is not supported; the values are read back and compared. A
+clock lock cannot be read back, so it is "not checked" until a load has shown the clocks.
 
-Others change the same GPUs. The present values are read before each change and explained by the claims of other
-Workbenches (claims.py): their temporary value never counts as the previous one.
+Others change the same GPUs. Therefore the present values are read before each change and explained by the claims of
+other Workbenches (claims.py). Another user's temporary value never counts as the previous value.
 """
 
 from __future__ import annotations
@@ -63,12 +63,16 @@ async def apply(
     guard: StartGuard | None = None,
     watch: Watch | None = None,
 ) -> SettingsReport:
-    """Run the commands of a plan. If one fails, the rest is not run and the others are rolled back.
+    """Run the commands of a plan and return the report. If a command fails, the rest is not run and the others are
+    rolled back. With `dry_run` no command is run.
 
-    `guard` starts the guard. It is awaited under the journal's lock, once the previous values are on disk and before
-    the first command; if it raises, nothing is changed. `watch` returns the guard's orders for a new entry, given the
-    earlier entry for the same setting. `rights`: with the password, if sudo asks for one.
-    SettingsError, and nothing changed, if the journal cannot be read, locked or written, or the GPUs cannot be read."""
+    `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under the journal's lock,
+    once the previous values are on disk and before the first command. If it raises, nothing is changed. `watch` returns
+    the guard's instructions for a new entry, given the entry and the earlier entry of the same setting.
+
+    Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or if the GPUs cannot
+    be read.
+    """
     path, rights = await journals.path_on(host), rights or Rights()
     if not commands:
         return SettingsReport((), path, dry_run)
@@ -96,7 +100,7 @@ async def apply(
 async def _planned(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
-    """Return the report of a plan that is not run: a dry run, or one with a command that is not allowed."""
+    """Return the outcomes of a plan that is not run, because it is a dry run or one of its commands is not allowed."""
     now, state = await read_values(host, {c.setting for c in commands}), await journals.read(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
@@ -113,9 +117,12 @@ async def _planned(
 async def _announce(
     held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
-    """Write the new entries to disk and publish them; return the present values, the earlier journal and the previous
-    values. If another Workbench has announced a change of the same setting, withdraw the announcement and wait, so that
-    two never change one setting at once."""
+    """Write the new entries to disk and publish them. Return the present values, the earlier journal and the previous
+    values.
+
+    If another Workbench has announced a change of the same setting, withdraw the entries and try again, so that two
+    never change one setting at once. Raises SettingsError if that takes longer than WAIT_S.
+    """
     host, settings = held.host, {c.setting for c in commands}
     keys = {(c.gpu_uuid, c.setting) for c in commands}
     until = time.monotonic() + journals.WAIT_S
@@ -143,20 +150,21 @@ async def _announce(
 
 
 def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> list[SettingClaim]:
-    """Return the claims on these settings in a fixed order, to compare them."""
+    """Return the claims on the settings `keys` in a fixed order, so that two results can be compared."""
     return sorted((c for c in others if c.key in keys), key=repr)
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return the present value and its source; (None, …) if it is unknown."""
+    """Return the present value of the command's setting and the source of that knowledge; the value is None if it is
+    unknown."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
 def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return the value to go back to and its source. SettingsError if it should be readable and is not: without it
-    nothing is changed."""
+    """Return the previous value, to which a revert goes back, and its source. Raises SettingsError if the value should
+    be readable and is not, because nothing is changed without it."""
     if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
         raise SettingsError(f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); nothing was changed")
@@ -171,8 +179,8 @@ def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVal
 
 
 def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues) -> JournalEntry:
-    """Return the journal's entry for a change. If another Workbench has set the present value, that user's `before` is
-    the previous value."""
+    """Return the journal's entry for a command. If another Workbench has set the present value, the previous value is
+    the one that this Workbench reports as its own previous value."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
     entry = state.get(*key)
@@ -202,7 +210,7 @@ def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: Current
 
 
 def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
-    """Return whether `value` is the driver's own, so that a revert may set it whoever reported it."""
+    """Return whether `value` is the driver's default, which a revert may set whichever user reported it."""
     return value == UNKNOWN or equal(one.setting, setting_of(one.setting).default(info), value)
 
 
@@ -218,7 +226,8 @@ async def _save_first(held: LockedJournal, state: Journal) -> None:
 
 
 async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | None) -> GuardView | None:
-    """Start the guard before the first command, so that no change is ever without one."""
+    """Start the guard before the first command, so that no change is ever without a guard. Raises SettingsError if it
+    cannot be started; the journal is then as before."""
     if guard is None:
         return None
     try:
@@ -236,7 +245,7 @@ async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | No
 
 
 async def annotated(host: Host, commands: Sequence[SettingCommand]) -> list[SettingCommand]:
-    """Return the commands of a plan, with a note if another program has set the present value."""
+    """Return the commands of a plan. A command whose setting was last set by another program has a note about that."""
     if not commands:
         return []
     return _with_notes(commands, await journals.read(host), await read_values(host, {c.setting for c in commands}))
@@ -260,7 +269,7 @@ def _unpublished(state: Journal) -> str:
 
 
 def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
-    """Return a warning if these rights allow a change but not its revert; else ""."""
+    """Return a warning if `rights` allow a change but not its revert; otherwise ""."""
     if one.right is not None or before[0] is None:
         return ""
     value = remote_settings.value_to_restore(before[0])
@@ -273,7 +282,8 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
 
 
 async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Mark the entries as applied, and drop those whose setting is as it was before."""
+    """Mark the entries as applied, and remove those whose setting has its previous value. Return the outcomes, with a
+    message if the journal could not be saved."""
     state = held.journal
     for outcome in outcomes:
         one = outcome.command
@@ -296,7 +306,8 @@ async def _roll_back(
     rights: Rights,
     now: CurrentValues,
 ) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
-    """Revert the commands that ran before one failed. Return the final outcomes, and those of the rollback."""
+    """Revert the commands that ran before another failed. Return the final outcomes of all commands, and the outcomes
+    of the rollback."""
     state = noted(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:
@@ -320,7 +331,8 @@ async def _roll_back(
 
 
 def _rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
-    """Return the outcome of a command that ran before another failed. `ok`: whether its rollback succeeded."""
+    """Return the final outcome of a command that ran before another failed. `ok` is whether its rollback succeeded,
+    None if none was necessary."""
     if not outcome.ok or ok is None:
         return outcome
     text = "it was rolled back" if ok else "its rollback failed as well"

@@ -1,12 +1,13 @@
-"""The claims of other Workbenches on this host, and their consequences for a change of this one. Pure functions.
+"""The claims of other Workbenches on this host, and what they mean for a change or a revert by this Workbench. All
+functions are pure.
 
 Each Workbench has a journal of its own and publishes its entries in the host's register (register.py). A claim of
 another user is information: it explains a value that this Workbench did not set. A claim alone never sets anything.
 
-Used by apply.py and revert.py, and sent to the host with the guard: standard library only, Python 3.8.
+An entry is a dict from journal.json. `before` is the value before the first change that still lasts, as far as it is
+known. `over` lists the values that others claimed when this Workbench set its own, oldest first.
 
-An entry is one of journal.json's, as a dict. `before` is the value before the first change that still lasts, as far as
-it is known; `over` lists the values that others claimed when ours was set, oldest first.
+Used by apply.py and revert.py, and sent to the host with the guard: standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class SettingClaim(NamedTuple):
 
 
 class RevertDecision(NamedTuple):
-    """How to revert a setting: one of RESTORE, DONE, LEAVE and ASK, the value, and the reason."""
+    """The decision how to revert a setting. `do` is RESTORE, DONE, LEAVE or ASK. `value` is the value to set, or the
+    value that stays. `why` is the reason for the user."""
 
     do: str
     value: Any
@@ -63,8 +65,9 @@ class RevertDecision(NamedTuple):
 def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-    """Split the register's contents into the claims of others and the entries of this journal. Only the fields of
-    SettingClaim are taken from others; register.py has checked them."""
+    """Split the contents of the register into the claims of others and the published entries of this journal, which
+    `uid` and `journal` identify. Only the fields of SettingClaim are taken from others; register.py has checked
+    them."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
@@ -104,9 +107,12 @@ def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[Sett
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Return the claims without those of locks (of `keys`) by users who cannot have set them. Nobody can read a lock,
-    so nothing else distinguishes a true claim from a forged one, which would keep a lock of ours on for good. `may_set`
-    is called once for each user and lock."""
+    """Return the claims without forged ones: claims on the locks in `keys` by users who cannot have set a lock, as
+    `may_set` decides once for each user and lock.
+
+    Nobody can read a lock, so nothing else shows that a claim is forged, and a forged claim would keep a lock on for
+    good.
+    """
     doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if is_lock(c.setting)}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
@@ -115,8 +121,8 @@ def credible(
 def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Return the newest claim that explains the value `live`; None if `entry`, this Workbench's own, explains it.
-    Nobody can read a lock (`live` is None), so the newest claim explains it."""
+    """Return the newest claim that explains the host's value `live`; None if no claim does, or if `entry`, this
+    Workbench's own, explains the value. A lock cannot be read (`live` is None), so its newest claim explains it."""
     setting = key[1]
     matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
@@ -132,7 +138,8 @@ def _is_own(entry: Entry, live: Any) -> bool:
 def values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
-    """Return `over` of a change that is made now. `entry` is the previous one for the same setting."""
+    """Return the values that others claim at the moment of a change, oldest first, for `over` of its new entry. `entry`
+    is the earlier entry of the same setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
@@ -145,7 +152,8 @@ def set_at(entry: Entry) -> float:
 
 
 def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """Return the value that remains without this entry: the newest of `over` that is still claimed, else `before`."""
+    """Return the value that remains without this entry: the newest value of `over` that another Workbench still claims,
+    else `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
@@ -154,8 +162,8 @@ def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
 
 
 def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None) -> RevertDecision:
-    """Return how to revert a setting. `live`: the host's value now, None if unknown; `target`: the value to go back to,
-    by default the one that `under` returns."""
+    """Return the decision how to revert the setting of `entry`. `live` is the host's value now, None if unknown.
+    `target` is the value to restore, by default the one that `remaining_value` returns."""
     setting, value = entry["setting"], remaining_value(entry, claims) if target is None else target
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
@@ -174,7 +182,7 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return what to do with a setting that another Workbench has set since."""
+    """Return the decision about a setting that another Workbench has set since, as its claim `by` shows."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):
@@ -185,7 +193,7 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
 
 
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
-    """Return a message if the host's value is not the journal's; None if it is, or if the value is unknown."""
+    """Return a message if the host's value `live` is not the value of `entry`; None if it is, or if it is unknown."""
     setting, now = entry["setting"], entry["now"]
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {shown(setting, now)} by Workbench"

@@ -1,4 +1,4 @@
-"""The run of the commands that change settings, and the meaning of their answers."""
+"""Runs of the commands that change settings, and the meaning of their answers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: se
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The answer of a command. `failure`: None if the command reports success; `unsure`: the command may have changed
-    the setting all the same; `hung`: the command did not end."""
+    """The answer of a command. `failure` is the reason why it failed, None if it reports success. `unsure` means that a
+    failed command may have changed the setting all the same. `hung` means that the command did not end."""
 
     failure: str | None = None
     unsure: bool = False
@@ -39,7 +39,7 @@ def program(one: SettingCommand) -> str:
 
 
 async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
-    """Run one command."""
+    """Run one command and return its answer. A failure does not raise."""
     name = program(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
         return Ran("no core has a governor that can be set now")
@@ -61,7 +61,7 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
 
 
 async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Run the commands up to the first failure. The result lacks those that were not run."""
+    """Run the commands up to the first failure and return their answers. A command that was not run has no answer."""
     ran: dict[SettingCommand, Ran] = {}
     for one in commands:
         ran[one] = await run(host, one, rights)
@@ -71,7 +71,8 @@ async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights
 
 
 async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Run every command, even if others fail. A program that hung once is not run again."""
+    """Run every command, even if others fail, and return their answers. A command that is not allowed, or whose program
+    hung before, is not run and has the reason as its failure."""
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:

@@ -1,5 +1,5 @@
-"""The clocks of a GPU under one load with one lock, another lock, or none. Only such a contrast proves a lock: a clock
-inside the range that the card would choose anyway proves nothing."""
+"""Contrasts: the clocks of a GPU under one load with one lock, another lock, or none. Only a contrast proves a lock,
+because the card might choose a clock inside the lock's range anyway."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ CAPS = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of one GPU under `load`, with a Workbench's `lock` or none.
-
-    `circumstances` names all else that moves a clock: the power limit, the other lock and the driver."""
+    """The clock of one GPU under `load`, with the lock `lock`, or None. `circumstances` names everything else that
+    moves a clock: the power limit, the other lock and the driver."""
 
     gpu_uuid: str
     setting: str
@@ -48,7 +47,7 @@ class Clock:
     unix_s: float = 0.0
 
     def differs_only_in_lock(self, other: Clock) -> bool:
-        """Return whether only the lock differs."""
+        """Return whether the two clocks differ in their lock and in nothing else but MHz."""
         mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
         return mine == theirs and self.lock != other.lock
 
@@ -59,8 +58,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ContrastEvidence:
-    """The clocks known so far. `clocks`: the newest of each kind; `shown`: the locks that a contrast has proved, as
-    (GPU, setting, value, since)."""
+    """The clocks measured so far, and the locks that they have proved. `clocks` has the newest clock of each GPU, load
+    and lock. `shown` has the proved locks as (GPU UUID, setting, value, Unix time of the change)."""
 
     clocks: tuple[Clock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
@@ -86,26 +85,26 @@ def _key(one: Alteration) -> tuple[Any, ...]:
 
 
 def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
-    """Return the readings of one GPU under load."""
+    """Return the readings of one GPU under load, that is from LOADED_PCT utilization on."""
     return [r for m in moments for r in m.gpus if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT]
 
 
 def clock_of(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
-    """Return the clock that a lock acts on, in MHz."""
+    """Return the clock in MHz on which the lock `setting` acts; None if the driver did not report it."""
     found: int | None = getattr(reading, setting.clock)
     return found
 
 
 def caps(reading: BenchmarkReading) -> set[str]:
-    """Return the limiters that the driver names: "power", "temperature", …"""
+    """Return the limiters that the driver names in a reading: "power", "temperature", …"""
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 
 def clocks_of(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
-    """Return the clocks of every GPU that the load kept busy. `alterations`: the settings in force, whoever made them.
-    A clock that heat held down, or during which the power limit changed, cannot be compared and is left out."""
+    """Return the clocks of every GPU that the load kept busy. `alterations` are the settings in force, whoever made
+    them. A clock is left out if it cannot be compared, because heat lowered it or the power limit changed meanwhile."""
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
     found: list[Clock] = []
     for info in telemetry.infos:
@@ -124,8 +123,8 @@ def clocks_of(
 
 
 def _limiter(readings: Sequence[BenchmarkReading]) -> str | None:
-    """Return what may have lowered the clocks, or None. Several limiters can share a load's readings, so the readings
-    that name any limiter are counted."""
+    """Return what may have lowered the clocks; None if nothing did. Several limiters can share a load's readings, so
+    the readings that name any limiter are counted."""
     named = [caps(r) for r in readings]
     if sum(map(bool, named)) > FREE_SHARE * len(readings):
         return next((word for words in named for word in sorted(words) if word != POWER), POWER)
@@ -133,18 +132,19 @@ def _limiter(readings: Sequence[BenchmarkReading]) -> str | None:
 
 
 def within(mhz: float, lock: ClockRange) -> bool:
-    """Return whether a clock is inside a lock's range, give or take SLACK_MHZ."""
+    """Return whether a clock is inside a lock's range, with a tolerance of SLACK_MHZ."""
     return lock.min_mhz - SLACK_MHZ <= mhz <= lock.max_mhz + SLACK_MHZ
 
 
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock with another lock, or without one, that proves that the lock moved `clock`; None if there is
+    """Return a known clock, with another lock or without one, that proves that the lock moved `clock`; None if there is
     none."""
     return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
 
 
 def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock without a lock that proves that the lock raised `clock`, though not to its minimum; or None."""
+    """Return a known clock without a lock that proves that the lock raised `clock`, though not to its minimum; None if
+    there is none."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
     free = (o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o))
@@ -152,8 +152,8 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock that ran above its own lock and equals `clock`, or None. Nothing raises a clock above a lock that
-    is in force, so locks have no effect here."""
+    """Return a known clock that ran above its own lock and equals `clock`; None if there is none. Nothing raises a
+    clock above a lock in force, so such a clock proves that locks have no effect."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
         if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
@@ -173,8 +173,8 @@ def _moved(clock: Clock, other: Clock) -> bool:
 
 
 def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
-    """Return the limiter that explains the lower of the two clocks without a lock, or None. A power limit on both
-    explains no difference of the memory's clock, which has few steps and does not wander."""
+    """Return the limiter that explains, without a lock, why one of two clocks is lower; None if there is none. A power
+    limit on both clocks does not explain a difference of the memory clock, which has few steps."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:
         return None
     return min(clock, other, key=lambda c: c.mhz).limiter

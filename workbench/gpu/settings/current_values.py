@@ -1,4 +1,5 @@
-"""The values that a host's settings have now: the GPUs' readings, and the CPU governors if they matter."""
+"""The values that a host's settings have now: the readings of its GPUs, and the CPU governors if a setting needs
+them."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Governors:
-    """The CPU frequency governors of a host. `by_core` is empty without cpufreq, and `problem` says why. `sysfs`: the
-    mount point of sysfs."""
+    """The CPU frequency governors of a host by core. Without cpufreq `by_core` is empty and `problem` says why. `sysfs`
+    is the mount point of sysfs."""
 
     by_core: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
@@ -40,11 +41,12 @@ class Governors:
 
     @property
     def value(self) -> str | None:
-        """Return the governors as a setting's value: one name, or each name with its cores. None without cpufreq."""
+        """Return the governors as the value of a setting: one name if all cores have it, else each name with its cores.
+        None without cpufreq."""
         return remote_settings.governor_value(self.by_core)
 
     def check(self, wanted: str) -> None:
-        """Raise InputError if the cores cannot have the governor `wanted`."""
+        """Raise InputError if a core cannot have the governor `wanted`."""
         if not self.by_core:
             raise InputError(f"the CPU governor cannot be set: {self.problem}")
         if wanted not in self.available:
@@ -53,7 +55,7 @@ class Governors:
 
 
 async def governors_on(host: Host) -> Governors:
-    """Read the governors. HostError if the host is out of reach."""
+    """Read the CPU governors of a host. Raises HostError if the host is out of reach."""
     done = await host.run(sh(READ), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [remote_settings.SYSFS]
     by_core: dict[int, str] = {}
@@ -79,36 +81,37 @@ NOT_READ = Governors(problem="the governors were not read")
 
 @dataclass(frozen=True, slots=True)
 class CurrentValues:
-    """One reading of a host's settings."""
+    """The values of a host's settings at one moment."""
 
     telemetry: Telemetry
     governors: Governors = NOT_READ
 
     @property
     def energy_j(self) -> dict[str, float]:
-        """Return the energy counters by GPU UUID."""
+        """Return the GPUs' energy counters in joules by UUID, without GPUs that report none."""
         return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
 
     def sample(self, uuid: str) -> GpuSample | None:
         return live_sample(self.telemetry, uuid)
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
-        """Return the value of a setting; None if it cannot be read, as a clock lock."""
+        """Return the value of a setting on the GPU `uuid`, or of the host; None if it cannot be read, as for a clock
+        lock."""
         return self.governors.value if setting == GOVERNOR.key else setting_of(setting).read(self.telemetry, uuid)
 
     def index(self, uuid: str, otherwise: int) -> int:
-        """Return the GPU's present index, or `otherwise` if the GPU is missing."""
+        """Return the present index of the GPU `uuid`, or `otherwise` if the GPU is missing."""
         return next((i.index for i in self.telemetry.infos if i.uuid == uuid), otherwise)
 
 
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
-    """Read the current values of `settings` (keys). HostError if the host is out of reach."""
+    """Read the current values of the settings with these keys. Raises HostError if the host is out of reach."""
     telemetry = await read_once(host)
     return CurrentValues(telemetry, await governors_on(host)) if GOVERNOR.key in settings else CurrentValues(telemetry)
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """Read the values after a change; None if the link was lost."""
+    """Read the values after a change; return None if the host is out of reach."""
     try:
         return await read_values(host, settings)
     except HostError:

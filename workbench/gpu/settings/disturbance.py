@@ -1,4 +1,4 @@
-"""Changes on a server's GPUs during a benchmark: of settings, and of the programs that use the GPUs."""
+"""Disturbances of a benchmark: settings that changed on the server's GPUs, and other programs that used these GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_NAMED = 4
 
 
 class DisturbanceWatch:
-    """The readings of one benchmark. Pass every reading from before the load to after it to `see`; `changes` then names
-    the differences. Only programs that compute count, not a desktop's windows."""
+    """The readings of one benchmark, searched for disturbances. Pass every reading from before the load to after it to
+    `see`; `changes` then names the differences. Only programs that compute count, not a desktop's windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -59,8 +59,9 @@ class DisturbanceWatch:
         return any(self._first.values())
 
     def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
-        """Return a warning about programs that used the GPUs all the time beside the server; () if none of the
-        server's own processes is known, since a container's processes have other numbers here."""
+        """Return a warning about programs that used the GPUs all the time beside the server; () if there were none.
+        `ours` are the server's processes. If none of them is known, return (), because a container's processes have
+        other ids here."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):
@@ -68,7 +69,8 @@ class DisturbanceWatch:
         return (f"other programs were on the GPU all the time: {_some(others)}",)
 
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
-        """Return the changes during the benchmark. `ours`: processes of the server under test."""
+        """Return the changes during the benchmark as texts. `ours` are the processes of the server under test, which do
+        not count."""
         settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
@@ -85,8 +87,8 @@ def locks_changed(
     gpus: Sequence[int],
     meanwhile: Collection[LockChange] = (),
 ) -> tuple[str, ...]:
-    """Return the changes of clock locks, which cannot be read: from the journal before and after the run, and from the
-    register's changes `meanwhile`."""
+    """Return the changes of clock locks during a run as texts. A lock cannot be read, so they come from the journal
+    before and after the run, and from the register's changes `meanwhile`."""
     was, now = (
         {
             (a.gpu_index, a.setting): text_of(a.setting, a.now)
@@ -111,7 +113,7 @@ def locks_changed(
 
 
 def _steps(values: Sequence[str]) -> str:
-    """Return "300 -> 220 W"."""
+    """Return the values one after the other as text: "300 -> 220 W"."""
     unit = " W" if all(v.endswith(" W") for v in values) else ""
     return " -> ".join(v.removesuffix(unit) for v in values) + unit
 

@@ -1,8 +1,8 @@
-"""The journal of GPU settings, a file on the host: previous values are on disk before anything changes.
+"""The journal of GPU settings, a file on the host. The previous values are on disk before anything changes.
 
-`<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting (the first known value stays, however
-often the setting changes again), and `log`, the changes so far. One writer at a time: a symbolic link beside the file
-names the owner, since a link and its content are made in one step, over any kind of host.
+`<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting, and `log`, the changes so far. The first
+known previous value stays, however often the setting changes again. There is one writer at a time: a symbolic link
+beside the file names the owner, because a link and its content are made in one step, on any kind of host.
 
 The entries are also published in the host's register (register.py) for other users' Workbenches. The register is the
 second copy as well: a missing or damaged journal is restored from it.
@@ -94,7 +94,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One changed setting of one GPU. `before` is UNKNOWN for a lock that another program had set."""
+    """One changed setting of one GPU. `before` is the previous value; it is UNKNOWN for a lock that another program had
+    set."""
 
     gpu_uuid: str
     gpu_index: int
@@ -124,27 +125,28 @@ class JournalEntry:
 
     @property
     def where(self) -> str:
-        """Return "host" or "GPU0"."""
+        """Return where the setting applies: "host", or for example "GPU0"."""
         return place_of(self.gpu_uuid, self.gpu_index)
 
     @property
     def text(self) -> str:
-        """Return "GPU0 power limit 400 W"."""
+        """Return the setting with its value, for example "GPU0 power limit 400 W"."""
         return f"{self.where} {label_of(self.setting)} {text_of(self.setting, self.now)}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the fields by name with typed values, as claims.py takes them."""
+        """Return the fields by name, with typed values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as the journal's file and the register contain them."""
+        """Return the fields by name, with stored values, as the journal's file and the register contain them."""
         over = [stored(value) for value in self.over]
         return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
-    """Return the entry that `as_json` wrote, also by an earlier version. TypeError or KeyError for an unknown field."""
+    """Return the entry that `as_json` wrote, also in an earlier version. Raises TypeError or KeyError if a field is
+    unknown or missing."""
     setting = data["setting"]
     over = tuple(value_from(setting, value) for value in data.get("over") or ())
     before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
@@ -153,7 +155,8 @@ def entry_from(data: Mapping[str, Any]) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry, its owner's state ("this", "alive", "dead", "elsewhere") and why the setting is lost, if it is."""
+    """An entry with the state of its owner ("this", "alive", "dead", "elsewhere"). `why_lost` says why the setting is
+    no longer in force, for example after a restart; None if it may be in force."""
 
     entry: JournalEntry
     owner: str
@@ -162,8 +165,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal's contents. `boot_id` is the host's present one, not the file's. `others`: the claims of other
-    Workbenches. `recovered`: the fault of the file, if the entries come from the register instead."""
+    """The journal's contents. `boot_id` is the host's present boot, not the file's. `others` has the claims of other
+    Workbenches. `recovered` names the fault of the file if the entries come from the register instead."""
 
     boot_id: str = ""
     entries: tuple[JournalEntry, ...] = ()
@@ -176,7 +179,8 @@ class Journal:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def put(self, entry: JournalEntry) -> Journal:
-        """Replace the entry for the same setting, but keep its first known `before`."""
+        """Return the journal with this entry in place of the earlier one for the same setting, whose first known
+        `before` stays."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
             kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}
@@ -187,13 +191,14 @@ class Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.key != key))
 
     def note(self, what: str, **facts: Any) -> Journal:
-        """Add a line to the log."""
+        """Return the journal with one more line in its log: the event `what` and its `facts`."""
         values = {name: stored(value) for name, value in facts.items()}
         line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **values}
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
-        """Move the entries of an earlier boot or driver load, which are lost, to the log. `energy_j` by GPU UUID."""
+        """Return the journal without the entries that a restart of the host or the driver has reset; its log names
+        them. `energy_j` has the GPUs' energy counters by UUID."""
         kept = self
         for entry in self.entries:
             why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))
@@ -208,21 +213,24 @@ class Journal:
         )
 
     def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
+        """Return why the entry's setting is no longer in force; None if it may be. `energy_j` is the GPU's energy
+        counter now."""
         return remote_settings.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
-        """Return the entries with their owners' states; `energy_j` by GPU UUID, if known."""
+        """Return the entries with their owners' states. `energy_j` has the GPUs' energy counters by UUID, if known."""
         now = energy_j or {}
         return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
 
     def back_to(self, key: tuple[str, str], entry: JournalEntry | None) -> Journal:
-        """Replace the setting's entry by an earlier one, or remove it if `entry` is None."""
+        """Return the journal with the setting's entry replaced by the earlier `entry`, or removed if `entry` is
+        None."""
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return the present clock lock and the source of that knowledge. No driver call returns a lock: the value is
-        another user's claim, this Workbench's last change since the boot, or UNKNOWN."""
+        """Return the present clock lock and the source of that knowledge. No driver call returns a lock, so the value
+        is another user's claim, this Workbench's last change since the boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
         claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
@@ -246,8 +254,8 @@ class LockedJournal:
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Write the journal, atomic and fsynced, and publish it. FileError if it cannot be written; the file is then
-        unchanged."""
+        """Write the journal, atomic and fsynced, and publish its entries. Raises FileError if the file cannot be
+        written; it is then unchanged."""
         entries = [e.as_json() for e in journal.entries]
         data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
@@ -255,7 +263,8 @@ class LockedJournal:
         self.journal = replace(journal, register=register, others=register.others)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
-        """Return the claim of another Workbench that is changing one of these settings right now, or None."""
+        """Return the claim of another Workbench that is changing one of the settings `keys` right now; None if there is
+        none."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 
@@ -268,8 +277,10 @@ def root_of(path: str) -> str:
 
 
 async def read(host: Host) -> Journal:
-    """Read the journal and the claims of others. SettingsError if the file is truncated or not Workbench's and the
-    register has no copy; also if a newer version wrote it."""
+    """Read the journal and the claims of others. A missing or damaged file is recovered from the register.
+
+    Raises SettingsError if the file is damaged and the register has no copy, or if a newer version wrote the file.
+    """
     path = await path_on(host)
     done, register = await asyncio.gather(
         host.run(sh(READ, path, str(MOST_BYTES + 1))), register_on(host, root_of(path))
@@ -297,7 +308,8 @@ async def read(host: Host) -> Journal:
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
-    """Return `known` with the entries that this journal published in the register; None if there are none."""
+    """Return `known` with the entries that this journal published in the register; None if the register has none. `why`
+    is the fault of the file, for the log."""
     own = known.register.own
     if not own:
         return None
@@ -309,7 +321,7 @@ def _recovered(known: Journal, why: str) -> Journal | None:
 
 
 class DamagedJournal(SettingsError):
-    """The journal's file is damaged; `why` says how."""
+    """Raised if the journal's file is damaged; `why` says how."""
 
     why = ""
 
@@ -326,7 +338,8 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
 
 
 def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
-    """Parse the journal's file. DamagedJournal if it is; SettingsError if a newer version wrote it."""
+    """Parse the text of the journal's file. Raises DamagedJournal if the text is not a valid journal, and SettingsError
+    if a newer version wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -351,7 +364,8 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
 
 @asynccontextmanager
 async def locked(host: Host) -> AsyncIterator[LockedJournal]:
-    """Lock and read the journal. SettingsError if another Workbench owns the lock or the file is damaged."""
+    """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if another Workbench owns
+    the lock or if the file is damaged."""
     path = await path_on(host)
     link, owner = f"{path}.lock", owner_token()
     _ours[link] += 1
@@ -372,7 +386,8 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
 
 
 async def is_being_changed(host: Host) -> bool:
-    """Return whether a guard or a Workbench owns the journal's lock. Values and entries can differ meanwhile."""
+    """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's values can differ
+    from the entries."""
     link = f"{await path_on(host)}.lock"
     done = await host.run(sh(HOLDER, link))
     lines = done.out.split("\n")
@@ -380,7 +395,7 @@ async def is_being_changed(host: Host) -> bool:
 
 
 def _is_dead(lines: Sequence[str]) -> bool:
-    """Return whether the owner that ACQUIRE or HOLDER printed has ended."""
+    """Return whether the owner of the lock has ended, given the lines that ACQUIRE or HOLDER printed."""
     age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
     return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
 

@@ -37,8 +37,9 @@ def of_change(
     after: CurrentValues | None,
     now: CurrentValues,
 ) -> SettingOutcome:
-    """Judge one command of a plan. `before`: the previous value and its source; `ran`: None if the command was not run;
-    `after`: None if the host is out of reach."""
+    """Return the outcome of one command of a plan. `before` is the previous value and its source. `ran` is the
+    command's answer, None if it was not run. `now` has the values before the plan; `after` has those after it, None if
+    the host is out of reach."""
     known, how = before
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
 
@@ -68,7 +69,7 @@ def of_change(
 
 
 def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return the driver's own lower value, if it does not enforce the one that was set."""
+    """Return the driver's own lower value in words; None if the driver enforces the value that was set."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
     if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
         return None
@@ -80,7 +81,8 @@ def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
 def of_restoring(
     entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: SettingValue | None = None
 ) -> SettingOutcome:
-    """Judge one command that reverts `entry`. `was`: the host's value until then, if it was readable."""
+    """Return the outcome of one command that reverts `entry`. `was` is the host's value until then, None if it was not
+    readable. `after` has the values afterwards, None if the host is out of reach."""
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = remote_settings.restored(one.setting, before, found, ran.failure)
@@ -99,7 +101,7 @@ def of_restoring(
 
 
 def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
-    """Return the outcome of a setting of this user's that is left alone."""
+    """Return the outcome of a setting that a revert leaves alone, for the reason in `way`."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until someone chooses") if asks else way.why
     known = entry.before_known
@@ -111,7 +113,7 @@ def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecis
 def planned(
     one: SettingCommand, before: tuple[SettingValue | None, str], dry_run: bool, warning: str = ""
 ) -> SettingOutcome:
-    """Return the outcome of a command that is only shown, or not run since another command of its plan is not
+    """Return the outcome of a command that was not run, in a dry run or because another command of its plan is not
     allowed."""
     refused = one.right or ("" if dry_run else "not run: another command of this plan is not allowed")
     message = joined(refused, one.note, FOREIGN if before[1] == UNKNOWN else "", warning)
@@ -130,17 +132,17 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
 
 
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
-    """Return the shell command that sets the value, for the user."""
+    """Return the shell command with which the user can set the value."""
     return remote_settings.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
 
 
 def joined(*parts: str) -> str:
-    """Join the parts that are not empty."""
+    """Return the parts that are not empty, joined by "; "."""
     return "; ".join(part for part in parts if part)
 
 
 def volatile(one: SettingCommand, now: CurrentValues) -> str:
-    """Return a warning if the setting lasts only as long as a program uses the GPU; else ""."""
+    """Return a warning if the setting lasts only as long as a program uses the GPU; otherwise ""."""
     if not setting_of(one.setting).needs_persistence:
         return ""
     sample = now.sample(one.gpu_uuid)

@@ -14,7 +14,7 @@ THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
 
 def owner_facts() -> dict[str, Any]:
-    """Return the facts of this process, as the journal keeps them."""
+    """Return machine, boot id, process id and start time of this process, which identify it in the journal."""
     return {
         "machine": platform.node(),
         "boot_id": boot_id(),
@@ -24,13 +24,14 @@ def owner_facts() -> dict[str, Any]:
 
 
 def owner_token() -> str:
-    """Return boot id, pid, start time and user of this process as one word without a slash."""
+    """Return boot id, process id, start time and user of this process as one word, separated by colons and without a
+    slash."""
     facts = owner_facts()
     return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
 
 
 def who() -> str:
-    """Return "user@machine" of this process."""
+    """Return the user and the machine of this process: "user@machine"."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -39,8 +40,8 @@ def who() -> str:
 
 
 def state_of(owner: Mapping[str, Any]) -> str:
-    """Return the state of a journalled owner: "this" process, another one that is "alive" or "dead", or "elsewhere" for
-    another machine's, whose state is unknown here."""
+    """Return the state of the process that owns a journal entry: "this" process, another process that is "alive" or
+    "dead", or "elsewhere" for another machine's process, whose state is unknown here."""
     if owner.get("machine") != platform.node():
         return ELSEWHERE
     if owner.get("boot_id") != boot_id():
@@ -52,9 +53,13 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Return whether a journal's lock is void: after the lease, or if its process of this machine has ended, or, for
-    another machine's process, if the host started after the lock was made. A lock dated ahead of the host's clock is as
-    old as one dated back by the same time."""
+    """Return whether the lock of a journal no longer counts. `token` is its owner (owner_token), `age_s` its age, and
+    `host_up_s` the host's uptime, None if unknown.
+
+    A lock is void if it is older than `lease_s`, if its process of this machine has ended, or, for another machine's
+    process, if the host started after the lock was made. A lock dated ahead of the host's clock is as old as one dated
+    back by the same time.
+    """
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
         return start_of(int(pid)) != start or abs(age_s) > lease_s
@@ -62,6 +67,6 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
 
 
 def described(token: str) -> str:
-    """Return the user and the process that a token names."""
+    """Return in words the user and the process that a token names; "unknown" if it names none."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"

@@ -1,4 +1,4 @@
-"""The step from wanted settings to commands, checked against the driver's own limits before anything is changed."""
+"""The step from requested settings to commands, with a check against the driver's limits before anything is changed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def plan(
 ) -> tuple[SettingCommand, ...]:
     """Return one command for each change: the host's first, then those of each GPU, persistence on first and off last.
 
-    `wanted` is by GPU: an index, a UUID, or "all". `governors`: those of the host, if one is wanted. InputError for an
-    unknown GPU, a value outside the driver's limits, or a setting that the GPU or host lacks; SettingsError if the
-    driver does not answer."""
+    `wanted` has the settings by GPU: an index, a UUID, or "all". `governors` are those of the host, needed only to set
+    one. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that the GPU or host
+    lacks; SettingsError if the driver does not answer.
+    """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
         if (governor := settings.get(GOVERNOR.key)) is not None:
@@ -52,7 +53,7 @@ def plan(
 
 
 def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand, ...]:
-    """Return each command once. InputError if one setting is given two values."""
+    """Return each command once. Raises InputError if one setting has two different values."""
     seen: dict[tuple[str, str], SettingCommand] = {}
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
@@ -62,7 +63,8 @@ def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand
 
 
 def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
-    """Return the GPUs that "all", an index or a UUID names. InputError if there are none."""
+    """Return the GPUs that `selector` names: "all", an index or a UUID. Raises InputError if the host has no such
+    GPU."""
     infos = telemetry.infos
     if selector == "all":
         found = infos
@@ -109,7 +111,8 @@ def _of_gpu(
 
 
 def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
-    """Return what the user should know of this value; "" if nothing. InputError if the GPU cannot have it."""
+    """Return a note for the user about this value, "" if there is none. Raises InputError if the GPU cannot have the
+    value."""
     if isinstance(setting, NumberSetting) and isinstance(value, float | int):
         _check_number(name, info, setting, value)
     if not isinstance(setting, ClockSetting):
@@ -145,11 +148,13 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: float
 
 
 def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]) -> str:
-    """Return which clocks nvidia-smi sets instead of `clocks`; "" if it sets these. InputError if the card lacks them.
+    """Return which clocks nvidia-smi sets instead of `clocks`; "" if it sets exactly these. Raises InputError if the
+    card lacks them.
 
-    nvidia-smi takes the supported clock that is closest to the given one, without a message (its help says so of
-    --lock-gpu-clocks). A clock far from any supported one is surely a mistake. A minimum below all supported clocks (0
-    is often given) is no lower bound, and allowed in a range. Without a list of clocks the highest one is the limit."""
+    nvidia-smi takes the supported clock that is closest to the given one, without a message. A clock far from any
+    supported one is surely a mistake. A minimum below all supported clocks (0 is often given) sets no lower bound and
+    is allowed in a range. Without a list of clocks only the highest clock is a limit.
+    """
     if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
         raise InputError(f"{name}: {clocks} is not a range of clocks: MIN-MAX in MHz, MIN not above MAX")
     if highest is not None and clocks.max_mhz > highest:

@@ -26,15 +26,16 @@ NO_LOCK = "none of Workbench's"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
-    """Return the settings of a preset by GPU. A governor is the host's, whichever GPU its entry names."""
+    """Return the settings of a preset as (GPU index or "all", settings, reason). A governor is the host's, whichever
+    GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
 
 
 def not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
-    """Return the preset's settings that are not in force: "GPU0 power limit 400 W (now 600 W)". Unreadable values are
-    left out. A clock lock is compared with the journal's."""
+    """Return the preset's settings that are not in force, for example "GPU0 power limit 400 W (now 600 W)". A value
+    that cannot be read is left out; a clock lock is compared with the journal's. () if `telemetry` is None."""
     if telemetry is None:
         return ()
     found: list[str] = []
@@ -52,7 +53,8 @@ def not_applied(
 def _now(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
-    """Return the present value, a lock's from the journal."""
+    """Return the present value of a setting, for a lock from `alterations`; NO_LOCK if Workbench has set no lock, None
+    if the value cannot be read."""
     if not is_lock(setting.key):
         return setting.read(telemetry, uuid)
     return next((a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK)

@@ -1,5 +1,5 @@
 """The proof that a setting is in force, from readings under load. A clock lock can return success and change nothing,
-and no driver call returns the locked clocks (NVML has no getter for them)."""
+and NVML has no call that returns the locked clocks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class Proof:
     the cause if it is known.
 
     `observed` is in the setting's unit (MHz, W). `share` (0..1) is the share of the samples within the lock ("yes"),
-    capped, or outside the lock ("no effect"); of a power limit, the share in which it held the clocks down."""
+    capped, or outside the lock ("no effect"). For a power limit, `share` is the share in which the limit held the
+    clocks down.
+    """
 
     gpu_index: int
     setting: str
@@ -102,8 +104,8 @@ def judge_all(
     telemetry: Telemetry | None = None,
     known: ContrastEvidence | None = None,
 ) -> tuple[Proof, ...]:
-    """Judge every altered setting: clocks and power by the readings under load, all others by the values in
-    `telemetry`. `known`: clocks under the same load with another lock or none."""
+    """Return the verdict on every altered setting: on clocks and power by the readings under load, on all others by the
+    values in `telemetry`. `known` has clocks under the same load with another lock or none."""
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
@@ -123,7 +125,7 @@ def judge_all(
 
 
 def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
-    """Return the verdict on a lock that another Workbench has replaced, or None."""
+    """Return the verdict on a lock that another Workbench has replaced; None if none has."""
     said = lock_drift(one, others)
     if said is None:
         return None
@@ -133,7 +135,8 @@ def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
 
 
 def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
-    """Judge one setting by the readings alone; None if a load does not show it (persistence, a reset)."""
+    """Return the verdict on one setting by the readings alone; None if a load does not show the setting (persistence
+    mode, a reset)."""
     readings = loaded(moments, alteration.gpu_index)
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
@@ -149,7 +152,8 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
 
 
 def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
-    """Return the verdict "in force" if another clock proves it; else say why the reading proves nothing."""
+    """Return the verdict "in force" or "no effect" if another clock proves it; otherwise say why the reading proves
+    nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
@@ -172,7 +176,7 @@ def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
 
 
 def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
-    """Return the verdict "capped" if the lock raised the clock, but not to its minimum."""
+    """Return the verdict "capped" if the lock raised the clock, but not to its minimum; otherwise return `proof`."""
     other = raised(clock, known.clocks)
     if other is None:
         return proof
@@ -259,7 +263,7 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
 
 
 def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
-    """Judge a setting that load does not show by the host's present value."""
+    """Return the verdict on a setting by the host's present value; None for a clock lock or a power limit."""
     setting = setting_of(one.setting)
     if setting.proof != "reading":
         return None
@@ -281,15 +285,15 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
 
 
 def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
-    """Return the limiter named most often and the number of readings that name any. `but`: limiters that do not lower
-    this clock; a power limit lowers the SMs' clock, not the memory's."""
+    """Return the limiter named most often (None if none is named), and the number of readings that name any. `but` has
+    limiters that do not lower this clock: a power limit lowers the SM clock, not the memory clock."""
     named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
 
 def _pct(share: float) -> str:
-    """Return a share as a percentage. Only 1 gives "100 %", and only 0 gives "0 %"."""
+    """Return a share (0..1) as a percentage. Only 1 gives "100 %", and only 0 gives "0 %"."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
 
 
@@ -305,7 +309,7 @@ def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None)
 
 
 def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
-    """Return the traps that explain this verdict on this card, the most likely first."""
+    """Return the known traps that explain this verdict on this card, the most likely first."""
     known = find(info.name) if info else None
     chip = known.chip if known else ""
     found: list[Trap] = []

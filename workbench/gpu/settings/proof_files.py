@@ -1,6 +1,7 @@
-"""The results of proofs, kept beside the journal for the next look: clocks under loads, and the short verdicts.
+"""The results of proofs, stored beside the journal for the next Workbench: clocks under loads, and the short verdicts.
 
-Only numbers and words are kept, which are compared and shown; nothing in these files is run."""
+The files contain only numbers and words, which are compared and shown; nothing in them is run.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no ef
 
 
 async def read_clocks(host: Host) -> ContrastEvidence:
-    """Return the clocks of the last day; none if the file is missing or not Workbench's."""
+    """Return the stored clocks of the last day; none if the file is missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown = kept["clocks"], kept["shown"]
@@ -52,7 +53,7 @@ def _clock(row: object) -> Clock | None:
 
 
 async def write_clocks(host: Host, known: ContrastEvidence) -> None:
-    """Keep the clocks. FileError if the file cannot be written."""
+    """Store the clocks on the host. Raises FileError if the file cannot be written."""
     rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
     kept = {"clocks": rows, "shown": known.shown}
     await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())
@@ -62,7 +63,7 @@ async def write_clocks(host: Host, known: ContrastEvidence) -> None:
 
 
 async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
-    """Keep the short verdicts of altered settings. FileError if the file cannot be written."""
+    """Store the short verdicts on altered settings on the host. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:
@@ -71,8 +72,8 @@ async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Al
 
 
 async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
-    """Return the kept verdicts of settings that have not changed since; () if the file is missing or not
-    Workbench's."""
+    """Return the stored verdicts on settings that have not changed since, as (GPU index, text); () if the file is
+    missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FINDINGS_FILE}"))
     except (FileError, ValueError, RecursionError):

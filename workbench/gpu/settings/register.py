@@ -1,14 +1,14 @@
 """The host's register of GPU settings: each Workbench publishes the entries of its journal there for all others.
 
-One file for each journal in a directory of root's that everybody can write to and that is sticky: nobody but root can
-change or remove another user's file, so a file's owner is who makes the claim. Nobody can make the directory beforehand
-in our place either. What others wrote is read with care (regular files of bounded size, no links, no waiting), checked,
-and used as information only.
+The register has one file for each journal, in a directory of root's that everybody can write to and that is sticky.
+Nobody but root can change or remove another user's file there, so the owner of a file is the user who makes its claims.
+Nobody can create the directory beforehand in root's place either. Files of others are read with care (regular files of
+bounded size, no links, no waiting), checked, and used as information only.
 
-A file is never changed. A new one with a name that nobody can guess comes first, then the old one goes; of two by one
-journal the newer counts.
+A file is never changed. A new file with a name that nobody can guess is written first, then the old one is removed. Of
+two files of one journal, the newer one counts.
 
-Sent to the host, for the session and within the guard: standard library only, Python 3.8.
+Sent to the host, on its own and within the guard: standard library only, Python 3.8.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH108, PTH208
@@ -45,7 +45,8 @@ CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # of settings that were set and r
 
 
 def place(named: str | None = None) -> str:
-    """Return the directory of the register. OSError if none is usable. `named` is created if missing."""
+    """Return the directory of the register. `named` replaces the usual places and is created if it is missing. Raises
+    OSError if no directory is usable."""
     if named:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
@@ -60,7 +61,7 @@ def place(named: str | None = None) -> str:
 
 
 def name_of(root: str) -> str:
-    """Return the name of a journal: a hash of its directory, which does not show where that is."""
+    """Return the name of the journal in the directory `root`: a hash, which does not reveal the directory."""
     return hashlib.sha256(root.rstrip("/").encode()).hexdigest()[:16]
 
 
@@ -86,7 +87,7 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
 
 
 def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the newest files of each user, up to MOST_CLAIMS entries, so that a flood of files does not delay
+    """Yield the newest files of each user, up to MOST_CLAIMS entries, so that one user's flood of files does not delay
     others."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
@@ -100,7 +101,8 @@ def _names(directory: str) -> list[str]:
 
 
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the register's files and their owners, newest first, at most MOST_FILES of each user."""
+    """Yield the path and the owner's uid of each file of the register, newest first, at most MOST_FILES of each
+    user."""
     seen: list[tuple[float, str, int]] = []
     for name in names:
         path = directory + "/" + name
@@ -116,8 +118,8 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _load(path: str, uid: int) -> dict[str, Any] | None:
-    """Read a file. Return None if no Workbench writes such a file; a FIFO, a link, a device or a huge file is not
-    read."""
+    """Return the contents of a file; None if no Workbench writes such a file. A FIFO, a link, a device or a huge file
+    is not read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -154,7 +156,8 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _fit_change(change: Any) -> bool:
-    """Return whether `_changes` can have made this."""
+    """Return whether `change` has the form that `_changes` makes. Raises KeyError or TypeError if a field is
+    missing."""
     known = change["setting"] in remote_settings.SETTINGS and isinstance(change["gpu_index"], int)
     return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(remote_settings.is_number(change["unix_s"]))
 
@@ -172,7 +175,8 @@ def _unfit(entry: Any) -> bool:
 
 
 def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
-    """Limit the entry's times to the time of the file, which the kernel sets: no change is later than its file."""
+    """Return the entry with its times limited to the time of the file. The kernel sets that time, and no change is
+    later."""
     for name in ("since_unix_s", "set_unix_s"):
         if entry.get(name) is not None:
             entry[name] = min(float(entry[name]), written_unix_s)
@@ -204,8 +208,8 @@ def user_name(uid: int) -> str:
 
 
 def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the published entries of this journal, and note when its settings were set and reverted. OSError if the
-    file cannot be written."""
+    """Replace the published entries of this journal, and record which settings were set or reverted. Raises OSError if
+    the file cannot be written."""
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
     loaded = {path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal}
@@ -234,7 +238,8 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
 
 
 def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the recent changes of this journal, with those of this moment. Others see settings that came and went."""
+    """Return this journal's recent changes, including those that `entries` makes now. They show others the settings
+    that were set and reverted again."""
     last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
     was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
     at = round(time.time(), 3)
@@ -248,14 +253,18 @@ def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, An
 
 
 def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return the contents of all journals but this one. Another journal of the same user is another Workbench."""
+    """Return the contents of all journals but this one. Another journal of the same user belongs to another
+    Workbench."""
     mine = os.geteuid()
     return [one for one in read(directory, boot_id) if (one["uid"], one["journal"]) != (mine, journal)]
 
 
 def main() -> None:
-    """Publish and read. argv[1]: {"root": the state directory's gpu/, "register": a directory or null, "publish":
-    whether stdin has the entries to publish}. Prints {"directory", "uid", "journal", "found"} or {"problem"}."""
+    """Publish and read. argv[1] is the JSON {"root": gpu/ of the state directory, "register": a directory or null,
+    "publish": whether stdin has the entries to publish}.
+
+    Prints {"directory", "uid", "journal", "found"} or {"problem"} as JSON; "found" is what `read` returns.
+    """
     orders = json.loads(sys.argv[1])
     journal = name_of(orders["root"])
     try:

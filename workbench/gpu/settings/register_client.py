@@ -1,6 +1,7 @@
-"""The host's register of GPU settings, read and written by this Workbench over any kind of host.
+"""The client of the host's register of GPU settings: reads and writes the register on a host of any kind.
 
-The register has the settings that other users' Workbenches changed, and the entries that this one published."""
+The register has the settings that other users' Workbenches changed, and the entries that this Workbench published.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ UNREAD = "changes by other users cannot be read"
 
 
 class LockChange(NamedTuple):
-    """A clock lock that a Workbench set, changed or reverted, and the time by that Workbench's clock."""
+    """A clock lock that a Workbench set, changed or reverted, and the Unix time by that host's clock."""
 
     gpu_index: int
     setting: str
@@ -33,8 +34,9 @@ class LockChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`others`: the changes of other Workbenches on this host; `own`: the entries of this journal. `problem` says why
-    the register cannot be read; changes of others then show in the values only."""
+    """The contents of the host's register: in `others` the changes of other Workbenches, in `own` the entries of this
+    journal, in `changes` the recent changes of clock locks. If the register cannot be read, `problem` says why, and
+    only the host's values show changes of others."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
@@ -44,8 +46,10 @@ class Register:
 
 
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
-    """Read the register. With `publish`, first replace the entries of the journal in `root` by these.
-    HostUnreachable if the link is lost; every other failure is the result's `problem`."""
+    """Read the register. With `publish`, first replace the published entries of the journal in the directory `root`.
+
+    Raises HostUnreachable if the link is lost; any other failure is the result's `problem`.
+    """
     python, local = remote_programs.python_on(host)
     argv = remote_programs.register_argv(python, {"root": root, "publish": publish is not None})
     given = remote_programs.payload(local, remote_programs.REGISTER) + json.dumps(list(publish or ())).encode()

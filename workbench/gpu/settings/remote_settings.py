@@ -1,12 +1,12 @@
 """The table of settings for the programs that run on the host: commands, checks, equality and texts.
 
 Workbench sends this module to the host with the guard and the register, and uses it itself: standard library only,
-Python 3.8, nothing of workbench. model/settings.py has the larger table; a test compares the two.
+Python 3.8, no other module of Workbench. model/settings.py has the larger table; a test compares the two.
 
-A value is as the journal keeps it (JSON) or as model/settings.py has it (typed). The functions below accept both, since
-`str` of a typed value is its stored form: True/False, a number, "MIN,MAX" in MHz, "default" (no lock), "unknown"
-(another program's lock), and for the CPU governor one name for all cores ("powersave") or, if the cores differ,
-"powersave=0-3 performance=4-7".
+A value is stored (JSON, as in the journal) or typed (as in model/settings.py). All functions accept both, because `str`
+of a typed value is its stored form: True/False, a number, "MIN,MAX" in MHz, "default" (no lock) or "unknown" (another
+program's lock). A CPU governor is one name for all cores ("powersave") or, if the cores differ, "powersave=0-3
+performance=4-7".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OWNER = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class SettingStep(NamedTuple):
-    """One command, without sudo. `value` is the value that this command sets, `stdin` its input."""
+    """One command without sudo. `value` is the value that it sets, `stdin` its input."""
 
     argv: tuple[str, ...]
     value: Any
@@ -48,8 +48,8 @@ class SettingStep(NamedTuple):
 
 
 class RemoteSetting:
-    """One entry: how nvidia-smi sets the value, and what a valid value is. `query` is the field of nvidia-smi's
-    --query-gpu that reads the value back; "" if nothing does."""
+    """One entry: how nvidia-smi sets the value, and which values are valid. `query` is the field of nvidia-smi's
+    --query-gpu that reads the value back; "" if there is none."""
 
     label = query = ""
     readable = True
@@ -75,7 +75,7 @@ class RemoteSetting:
         return str(value)
 
     def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        """Return whether going from `now` to `back` lets the GPU run cooler."""
+        """Return whether changing the setting from `now` to `back` lets the GPU run cooler."""
         return False
 
 
@@ -105,7 +105,7 @@ class _ClockLock(RemoteSetting):
         return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
-        """Return the ceiling and the floor of a lock in MHz."""
+        """Return the highest and the lowest clock in MHz that a lock allows."""
         low, comma, high = str(lock).partition(",")
         return (min(float(high), highest_mhz), min(float(low), highest_mhz)) if comma else (highest_mhz, 0.0)
 
@@ -188,13 +188,13 @@ COOLING = tuple(key for key, setting in SETTINGS.items() if setting.cools)
 
 
 def is_lock(key: str) -> bool:
-    """Return whether a setting cannot be read back from the driver."""
+    """Return whether the setting is a clock lock, which cannot be read back from the driver."""
     return key in LOCKS
 
 
 def equal(key: str, found: Any, value: Any) -> bool:
-    """Return whether the value that the host reports is `value`. False if the host reports none (None). Cores that no
-    longer have a governor do not count."""
+    """Return whether the host's value `found` is `value`. False if the host reports none (None). Cores that no longer
+    have a governor do not count."""
     return found is not None and SETTINGS[key].equal(found, value)
 
 
@@ -227,7 +227,9 @@ def steps(
 ) -> tuple[SettingStep, ...]:
     """Return the commands that set one value: one command, or one per governor if the cores differ.
 
-    GPUs are named by UUID, since indices change. `cores`: the cores that have a governor, for a value without cores."""
+    The GPU is named by its UUID, because indices change. `cores` are the cores that have a governor, for a value
+    without cores.
+    """
     if key != "governor":
         return (SettingStep((nvidia_smi, "-i", uuid, *SETTINGS[key].argv(value)), value),)
     made = []
@@ -239,13 +241,13 @@ def steps(
 
 
 def value_to_restore(before: Any) -> Any:
-    """Return the value that a revert sets. An unknown lock can only go back to the driver's default."""
+    """Return the value that a revert sets: the previous value, or the driver's default if that is an unknown lock."""
     return type(before)(DEFAULT) if before == UNKNOWN else before
 
 
 def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
-    """Return why a command failed, or None if it reports success. nvidia-smi exits 0 for a setting that is not
-    supported ("Treating as warning and moving on"), so its text counts as well."""
+    """Return why a command failed; None if it reports success. `said` is its output, which counts as well, because
+    nvidia-smi exits 0 for a setting that is not supported ("Treating as warning and moving on")."""
     said = " ".join(said.split())
     if returncode != 0:
         return said or f"{program} ended with {returncode}"
@@ -253,8 +255,8 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
 
 
 def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
-    """Return whether a setting is reverted, and a message. `found`: the host's value afterwards (None for a lock, or if
-    the host did not answer); `failed`: from `failure`."""
+    """Return whether a setting is reverted, and a message. `found` is the host's value afterwards, None for a lock or
+    if the host did not answer. `failed` is the command's error, None if it reported success."""
     value = value_to_restore(before)
     if failed and not equal(key, found, value):
         return False, failed
@@ -280,7 +282,8 @@ def no_effect(key: str, value: Any, found: Any) -> str:
 
 
 def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
-    """Return the shell command that sets `value`, for the user; "unknown" gives the driver's default."""
+    """Return the shell command with which the user can set `value`. For the value "unknown" the command sets the
+    driver's default."""
     typed = []
     for step in steps(uuid, key, value_to_restore(value), cores=(), sysfs=sysfs):
         if step.stdin is None:
@@ -300,9 +303,12 @@ def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
 
 
 def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
-    """Return why a journalled setting is no longer in force, or None. Settings end with the boot and with the driver.
-    A reloaded driver's energy counter (`energy_j` now) starts again from 0, so it is less than half; a counter that is
-    a little lower is a reading from before the change."""
+    """Return why a journalled setting is no longer in force; None if it may be. Settings end with the boot and with the
+    driver.
+
+    `energy_j` is the GPU's energy counter now, None if unknown. A reloaded driver counts from 0 again, so its counter
+    is less than half; one that is a little lower is a reading from before the change.
+    """
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
     then = entry.get("energy_j")
@@ -315,8 +321,8 @@ def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = No
 
 
 def unfit(entry: Any) -> str | None:
-    """Return what in a journal's entry no Workbench writes, or None. Such a file sets nothing: root may be its
-    reader."""
+    """Return the part of a journal's entry that no Workbench writes; None if the entry is valid. A journal with such an
+    entry sets nothing, because root may read the file."""
     try:
         setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
         if setting not in SETTINGS or not (uuid == HOST if setting == "governor" else _UUID.fullmatch(uuid)):
@@ -347,8 +353,9 @@ def is_number(value: Any) -> bool:
 
 
 def plain(data: Any) -> bool:
-    """Return whether the guard's state, which other programs of its user can write, has only numbers that can be a
-    time, a process or a measured value. `journal`, the stamp of a file, is compared and never shown."""
+    """Return whether all numbers in the guard's state can be a time, a process or a measured value. Other programs of
+    the user can write that state. `journal`, the stamp of a file, is compared and never shown, so it may have any
+    number."""
     if isinstance(data, dict):
         return all(plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):
@@ -360,7 +367,8 @@ def plain(data: Any) -> bool:
 
 
 def governor_value(by_core: Mapping[int, str]) -> str | None:
-    """Return {0: "powersave", 1: "powersave"} as "powersave"; name the cores if they differ. None without cores."""
+    """Return the cores' governors as one value: "powersave" if all cores have it, "performance=0-3 powersave=4-7" if
+    they differ. None without cores."""
     cores: dict[str, list[int]] = {}
     for cpu in sorted(by_core):
         cores.setdefault(by_core[cpu], []).append(cpu)
@@ -370,8 +378,8 @@ def governor_value(by_core: Mapping[int, str]) -> str | None:
 
 
 def split_governor(value: str) -> dict[str, tuple[int, ...]]:
-    """Parse a value such as "performance=0-3 powersave=4-7" into {governor: cores}. A governor without cores maps to
-    (), which means all cores. ValueError if `value` is not a governor setting."""
+    """Parse a value such as "performance=0-3 powersave=4-7" into {governor: cores}. A governor without cores has (),
+    which means all cores. Raises ValueError if `value` is not a governor setting."""
     found: dict[str, tuple[int, ...]] = {}
     for word in str(value).split():
         name, _, cores = word.partition("=")
@@ -382,8 +390,8 @@ def split_governor(value: str) -> dict[str, tuple[int, ...]]:
 
 
 def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
-    """Return whether a change from `before` to `now`, or its revert, stopped between two cores, so that each core has
-    one value or the other."""
+    """Return whether a change of the CPU governor from `before` to `now`, or its revert, stopped between two cores, so
+    that each core has one value or the other. False for other settings."""
     if key != "governor" or found is None:
         return False
     try:
@@ -412,7 +420,7 @@ def _all_cores(sysfs: str) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Return 0,1,2,5 as "0-2,5"."""
+    """Return 0, 1, 2, 5 as "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""The revert of GPU settings: the journal's previous values go back, and the host's answer is read afterwards.
+"""The revert of GPU settings: the journal's previous values are set again, and the host's values are read afterwards.
 
-Others change the same GPUs. The present value of each setting is read first and explained by the claims of other
-Workbenches (claims.py), so that a revert never replaces a value that another user has set.
+Others change the same GPUs. Therefore the present value of each setting is read first and explained by the claims of
+other Workbenches (claims.py), so that a revert never replaces a value that another user has set.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ async def revert(
     rights: Rights | None = None,
     foreign: Foreign | None = None,
 ) -> SettingsReport:
-    """Revert the journal's settings of one GPU, of the "host", or all, and read the result. A setting that could not be
-    reverted stays in the journal, and the report has the command to run by hand. The report is empty without entries.
+    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None, and return the report. It is
+    empty if the journal has no entries. A setting that could not be reverted stays in the journal, and its outcome has
+    the command to run by hand.
 
-    A value that another Workbench has set since is left alone. So is a value that another program has set, with its
-    entry, unless `foreign` chooses: "keep" that value, set "ours" again, or restore the "original" one."""
+    A value that another Workbench has set since is left alone. A value that another program has set is left alone too,
+    unless `foreign` chooses: "keep" that value, set "ours" again, or restore the "original" one.
+    """
     path = await journals.path_on(host)
     if dry_run:
         return SettingsReport(tuple(await _planned(host, gpu, rights, foreign)), path, dry_run)
@@ -77,7 +79,8 @@ async def revert(
 
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
-    """Wait until no other Workbench is changing the same settings, at most QUIET_S: a revert must not hang."""
+    """Wait until no other Workbench is changing the same settings, but at most QUIET_S, because a revert must not
+    hang."""
     keys = {e.key for e in held.journal.entries}
     until = time.monotonic() + QUIET_S
     while held.rival(keys) is not None and time.monotonic() < until:
@@ -88,7 +91,8 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
 def _ways(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
-    """Return how to revert each entry, in the order of reverting."""
+    """Return each entry with the decision how to revert it, in the order of reverting. `foreign` decides about values
+    of others."""
     found = []
     for entry in _in_order(entries):
         way = claims.decide_revert(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
@@ -102,7 +106,7 @@ def _ways(
 
 
 def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
-    """Return an empty command for the report of a setting that is left alone."""
+    """Return a command without argv, which stands in the report for a setting that is left alone."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
@@ -110,7 +114,7 @@ def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -
 async def _planned(
     host: Host, gpu: int | str | None, rights: Rights | None, foreign: Foreign | None
 ) -> list[SettingOutcome]:
-    """Return the report of a dry run."""
+    """Return the outcomes of a dry run."""
     state = await journals.read(host)
     if not state.entries:
         return []
@@ -131,8 +135,9 @@ async def _planned(
 async def restore(
     host: Host, entries: Sequence[JournalEntry], rights: Rights, now: CurrentValues, live: CurrentValues | None = None
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the `before` of each entry, even if another one fails, and read the values afterwards. `live`: a reading from
-    just before, if the host's values may differ from the entries' `now`."""
+    """Set the previous value of each entry, even if another one fails, and read the values afterwards. Return the
+    outcomes of each entry. `live` is a reading from just before, needed if the host's values may differ from the
+    entries' `now`."""
     ordered = _in_order(entries)
     pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.try_all(host, [one for _, commands in pairs for one in commands], rights)
@@ -168,7 +173,7 @@ def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: Current
 
 
 def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
-    """Add the outcomes to the journal's log."""
+    """Return the journal with the outcomes in its log."""
     for o in done:
         one = o.command
         state = state.note(
@@ -184,8 +189,8 @@ def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journa
 
 
 async def save_last(held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Save the journal after a change. A failure is a message of the outcomes: the old journal still has every previous
-    value, and the report matters more."""
+    """Save the journal after a change and return the outcomes. If the journal cannot be saved, the outcomes say so;
+    nothing is raised, because the old journal still has every previous value."""
     try:
         await held.save(state)
     except HostError as error:

@@ -1,4 +1,4 @@
-"""The rights to change GPU settings on a host: how commands run with them, and the next step without them."""
+"""The rights to change GPU settings on a host: how commands run with them, and the next step if they are missing."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What this user may run on a host. `prefix` goes before each command; `refusal` says why no command can run, or
-    None."""
+    """The commands that this user may run on a host. `prefix` goes before each command. `refusal` says why no command
+    can run; None if commands can run."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()
@@ -85,14 +85,15 @@ class Rights:
     password: str | None = field(default=None, repr=False)  # only ever written to sudo's stdin
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return the command as it runs here: sudo needs whole paths."""
+        """Return the command as it runs here: with `prefix` and, because sudo needs them, whole paths."""
         if not self.prefix:
             return tuple(command)
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
         return (*self.prefix, path, *command[1:])
 
     def needed_for(self, argv: Sequence[str]) -> str | None:
-        """Return the right that a command from `argv()` lacks, and how to get it; None if the command may run."""
+        """Return the right that a command from `argv()` lacks, and how to get that right; None if the command may
+        run."""
         if not self.by_sudoers:
             return self.refusal
         how = granted(self.rules, argv[len(self.prefix) :])
@@ -104,7 +105,8 @@ class Rights:
 
 
 async def rights_on(host: Host) -> Rights:
-    """Find the user's rights without trying a command: uid, capability and user namespace, then sudo's rules."""
+    """Return the user's rights on a host, without trying a command: from uid, capability and user namespace, then from
+    sudo's rules."""
     facts = await host.facts()
     if facts.nvidia_smi is None:
         return Rights(refusal="nvidia-smi is not on this host's PATH: settings are made with it")
@@ -119,8 +121,8 @@ async def rights_on(host: Host) -> Rights:
 
 
 async def with_password(host: Host, rights: Rights, password: str) -> Rights:
-    """Return `rights` with this password, after sudo has accepted it. SettingsError, and nothing changed, if it rejects
-    it."""
+    """Return `rights` with this password, after sudo has accepted it. Raises SettingsError if sudo rejects it; nothing
+    is changed."""
     if not rights.by_sudoers:
         return rights
     wrong = SettingsError(
@@ -143,7 +145,8 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
 
 
 def sudo_refusal(said: str) -> str | None:
-    """Return why sudo runs nothing, in its own words; None if it only asks for a password, or for another one."""
+    """Return why sudo runs nothing, in sudo's own words; None if sudo only asks for a password or rejects the given
+    one. `said` is sudo's output."""
     lines = [line.strip() for line in said.splitlines()]
     told = [
         line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
@@ -160,7 +163,7 @@ async def run_allowed(
     host: Host, argv: Sequence[str], rights: Rights, *, stdin: str | None = None, timeout_s: float = 60.0
 ) -> Completed:
     """Run a command from `Rights.argv`. If sudo asks for the password, sudo reads it from stdin, before the command's
-    own input. Raises HostError as Host.run does."""
+    own input. Raises HostError if the command cannot be run."""
     data = None if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
@@ -175,8 +178,8 @@ async def run_allowed(
 
 
 def granted(rules: str, command: Sequence[str]) -> str:
-    """Return how the rules of `sudo -l` allow a command as root: "free", "asks" (for a password), or "" (not allowed).
-    The last rule that matches decides, as in sudoers(5)."""
+    """Return how the rules of `sudo -l` allow a command as root: "free" (without a password), "asks" (with one), or ""
+    (not at all). The last rule that matches decides, as in sudoers(5)."""
     found = ""
     for line in rules.splitlines():
         rule = _RULE.match(line)
@@ -207,7 +210,7 @@ def _matches(pattern: str, command: Sequence[str]) -> bool:
 
 
 def _usr(path: str) -> str:
-    """Return /bin/x as /usr/bin/x."""
+    """Return /bin/x as /usr/bin/x, because sudo's rules and the host can name either."""
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
 
 
@@ -268,8 +271,8 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of LOOK: the programs that root may run, by name, and for the others the path that others can
-    change."""
+    """Parse the output of LOOK. Return the programs that root may run, as path by name, and for the others the path
+    that users other than root can change."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""

@@ -1,4 +1,5 @@
-"""Whether a file belongs to root alone. Sent to the host with the guard: standard library only, Python 3.8."""
+"""The check whether a file belongs to root alone. Sent to the host with the guard: standard library only, Python
+3.8."""
 
 from __future__ import annotations
 

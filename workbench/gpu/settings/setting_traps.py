@@ -1,6 +1,8 @@
-"""Known traps of GPU settings: cases in which a setting does something else than it seems to. Data with sources.
+"""Known traps of GPU settings: cases in which a setting does something else than it seems to. The texts and their
+sources are in setting_traps.json.
 
-plan.py warns of them before a setting is applied; proof.py names those that explain a reading under load."""
+plan.py warns of traps before a setting is applied; proof.py names the traps that explain a reading under load.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,14 @@ def all_traps() -> dict[str, Trap]:
 
 
 def trap(trap_id: str, **facts: object) -> Trap:
-    """Return the trap with its names replaced. KeyError for an unknown id or name, which is a defect."""
+    """Return the trap with this id, with the {names} in its text replaced by `facts`. Raises KeyError for an unknown id
+    or name, which is a defect of Workbench."""
     found = all_traps()[trap_id]
     return Trap(found.id, found.text.format(**facts), found.sources)
 
 
 def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
-    """Return the known traps of a clock lock on this card; "" if there are none."""
+    """Return the texts of the known traps of a clock lock on this card, joined; "" if there are none."""
     known = find(info.name)
     found = []
     if setting == GPU_CLOCKS.key and info.sm_max_mhz and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz:
@@ -56,6 +59,6 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
 
 
 def alternative(info: GpuInfo) -> str | None:
-    """Return the next step on a card that lacks a setting, or None."""
+    """Return what the user can do instead on a card that lacks a setting; None if nothing is known."""
     known = find(info.name)
     return trap("gb10.clock-lock-only").text if known is not None and known.chip.endswith("GB10") else None

@@ -1,7 +1,7 @@
 """The sudoers file that lets a user change and revert every GPU setting without a password, and nothing else.
 
-A pattern of sudoers matches words joined by blanks, so a `*` would let other options through: each pattern below says
-how many digits it takes. They work with any sudo; regular expressions need 1.9.10.
+A `*` in a sudoers pattern would let other options through, because it also matches blanks. So each pattern below says
+how many digits it allows. Any sudo accepts such patterns; regular expressions need sudo 1.9.10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CLOCK_MHZ = {"gpu": ((1, 3, 4), (3, 4)), "memory": ((1, 3, 4, 5), (3, 4, 5))}
 def sudoers(
     user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], cores: Sequence[int] = (), sysfs: str = "/sys"
 ) -> str:
-    """Return the whole file: every set and every revert for these GPUs, and for the governor of these cores."""
+    """Return the text of the file, which allows `user` every set and every revert for these GPUs, and for the governor
+    of these cores."""
     commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes()]
     if cores:
         files = [word(GOVERNOR_FILES.format(root=sysfs, cpu=cpu)) for cpu in cores]
@@ -32,7 +33,7 @@ def sudoers(
 
 
 def changes() -> Iterator[str]:
-    """Yield the arguments after `-i UUID`, as remote_settings.py writes them."""
+    """Yield a sudoers pattern for each form of nvidia-smi's arguments after `-i UUID` that remote_settings.py makes."""
     yield "-pm [01]"
     for whole, part in POWER_W:
         yield f"-pl {DIGIT * whole}" + (f".{DIGIT * part}" if part else "")
@@ -43,5 +44,5 @@ def changes() -> Iterator[str]:
 
 
 def word(text: str) -> str:
-    """Return a word of a command escaped for sudoers(5)."""
+    """Return `text` escaped as a word of a command in sudoers(5)."""
     return "".join("\\" + c if c in ",:=\\" else c for c in text)

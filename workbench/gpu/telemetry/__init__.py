@@ -1,10 +1,10 @@
 """Telemetry: readings of a host's GPUs, by an agent on that host.
 
-source                          starts the agent and keeps its readings
+source                          starts the agent and receives its readings
 agent, readings, nvml           the agent: a loop, the readings of one GPU, and NVML through pynvml
 agent_messages                  the agent's JSON documents as data
 nvidia_smi, nvidia_smi_stream   readings by nvidia-smi, if the agent cannot run
 clock_event_reasons             the driver's reasons for lower clocks, by name
-history, benchmark_readings     the readings kept for a benchmark, and their means
+moments, benchmark_readings     the readings kept for a benchmark, and their means
 steady_state                    whether a loaded GPU has settled after a change
 """

@@ -1,20 +1,20 @@
-"""Telemetry agent: a small program that reads NVML and prints one JSON document per line.
+"""The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-It runs on the host that owns the GPUs. Another machine is sent its text with nvml.py, readings.py, events.py and the
-installed pynvml, and needs nothing but Python 3.8 (bundle.py). Two threads: one samples; the other listens and says
-when a driver call does not return.
+The agent runs on the host that owns the GPUs. Another machine receives its source with nvml.py, readings.py,
+clock_event_reasons.py and the installed pynvml, and needs nothing but Python 3.8 (remote_programs.py). One thread
+samples. Another reads stdin and reports a driver call that does not return.
 
-stdout:  {"driver": {...}, "simulated": bool}      at start and whenever it changes
-         {"infos": [{...}]}                        at start and whenever it changed (looked at every 30 s)
-         {"t", "u", "host": {...}, "gpus": [..]}   each interval; "slow" inside a GPU on the 5 s cadence
+stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed
+         {"infos": [{...}]}                        at start and when it has changed (checked every 30 s)
+         {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s with "slow" inside each GPU
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
 
-Environment: WORKBENCH_NVML_LIBRARY is the library's path instead of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a Python
-file whose library() stands in for pynvml.nvmlLib: an object with NVML's C functions; an optional
-host_file(path) -> str | None in it stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
-simulated host's /sys, in which its CPU governors lie.
+Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a
+Python file whose library() returns an object with NVML's C functions, in place of pynvml.nvmlLib. An optional
+host_file(path) -> str | None in that file stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
+simulated host's /sys, with its CPU governors.
 """
 
 # ruff: noqa: PTH116, PTH123, PTH207
@@ -55,7 +55,7 @@ GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu
 
 
 class HostReader:
-    """Reads memory, governor, load and process names of this machine."""
+    """Reads memory, CPU governor, load and process names of this machine."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
@@ -101,7 +101,8 @@ class HostReader:
             self.governor = ordered[0] if ordered else None
 
     def process_name(self, pid: int) -> str | None:
-        """Return a process's name; None in a container with its own PIDs, since NVML returns the host's PIDs."""
+        """Return a process's name; None if it has ended, or in a container with its own process ids, because NVML
+        returns the host's."""
         if self.own_pids:
             return None
         try:
@@ -112,7 +113,8 @@ class HostReader:
 
 
 class MessageWriter:
-    """Writes whole lines to stdout from two threads. The agent ends when its reader has gone."""
+    """Writes JSON documents to stdout, one per line, from two threads. The agent ends when nobody reads its stdout any
+    more."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -131,6 +133,8 @@ class MessageWriter:
 
 
 class Agent:
+    """The agent: `run` samples the GPUs in one thread, `watch` reads stdin in another."""
+
     def __init__(
         self,
         interval_s: float = 1.0,
@@ -153,7 +157,7 @@ class Agent:
         self.said_infos: list[dict[str, Any]] | None = None
 
     def run(self) -> None:
-        """Sample until the end of stdin. A defect ends the agent with a message to its reader."""
+        """Sample until the agent ends. An unexpected exception is written to stderr and ends the agent."""
         try:
             self.sample_for_ever()
         except Exception as fault:
@@ -161,8 +165,8 @@ class Agent:
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
     def sample_for_ever(self) -> None:
-        """Sample at each interval. Intervals count from the start, so that the pace does not drift; missed ones are
-        skipped."""
+        """Sample at each interval. Intervals count from the start, so that the pace does not drift. Missed intervals
+        are skipped."""
         due = time.monotonic()
         while True:
             self.tick()
@@ -276,7 +280,8 @@ class Agent:
         return out
 
     def stale(self) -> bool:
-        """Return whether a GPU was added or removed, or none answers: then only a fresh start of NVML helps."""
+        """Return whether NVML must be started anew: a GPU was added or removed, or no GPU answers. Raises DriverGone if
+        the driver does not answer."""
         try:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
@@ -284,7 +289,7 @@ class Agent:
         return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
-        """Read the facts that change slowly, and start NVML anew if GPUs were added or removed."""
+        """Read the properties of the GPUs that change slowly, and start NVML anew if GPUs were added or removed."""
         if now >= self.reopen_at and self.stale():
             self.nvml.maybe("nvmlShutdown")
             self.open_driver()
@@ -303,7 +308,8 @@ class Agent:
             self.output.write({"infos": infos})
 
     def watch(self) -> None:
-        """Read control lines from stdin in a second thread, and report a driver call that does not return."""
+        """Read control lines from stdin for ever, and report a driver call that does not return. The end of stdin ends
+        the agent."""
         pending = b""
         said_at = 0.0
         while True:
@@ -337,7 +343,8 @@ class Agent:
 
 
 def device_refused() -> bool:
-    """Return whether the kernel forbids the control device, which an Unknown Error at start in a container means."""
+    """Return whether the kernel denies access to /dev/nvidiactl, which NVML in a container reports as an unknown
+    error."""
     try:
         os.close(os.open("/dev/nvidiactl", os.O_RDWR))
     except PermissionError:

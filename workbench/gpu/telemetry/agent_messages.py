@@ -1,4 +1,4 @@
-"""The agent's JSON documents as model.gpu data."""
+"""Conversion of the agent's JSON documents to the data of model/gpu.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Decoder:
         self._slow: dict[int, dict[str, Any]] = {}
 
     def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
-        """Return a reading, or None if the document is not one."""
+        """Process one document; return the reading that it completes, or None if it completes none."""
         if "t" in document:
             self.last = Telemetry(
                 t_s=document["t"],
@@ -52,8 +52,8 @@ class Decoder:
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
-        """Return the last reading without values, so that a hung driver's old values do not look fresh. `gpu_index`:
-        the GPU whose call hangs; None if the call is of the driver as a whole."""
+        """Return the last reading without values, so that a hung driver's old values do not look fresh. `gpu_index` is
+        the GPU whose call hangs; None if the call concerns the whole driver."""
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):

@@ -1,4 +1,4 @@
-"""What the GPUs did during a benchmark, from the moments that the telemetry kept."""
+"""The means of the GPUs' readings over a benchmark: power, energy, clocks and utilization."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Point = tuple[float, float]
 def summarize(
     moments: Sequence[Moment], gpu_indices: Sequence[int], t0_s: float, t1_s: float, *, interval_s: float = 1.0
 ) -> GpuDuring:
-    """Return the means of these GPUs over [t0, t1] (time.monotonic() of this machine).
+    """Return the means of these GPUs between `t0_s` and `t1_s` (time.monotonic() of this machine).
 
-    Energy is the difference of the driver's counters where every GPU has one, else power integrated by trapezoids;
-    power is that energy over the time. None with the reason where a GPU gave no reading for it.
+    The energy is the difference of the driver's counters if every GPU has one, else the power integrated by trapezoids.
+    The power is that energy divided by the time. A value that a GPU did not report is None, with the reason in
+    `absent`.
     """
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
@@ -74,7 +75,8 @@ def _mean(
 
 
 class Energy(NamedTuple):
-    """The energy of one GPU over a time, measured in two ways; None if the readings do not give it."""
+    """The energy of one GPU over a time in joules, measured in two ways. Each is None if the readings do not give
+    it."""
 
     counter_j: float | None
     integrated_j: float | None
@@ -92,7 +94,7 @@ def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, 
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None without values, or if one is unknown, since a part is not a total."""
+    """Return the sum of the values; None if there are none or one is unknown, because a part is not a total."""
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None
 
@@ -100,7 +102,8 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
-    """Return the counter at t1 less the one at t0; None if it is missing, constant, or went back (driver reload)."""
+    """Return the energy between t0 and t1 by the driver's counter; None if it is missing, constant, or went back
+    (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
@@ -125,7 +128,8 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
 
 
 def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
-    """Integrate the power by trapezoids, level at the ends; None if the readings have a gap longer than `reach_s`."""
+    """Return the energy between t0 and t1 by integrating the power with trapezoids, level at the ends; None if there
+    are no readings or they have a gap much longer than the interval."""
     if not power or t1_s <= t0_s:
         return None
     known = [at for at, _ in power]

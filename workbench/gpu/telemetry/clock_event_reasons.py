@@ -1,4 +1,5 @@
-"""NVML's clock event reasons by name, for the agent and for nvidia-smi's masks. Sent to the host: see agent.py."""
+"""The names of NVML's clock event reasons, which the agent and nvidia-smi report as bits of a mask. Sent to the host
+with the agent."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ REASONS = (
 
 
 def names(mask: int) -> list[str]:
-    """Return the names of the set bits; all bits without a name give one."""
+    """Return the names of the bits that are set in `mask`. All bits without a name give one entry, "unknown (0x…)"."""
     known = [name for bit, name in enumerate(REASONS) if mask >> bit & 1]
     rest = mask >> len(REASONS) << len(REASONS)
     return [*known, f"unknown (0x{rest:x})"] if rest else known

@@ -1,4 +1,4 @@
-"""The readings of a benchmark, of which a bounded number is kept for its means."""
+"""The readings of a benchmark. A bounded number of them is kept for its means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second
 
 
 class BenchmarkReading(NamedTuple):
-    """The part of one GPU's sample that a benchmark's summary needs."""
+    """The values of one GPU's sample that a benchmark's summary needs."""
 
     gpu_index: int
     power_w: float | None
@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 def reading(sample: GpuSample) -> BenchmarkReading:
-    """Return the part of a sample that is kept."""
+    """Return the values of a sample that a benchmark's summary needs."""
     return BenchmarkReading(
         sample.index,
         sample.power_w,
@@ -47,7 +47,7 @@ def reading(sample: GpuSample) -> BenchmarkReading:
 
 class Moments:
     """At most `most` moments, evenly spread over the whole time, and the newest one. When there are more, every second
-    one is dropped, and from then on only every second one is kept."""
+    moment is dropped, and from then on only every second new moment is kept."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._every, self._count = most, 1, 0
@@ -55,7 +55,7 @@ class Moments:
         self._newest: Moment | None = None
 
     def push(self, telemetry: Telemetry, at_s: float) -> None:
-        """Add a reading."""
+        """Add a reading that arrived at `at_s` (time.monotonic())."""
         self._newest = Moment(at_s, tuple(reading(sample) for sample in telemetry.gpus))
         if self._count % self._every == 0:
             self._kept.append(self._newest)
@@ -65,7 +65,8 @@ class Moments:
         self._count += 1
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the moments from t0 to t1 (time.monotonic() here), with the one before and the one after them."""
+        """Return the moments from t0 to t1 (time.monotonic() of this process), with the last one before and the first
+        one after."""
         found: list[Moment] = []
         newest = [self._newest] if self._newest and self._newest is not self._kept[-1] else []
         for moment in (*self._kept, *newest):

@@ -1,7 +1,7 @@
-"""Readings from nvidia-smi's text: the fallback on hosts without a usable python3 or NVML.
+"""Parsing of nvidia-smi's output, for hosts without a usable python3 or NVML.
 
-One `nvidia-smi --query-gpu=… -lms N` runs for as long as it is looked at, so that the driver is not initialised anew
-for each reading. Whatever is in brackets, `N/A` or `ERR!` is absent with its reason, never 0.
+One `nvidia-smi --query-gpu=… -lms N` runs as long as its readings are needed, so that the driver is not initialised
+anew for each reading. A cell in brackets, `N/A` or `ERR!` is a missing value with its reason, never 0.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
 
 
 def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
-    """Return the columns that an older nvidia-smi knows, from its error about one of them; None without an error."""
+    """Return the columns that an older nvidia-smi knows, given its error `text` about one of them; None if it is no
+    such error."""
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
@@ -111,7 +112,7 @@ def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None
 
 
 def driver_problem(text: str, returncode: int) -> DriverInfo | None:
-    """Return the driver's problem from the text that nvidia-smi printed instead of readings; None without a text."""
+    """Return the driver's problem from the text and the exit code of nvidia-smi; None if they report none."""
     said = " ".join(text.split())
     for words, status in DRIVER_PROBLEMS:
         if words in said.lower():
@@ -173,8 +174,8 @@ def _value(name: str, text: str, factor: float | None) -> Any:
 
 
 def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:
-    """Build GpuInfo and GpuSample from one row. On GPUs that share the host's memory, `used` (bytes of all the GPU's
-    processes) replaces the missing memory value."""
+    """Return the GpuInfo and the GpuSample of one row. On GPUs that share the host's memory, `used` (bytes of all
+    processes on the GPU) replaces the missing memory value."""
     index, uuid = int(row["index"]), row["uuid"]
     info, info_absent = fields_of(row, INFO_COLUMNS)
     values, absent = fields_of(row, SAMPLE_COLUMNS)
@@ -207,7 +208,7 @@ def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) ->
 
 
 def lost_line(line: str) -> str | None:
-    """Return the message of a line in the place of a GPU's row."""
+    """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for any other line."""
     return line.strip() if LOST_DEVICE.search(line) else None
 
 
@@ -219,7 +220,8 @@ PROCESS_ARGV = [
 
 
 def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
-    """Return the processes by GPU UUID. The name is the last column because it can contain commas."""
+    """Return the processes by GPU UUID, from the output of PROCESS_ARGV. The name is the last column because it can
+    contain commas."""
     found: dict[str, list[GpuProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", 3)]

@@ -25,7 +25,7 @@ SLOW_S = 10.0  # host memory and process list: a command each
 
 
 class SmiFollower:
-    """A running nvidia-smi. `readings()` yields until it ends; `stream` lets the caller abandon it."""
+    """Runs nvidia-smi on a host and converts its output into readings."""
 
     def __init__(self, host: Host, interval_s: float, simulated: bool = False) -> None:
         self.host, self.interval_s, self.simulated = host, interval_s, simulated
@@ -36,7 +36,8 @@ class SmiFollower:
         self._slow_at = 0.0
 
     async def probe(self) -> DriverInfo | None:
-        """Find the columns that this nvidia-smi knows. Return the driver's problem, or None. Raises CommandNotFound."""
+        """Find the columns that this nvidia-smi knows. Return the driver's problem, or None if it can be read. Raises
+        CommandNotFound without nvidia-smi."""
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
@@ -50,7 +51,8 @@ class SmiFollower:
         return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
-        """Yield one Telemetry per tick. `streaming` receives the Stream, so that a silent one can be abandoned."""
+        """Yield one Telemetry per interval until nvidia-smi ends. `streaming` receives nvidia-smi's Stream, so that the
+        caller can abandon a silent one."""
         problem = await self.probe()
         if problem is not None:
             await self._slow()

@@ -1,5 +1,5 @@
-"""NVML through pynvml (nvidia-ml-py): which library it loads, each call in sight of the watching thread, and what its
-return codes mean to a person. Sent to the host: see agent.py.
+"""NVML through pynvml (nvidia-ml-py): loading the library, calls that another thread can watch, and texts for return
+codes. Sent to the host with the agent.
 
 pynvml's getters raise NVMLError with the code as `value`; those that drop it are not used here. Comparing an NVMLError
 with anything else fails in pynvml, so codes are compared.
@@ -110,7 +110,7 @@ STATE_MESSAGES = {
 
 
 class GpuDown(Exception):
-    """One GPU cannot be read now; the others can."""
+    """Raised if one GPU cannot be read now while the others can; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -118,7 +118,7 @@ class GpuDown(Exception):
 
 
 class DriverGone(Exception):
-    """The driver was unloaded while it was in use."""
+    """Raised if the driver was unloaded while it was in use; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -126,7 +126,8 @@ class DriverGone(Exception):
 
 
 class Nvml:
-    """Calls pynvml's functions by name. The watching thread reads `doing` and `since`."""
+    """Calls pynvml's functions by name. During a call, `doing` is the function's name and `since` the time of its start
+    (time.monotonic()), so that another thread can detect a call that hangs."""
 
     def __init__(self) -> None:
         self.doing: str | None = None
@@ -135,7 +136,7 @@ class Nvml:
         self.host_file: Callable[[str], str | None] = read_text
 
     def open(self) -> None:
-        """Load and initialize the library. NVMLError if it is missing or does not start."""
+        """Load and initialize the library. Raises NVMLError if it is missing or cannot be initialized."""
         if pynvml.nvmlLib is None:
             self.load()
         try:
@@ -148,7 +149,8 @@ class Nvml:
                 raise NVMLError(code) from None
 
     def load(self) -> None:
-        """Load the library that the environment names, if it names one: the simulated driver, or a test's."""
+        """Load the library that WORKBENCH_SIM_DRIVER or WORKBENCH_NVML_LIBRARY names. If neither is set, pynvml loads
+        its own."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -178,7 +180,8 @@ class Nvml:
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call pynvml's function of that name. NVMLError if the driver rejects the call or lacks the function."""
+        """Call pynvml's function `name` and return its result. Raises NVMLError if the driver rejects the call or lacks
+        the function."""
         self.since = time.monotonic()  # before `doing`, so that the watching thread never sees an old time
         self.doing = name
         try:
@@ -187,7 +190,7 @@ class Nvml:
             self.doing = None
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """Call a function; None if it raises, or if pynvml cannot decode a name."""
+        """Call a function as `call` does; return None if it fails or if pynvml cannot decode a name."""
         try:
             return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):

@@ -1,6 +1,7 @@
-"""The readings of one GPU, and the reasons for missing values. Sent to the host: see agent.py.
+"""The readings of one GPU, and the reasons for missing values. Sent to the host with the agent.
 
-A value that is not given is left out and its reason stands under `absent`, by the names of model.gpu's fields.
+A value that the driver does not report is left out, and its reason is under `absent`, by the field names of
+model/gpu.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 756
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
-    """Return the value of a field and its kind. Each access to pynvml's structures is slow, so there are few here."""
+    """Return the value of an NVML field and its nvmlValueType_t. Each access to pynvml's structures is slow, so there
+    are few here."""
     kind = slot.valueType
     return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
 
@@ -41,7 +43,7 @@ class HostMemory(Protocol):
 
 
 class GpuReader:
-    """One GPU: its handle, the values that it lacks, and its readings."""
+    """Reads one GPU. Remembers the GPU's handle and the values that the GPU lacks."""
 
     def __init__(self, nvml: Nvml, index: int, host: HostMemory) -> None:
         self.nvml, self.index, self.host = nvml, index, host
@@ -63,7 +65,8 @@ class GpuReader:
         self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
 
     def find(self) -> None:
-        """Get a fresh handle, by UUID once that is known, since indices can change."""
+        """Get a fresh handle, by UUID once that is known, because indices can change. Raises GpuDown or DriverGone if
+        NVML returns none."""
         try:
             if self.uuid:
                 self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
@@ -81,8 +84,8 @@ class GpuReader:
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
-        """Return whether the GPU shares the host's memory: GB10 by name, since its memory calls fail or return
-        nonsense; others if the driver rejects memory calls and addressing is ATS."""
+        """Return whether the GPU shares the host's memory. A GB10 does; its memory calls fail or return nonsense.
+        Another GPU does if the driver rejects memory calls and the addressing mode is ATS."""
         if "GB10" in self.name:
             return True
         try:
@@ -94,7 +97,8 @@ class GpuReader:
         return False
 
     def refuse(self, field: str, code: int) -> None:
-        """Note the reason of a missing value, or raise if the GPU or the driver is lost."""
+        """Note why the value `field` is missing. Raises GpuDown or DriverGone if `code` means that the GPU or the
+        driver is lost."""
         if code in GPU_GONE:
             raise GpuDown(code)
         if code in DRIVER_GONE:
@@ -106,8 +110,8 @@ class GpuReader:
         self.absent[field] = reason(code)
 
     def ask(self, field: str, name: str, *args: Any) -> Any:
-        """Return a value, or None with the reason. A value that the driver rejects for good is not requested at every
-        tick."""
+        """Return a value, or None with the reason in `absent`. A value that the driver rejects for good is not
+        requested at every tick."""
         code = self.refused.get(field)
         if code is not None:
             self.absent[field] = reason(code)
@@ -119,7 +123,8 @@ class GpuReader:
         return None
 
     def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
-        """Return the newer function's value, or the older one's if this driver or board will never have the newer."""
+        """Return the value of the newer function, or of the older one if this driver or board lacks the newer one for
+        good. Each function is given by its name and arguments."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.ask(mark, *newer)
@@ -138,7 +143,7 @@ class GpuReader:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
-        """Return the values that `read` puts in `out`, with the reasons of missing ones."""
+        """Return the values that `read` puts into `self.out`, with the reasons of missing values under "absent"."""
         self.out, self.absent = {}, {}
         read()
         if self.absent:
@@ -146,7 +151,7 @@ class GpuReader:
         return self.out
 
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
-        """Read the GPU once; with `slow`, also the rare values, under "slow" with their own reasons."""
+        """Read the GPU once. With `slow`, also read the rare values, which are under "slow" with their own reasons."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
@@ -211,8 +216,8 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Write the rate of a byte counter in MB/s, or the reason of its absence: the 32-bit counter can wrap
-        unseen."""
+        """Write the rate of a PCIe byte counter in MB/s, or the reason of its absence, for example that the 32-bit
+        counter can wrap between two readings."""
         if value is None:
             self.absent[field] = why
             return
@@ -244,8 +249,8 @@ class GpuReader:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
     def memory(self) -> Any:
-        """Read the GPU's memory with version 2, which leaves out the driver's reserved part, or with version 1; the
-        host's memory if the GPU shares it. Return NVML's structure, or None."""
+        """Read the memory of the GPU, or of the host if the GPU shares it; return NVML's structure, or None. Version 2
+        of the call, which leaves out the driver's reserved part, is tried before version 1."""
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:
@@ -340,7 +345,8 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def supported_clocks(self) -> dict[str, list[int]]:
-        """Return the clocks that a lock can have, ascending; the SM's at the highest memory clock, the longest list."""
+        """Return the clocks in MHz that a lock can have, ascending. The SM clocks are those at the highest memory
+        clock, the longest list. {} if the driver lists none."""
         memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}
@@ -373,8 +379,8 @@ class GpuReader:
             self.out["ecc"] = bool(ecc[0])
 
     def slowdown(self) -> float | None:
-        """Return the temperature at which the hardware slows itself: the threshold, or from the margin on Ada and
-        later."""
+        """Return the temperature in °C at which the hardware slows itself, from the margin (Ada and later) or from the
+        threshold; None if the driver reports neither."""
         limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)

@@ -1,4 +1,4 @@
-"""The telemetry of one host: starts the agent, keeps its readings, restarts it, and never waits for a hung one."""
+"""The telemetry of one host: starts the agent, receives its readings, restarts it, and never waits for a hung agent."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apa
 
 
 class Abandoned(Exception):
-    """The agent was abandoned; the text says why."""
+    """Raised if the agent or nvidia-smi did not answer and was abandoned; the text says why."""
 
 
 class DriverHung(Abandoned):
-    """A driver call has hung for so long that another agent may be tried."""
+    """Raised if a driver call has hung for so long that another agent may be tried."""
 
 
 class TelemetrySource:
@@ -75,7 +75,7 @@ class TelemetrySource:
             self._task = asyncio.create_task(self._run(), name=f"telemetry {self.host.name}")
 
     async def close(self) -> None:
-        """End the agent by closing its stdin. Do not wait for one that does not end at once."""
+        """End the agent by closing its stdin. An agent that does not end within 2 s is left alone."""
         task, self._task = self._task, None
         if task is not None:
             await end(task)
@@ -106,15 +106,18 @@ class TelemetrySource:
             await self._order({"interval_s": interval_s})
 
     async def refresh(self) -> None:
-        """Read everything now, also the values that are read rarely, for example after a change of a setting."""
+        """Read everything now, also the values that are read rarely. Call this for example after a change of a
+        setting."""
         await self._order({"refresh": True})
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two time.monotonic() of this process, with the one before and the one after."""
+        """Return the readings between two times (time.monotonic() of this process), with the last one before and the
+        first one after."""
         return self._moments.during(t0_s, t1_s)
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
-        """Return the first whole reading, or the driver's problem. HostError if nothing arrives in time."""
+        """Return the first complete reading, or one that reports the driver's problem. Raises HostError if nothing
+        arrives within `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not _whole(self.latest) and not self._hopeless:
@@ -194,7 +197,7 @@ class TelemetrySource:
         return await self._ended(stream)
 
     async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
-        """Return whether to use nvidia-smi instead of this agent."""
+        """Process one document of the agent; return whether to use nvidia-smi instead of the agent."""
         if "hung" in document:
             self._hung(document, decoder)
             return False
@@ -240,7 +243,7 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _smi_works(self) -> bool:
-        """Try nvidia-smi once if the library is missing: it can work in some containers."""
+        """Return whether nvidia-smi works although the library is missing, as in some containers. It is tried once."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
@@ -277,8 +280,9 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _arrival(self, agent_s: float) -> float:
-        """Return a reading's time on this process's monotonic clock. The fastest delivery so far sets the offset, so
-        that delays here do not count; the offset decays slowly, since two machines' clocks drift apart."""
+        """Return a reading's time on this process's monotonic clock. The fastest delivery so far sets the offset
+        between the clocks, so that delays do not count. The offset decays slowly, because two machines' clocks drift
+        apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:
@@ -305,7 +309,8 @@ def _whole(reading: Telemetry | None) -> bool:
 
 
 def _document(line: bytes) -> dict[str, Any] | None:
-    """Parse a line; None for text that a login script printed before the agent's start."""
+    """Return a line of the agent's output as a JSON object; None for other text, such as the output of a login
+    script."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -321,7 +326,8 @@ async def _close_quietly(stream: Stream) -> None:
 
 
 async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
-    """Read a host once, for a command. A hung driver gives its state only; HostError if nothing arrives."""
+    """Read a host once, for a command. If the driver hangs, the reading has only its state. Raises HostError if nothing
+    arrives within `timeout_s`."""
     source = TelemetrySource(host)
     await source.start()
     try:

@@ -1,5 +1,5 @@
-"""The steady state of a loaded GPU after a change: power, clock and temperature of the last seconds, compared with the
-seconds before. Pure functions."""
+"""The detection of a loaded GPU's steady state after a change: power, clock and temperature of the last seconds are
+compared with those of the seconds before. All functions are pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Pick = Callable[[BenchmarkReading], float | None]
 
 
 def moving(moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S) -> str | None:
-    """Return what still moves, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are steady. `now_s` is
-    time.monotonic(). A value that the driver does not report is ignored."""
+    """Return what is not steady yet, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are steady. `now_s` is
+    the present time.monotonic(). A value that the driver does not report is ignored."""
     for gpu in gpus:
         before = _readings(moments, gpu, now_s - 2 * window_s, now_s - window_s)
         now = _readings(moments, gpu, now_s - window_s, now_s)

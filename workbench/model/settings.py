@@ -1,10 +1,10 @@
 """GPU settings: the table of all settings, their typed values, and the records of changes.
 
-`SETTINGS` is the only list of settings. Options, forms, sweeps, texts, drift and proofs iterate over it. The programs
-that Workbench sends to a host use a smaller table, gpu/settings/remote_settings.py; a test compares the two.
+`SETTINGS` is the only list of settings; options, forms, sweeps, texts, drift and proofs iterate over it. Programs on a
+host have a smaller table, gpu/settings/remote_settings.py; a test compares the two.
 
-A setting has three names. `name` is the name that the user enters ("power-limit"), `label` is the name that the user
-reads ("power limit"), and `key` is the name in files and results, with the unit ("power_limit_w").
+A setting has three names: the user enters `name` ("power-limit") and reads `label` ("power limit"). Files and results
+contain `key`, with the unit ("power_limit_w").
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class ClockRange:
 
 
 class SpecialValue(StrEnum):
-    """A value that is not a number. DEFAULT is the driver's own choice; UNKNOWN is another program's clock lock, which
-    nobody can read back."""
+    """The driver's own choice (DEFAULT), or another program's clock lock, which nobody can read back (UNKNOWN)."""
 
     DEFAULT = "default"
     UNKNOWN = "unknown"
@@ -55,8 +54,7 @@ SettingValue: TypeAlias = bool | Watts | ClockRange | Governor | SpecialValue
 
 
 def stored(value: SettingValue | None) -> Any:
-    """Return `value` in the form that the journal, the register and the results contain: a bool, a number, a string or
-    None."""
+    """Return `value` as the journal, the register and the results contain it: a bool, a number, a string or None."""
     return str(value) if isinstance(value, ClockRange | SpecialValue) else value
 
 
@@ -65,12 +63,11 @@ def stored(value: SettingValue | None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """One entry of the table of settings: its names and texts, and how its value is parsed, read and proved.
+    """One entry of the table: names and texts of a setting, and how its value is parsed, read and proved.
 
     `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if no driver call
-    returns it. `proof` says which reading proves the setting: the power or the clocks under load, or the reading of the
-    value itself. `preset_field` is the name of the setting in a preset's `[[gpu_settings]]`.
-    """
+    returns it. `proof` is the reading that proves the setting: power or clocks under load, or the value itself.
+    `preset_field` is its name in a preset's `[[gpu_settings]]`."""
 
     name: str
     key: str
@@ -120,7 +117,7 @@ class Setting(ABC):
         return DEFAULT
 
     def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
-        """Return the current value on the GPU with this UUID, or of the host; None if it cannot be read, as for a clock
+        """Return the current value of the GPU with this UUID, or the host; None if it cannot be read, as for a clock
         lock."""
         if self.reading is None:
             return None
@@ -229,7 +226,7 @@ class NumberSetting(Setting):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting(Setting):
     """A clock lock as a setting. `clock` is the field of GpuSample with the clock that the lock acts on. `highest` and
-    `supported` are the fields of GpuInfo with the highest clock and with all clocks that a lock can have."""
+    `supported` are fields of GpuInfo."""
 
     clock: str
     clock_name: str  # "SM"
@@ -387,8 +384,8 @@ def setting_of(key: str) -> Setting:
 
 
 def parse_word(word: str) -> GpuSettings:
-    """Return the setting in one word of the user: "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks".
-    Raises InputError if the word names no setting or its value is invalid."""
+    """Return the setting in one word of the user, such as "power-limit=400", "gpu-clocks=210-2400" or
+    "reset-gpu-clocks". Raises InputError if it is invalid."""
     name, _, text = word.strip().lstrip("-").partition("=")
     if name in _BY_NAME:
         return GpuSettings({_BY_NAME[name].key: _BY_NAME[name].parse(text)})
@@ -400,8 +397,8 @@ def parse_word(word: str) -> GpuSettings:
 
 
 def value_from(key: str, value: Any) -> Any:
-    """Return a stored value of the setting `key` as a typed value. None and a value of an unknown key are returned
-    unchanged. Raises ValueError or TypeError if the value is invalid."""
+    """Return a stored value of the setting `key` as a typed value. None and values of unknown keys are returned
+    unchanged."""
     return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
 
 
@@ -411,8 +408,8 @@ def label_of(key: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split the key of a setting in a result, such as "gpu0.power_limit_w", into ("GPU0", "power_limit_w"). The first
-    part is "host" for a setting of the host, and "" if the key names no place."""
+    """Split a key in a result: "gpu0.power_limit_w" into ("GPU0", "power_limit_w"), "power_limit_w" into ("",
+    "power_limit_w")."""
     place, dot, setting = key.partition(".")
     return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
 
@@ -470,12 +467,9 @@ class GpuSettings(dict[str, Any]):
 
 
 class InForce(StrEnum):
-    """Whether a setting is in force.
-
-    A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot read a lock back. It is
-    CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another limit is lower. CHANGED
-    means that the driver reports a value that Workbench did not set.
-    """
+    """Whether a setting is in force. A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot
+    read a lock back, and CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another
+    limit is lower, CHANGED that the driver reports a value that Workbench did not set."""
 
     YES = "yes"
     CONSISTENT = "consistent, proves nothing"
@@ -565,12 +559,9 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A GPU setting that differs from its previous value because a Workbench changed it. The status bar and the
-    question before Workbench ends show it.
-
-    `by` names the user if another user's Workbench made the change. The fields after `state` come from this user's
-    journal.
-    """
+    """A setting that differs from its previous value because a Workbench changed it, as the status bar shows it. `by`
+    names the user if another user's Workbench made the change. The fields after `state` come from this user's
+    journal."""
 
     gpu_index: int
     gpu_uuid: str

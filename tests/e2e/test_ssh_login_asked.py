@@ -12,6 +12,7 @@ import pexpect
 import pytest
 from support.sshd import Sshd, keygen, sshd
 
+from workbench.hosts.base import AuthFailed, HostUnreachable
 from workbench.hosts.ssh import SshHost
 from workbench.session.session import Session
 from workbench.tui.app import WorkbenchApp
@@ -61,6 +62,35 @@ def test_the_screen_asks(locked: Sshd) -> None:
             assert not isinstance(app.screen, Login)
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) -> None:
+    """Each retry while the host was gone forgot the passphrase, so the user had to type it again after an outage."""
+    asked: list[str] = []
+    answers = ["mistyped", SECRET]
+
+    async def ask(prompt: str) -> str | None:
+        asked.append(prompt)
+        return answers.pop(0)
+
+    async def main() -> None:
+        host = SshHost("box", ssh_config=locked.ssh_config_path)
+        host.ask = ask
+        try:
+            with pytest.raises(AuthFailed, match=r"the passphrase of .*locked is wrong"):
+                await host.connect()
+            await host.connect()
+            locked.cut()
+            with pytest.raises(HostUnreachable):
+                await host._dial()
+            locked.restore()
+            (await host._dial()).close()
+        finally:
+            await host.close()
+
+    asyncio.run(main())
+    assert len(asked) == 2
 
 
 @pytest.mark.slow

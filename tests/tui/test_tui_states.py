@@ -248,3 +248,14 @@ def test_the_first_benchmark_is_not_called_as_before(drive: Any) -> None:
         await d.until(lambda: "< as before >" in d.text)
 
     drive(scenario, stage="ready")
+
+
+def test_a_lost_link_speaks_of_a_server_only_if_there_is_one(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        host = replace(d.session.state.host, link="lost", lost_since_unix_s=time.time() - 5, retries=2)
+        d.session.push(host=host)
+        await d.until(lambda: "LINK LOST" in d.row(0) and "server keeps running" in d.row(0))
+        d.session.push(servers=(), run_id=None)
+        await d.until(lambda: "LINK LOST" in d.row(0) and "keeps running" not in d.row(0))
+
+    drive(scenario, stage="ready")

@@ -236,11 +236,19 @@ class SshHost(BaseHost):
         except HostError:
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries
-            self._passphrases.clear()
-            raise self._login_failed(error) from None
+            failed = self._login_failed(error)
+            if isinstance(failed, AuthFailed):  # it may have been mistyped; a host that does not answer says nothing
+                self._passphrases.clear()
+            raise failed from None
 
     def _login_failed(self, error: Exception) -> HostError:
-        if not isinstance(error, asyncssh.PermissionDenied) or not self._wanted:
+        if not isinstance(error, asyncssh.PermissionDenied):
+            return _explain(error, self.name)
+        typed = [file for file, passphrase in self._passphrases.items() if passphrase]
+        if typed and not self._wanted:
+            message = f"the host accepted none of your keys, or the passphrase of {' or '.join(typed)} is wrong"
+            return AuthFailed(message, host=self.name, next_step="connect again and retype it")
+        if not self._wanted:
             return _explain(error, self.name)
         kinds = " or a ".join(sorted(self._wanted))
         if self.ask is None:

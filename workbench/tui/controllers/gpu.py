@@ -44,9 +44,8 @@ class GpuController(Controller):
             if state.telemetry is None and not state.host.telemetry_problem and state.host.link != "failed":
                 self.say("the GPUs have not been read yet", Level.WARN, "press g again after the first reading")
             else:
-                self.say(
-                    "no GPU can be set here", Level.WARN, state.host.telemetry_problem or "h works on another host"
-                )
+                why = f": {state.host.telemetry_problem}" if state.host.telemetry_problem else ""
+                self.say(f"no GPU can be set here{why}", Level.WARN, "h works on another host")
             return
         count = len(state.telemetry.gpus)
         found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []

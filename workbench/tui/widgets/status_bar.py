@@ -66,7 +66,9 @@ def link_runs(state: SessionState, now_s: float) -> Row:
         runs.append((" ~ connecting", "warn"))
     elif host.link == "lost":
         age = now_s - host.lost_since_unix_s if host.lost_since_unix_s else 0.0
-        runs.append((f" ! LINK LOST {elapsed(age)} retry {host.retries} (server keeps running)", "bad"))
+        alive = state.server is not None and state.server.ended_unix_s is None
+        note = " (server keeps running)" if alive else ""
+        runs.append((f" ! LINK LOST {elapsed(age)} retry {host.retries}{note}", "bad"))
     elif host.link == "failed":
         runs.append((" x NOT CONNECTED (R retries)", "bad"))
     return tuple(runs)

@@ -18,7 +18,7 @@ from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
-    from workbench.model.gpu import READINGS, GpuInfo, GpuSample, Telemetry
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.settings import Alteration
     from workbench.session.session import Session
 
@@ -102,6 +102,8 @@ class GpuPane(Pane, Scrolled):
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
         """Return label and text of each value: the numbers of `READINGS` first, then the values made of several."""
+        from workbench.model.gpu import READINGS  # not for the first frame
+
         pairs = [
             (label, whole(getattr(s, name), unit) + self._beside(name, s, i))
             for name, (label, unit) in READINGS.items()

@@ -56,7 +56,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
-                run_id = await session.servers.run_at_hand()
+                run_id = await session.servers.selected_or_ready_run()
             plan = await session.sweeps.plan_gpu(setting.key, values, arguments.gpu, run_id=run_id)
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)

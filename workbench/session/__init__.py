@@ -1,6 +1,6 @@
-"""The application without a screen. `session.Session` has the state, and the parts that front ends call.
+"""The application without a screen. Front ends call the parts of `session.Session` and draw its state.
 
-session, state, state_holder    the session, its state as one frozen value, and the holder that parts change it through
+session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts
 telemetry_watch                 readings of the GPUs
 presets, preset_variables       the library, and the values of a preset's variables
@@ -8,18 +8,18 @@ plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one
 server_address                  servers that others started, known by a URL
 gpu_control                     GPU settings: plan, apply, revert; its parts are gpu_rights, gpu_guard, gpu_alterations
-gpu_proof, gpu_evidence         proofs that settings are in force; clock_probe tries another lock
-server_load, load               loads on a server, never two at once; sustained_load stores no result
-measurement_turn                one measurement on the host at a time
+gpu_proof, gpu_evidence         proofs that settings are in force; clock_probe tries another clock lock
+server_load, load               loads on a server, never two at once; sustained_load is one without a stored result
+measurement_turn                the host's measurement lock: one measurement on the host at a time
 bench, bench_spec               benchmarks; bench_measurement runs one, with gpu_meter and engine_watch beside it
 conditions                      the conditions under which a result was measured
 results, result_rows, reports   stored results, their rows in lists, and reports on them
 experiments                     A/B experiments; experiment_run carries one out on experiment_arms and arm_targets
 other_hosts                     sessions of other hosts that an experiment measures on
-sweeps, sweep_parts             sweeps; sweep_progress is one under way, paired_runs confirm its best value
+sweeps, sweep_parts             sweeps; sweep_progress is a running sweep, paired_runs confirms its best value
 gpu_sweep, flag_sweep           sweeps of a GPU setting and of flags; their plans: gpu_sweep_plan, flag_sweep_plan
 concurrency_sweep               sweeps of the number of streams
-previous_settings               the way back to a setting's value before a probe or a sweep
+previous_settings               the value of a setting before a probe or a sweep, and its restoration
 screen_memory                   marks, forms and results of the last screen
-uninterrupted                   work that a cancellation must not interrupt
+uninterrupted                   a helper for work that must end even if its task is cancelled
 """

@@ -1,5 +1,5 @@
-"""What the arms of an experiment are measured on: a configuration that is started for each run, a run that stays as it
-is, or a server that others started; each on this host or on another."""
+"""The targets of an experiment's arms: a configuration that is started for each run, a run that is measured as it is,
+or a server that others started. Each may be on this host or on another one."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _LEAST = 4  # characters of a run id that identify it
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The host and server of one arm. `editor`: of the server that is started for it; None: a run or a URL is measured
-    as it is."""
+    """The host and the server of one arm. `editor` has the plan of a server that the experiment starts; it is None if a
+    run (`run_id`) or a URL is measured as it is."""
 
     session: Session
     editor: PlanEditor | None = None
@@ -46,7 +46,7 @@ class Side:
 
     @property
     def standing(self) -> str | None:
-        """The run or URL that exists before the experiment; None if a server is started."""
+        """The run id or URL of a server that exists before the experiment. None if the experiment starts the server."""
         return self.run_id or self.url
 
     @property
@@ -56,21 +56,21 @@ class Side:
         return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
-        """Return the GPUs of the server, and whether they are all GPUs of the host."""
+        """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
         infos = (await self.session.telemetry.reading()).infos
         gpus = gpus_of(self.plan, infos)
         return gpus, len(gpus) == len(infos)
 
 
 class ArmTargets:
-    """Looks up what the arms of an experiment name, and checks it before anything is started."""
+    """Looks up the servers that an experiment's arms name, and checks them before anything is started."""
 
     def __init__(self, plans: Plans, hosts: OtherHosts) -> None:
         self._plans, self._hosts = plans, hosts
 
     async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
-        """Return both arms with their targets looked up, and the plans that they start from. An arm without a target,
-        beside one that has a target, is the plan under edit. Raises InputError for an unknown name."""
+        """Return arms A and B with their targets looked up, and by arm the plans that they start from. If only one arm
+        has a target, the other arm uses the plan under edit. Raises InputError for an unknown target."""
         if a.target is None and b.target is None:
             return a, b, {}
         found, bases = [], {}
@@ -92,12 +92,13 @@ class ArmTargets:
     async def _find(
         self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
     ) -> tuple[ArmTarget, LaunchPlan | None]:
-        """Find a URL, a run or a preset by its name. Return the plan to start, or None for a server that stays."""
+        """Look up a target, which names a URL, a run or a preset. Return it with the plan to start, or with None if a
+        running server is measured as it is."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:
             if arm.relaunches or target.executable:
                 raise InputError(
-                    f"{name} was started by others: its flags cannot be changed",
+                    f"Workbench did not start {name}, so it cannot change that server's flags",
                     next_step="give a preset or a run that Workbench started",
                 )
             return replace(target, url=server_address.parse(name).base), None
@@ -108,13 +109,16 @@ class ArmTargets:
         if not hits:
             return target, _started_by(session.presets.plan_of(name, variables), target.executable)
         if len(hits) > 1:
-            raise InputError(f"{len(hits)} runs match {name!r}", next_step="workbench servers lists the runs")
+            raise InputError(
+                f"{len(hits)} runs match {name!r}", next_step="give the whole run id: workbench servers lists the runs"
+            )
         run = hits[0]
         if arm.relaunches or target.executable:
             plan = session.servers.supervisor.record(run.run_id).plan
             if plan is None or MASK in repr(plan):
                 raise InputError(
-                    f"run {run.run_id} was started with a key, which is not kept", next_step="give its preset instead"
+                    f"run {run.run_id} was started with a secret, which Workbench does not store",
+                    next_step="give its preset instead",
                 )
             if run.state in LIVE:  # the experiment stops it, like the selected run of a common base
                 await session.servers.select(run.run_id)
@@ -123,17 +127,17 @@ class ArmTargets:
             raise InputError(
                 f"run {run.run_id} is {run.state}, not READY",
                 host=session.host.name,
-                next_step="workbench servers lists the runs; a preset is started for each run",
+                next_step="give a READY run (workbench servers lists them), or a preset to start",
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
     def trust_bases(self, bases: Bases) -> None:
-        """Agree to what the presets of these plans run besides their engines."""
+        """Trust, for this and later plans, what the presets of these plans run besides their engines."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
     async def sides(self, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
-        """Return the hosts and servers of the arms. Raises PlanError for a plan that an engine would reject, and
-        SettingsError for a setting that a GPU cannot have."""
+        """Return the host and server of each arm by name. Raises PlanError for a plan that an engine would reject, and
+        SettingsError for GPU settings that cannot be applied."""
         sides = {}
         for name, arm in arms.items():
             target = arm.target
@@ -169,8 +173,9 @@ class ArmTargets:
 
 
 def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
-    """Return the arms of a stored experiment, and the plans that they start from, with their secrets: from this
-    process's environment under their own names, or from the preset. Raises PlanError if one is missing."""
+    """Return both arms of a stored experiment and their plans by arm, with the masked secrets filled in. A secret comes
+    from the variable of its name in this process's environment, or from the preset. Raises PlanError if a secret is
+    missing."""
     known = dict(os.environ)
     for arm in (spec.a, spec.b):
         preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
@@ -180,7 +185,10 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
 
     def secret(name: str) -> str:
         if name not in known:
-            raise PlanError(f"{name} is a secret, which is not kept", next_step=f"set {name} in the environment")
+            raise PlanError(
+                f"{name} is a secret, which Workbench does not store",
+                next_step=f"set {name} in the environment",
+            )
         return known[name]
 
     def unmasked(word: str) -> str:
@@ -210,7 +218,7 @@ def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
 
 
 async def _check_url(name: str, session: Session, url: str) -> None:
-    """Raise BenchError if nothing answers at the URL of an arm."""
+    """Raise BenchError if no server answers at the URL of the arm `name`."""
     try:
         async with session.load.at_url(url, {}):
             pass
@@ -220,7 +228,7 @@ async def _check_url(name: str, session: Session, url: str) -> None:
 
 
 async def _check_settings(name: str, arm: Arm, side: Side) -> None:
-    """Raise SettingsError if the arm's GPU settings cannot be made."""
+    """Raise InputError or SettingsError if the GPU settings of the arm `name` cannot be applied."""
     if not arm.gpu:
         return
     gpus, every = await side.gpus()

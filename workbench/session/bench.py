@@ -1,4 +1,4 @@
-"""Benchmarks of the host's servers: run, measured beside the GPUs and the engine, and stored."""
+"""Benchmarks of the host's servers: running them, measuring GPUs and engine meanwhile, and storing the results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _IDLE_VALID_S = 900.0
 
 
 class Bench:
-    """Benchmarks the selected run (`run`), a given run or a URL. A benchmark of a server that is still starting is
-    queued."""
+    """Benchmarks the selected run (`run`), a given run, or a URL. `run` queues the benchmark of a server that is still
+    starting."""
 
     def __init__(
         self,
@@ -66,28 +66,29 @@ class Bench:
     # ---- shapes
 
     def defaults(self) -> BenchSpec:
-        """Return the last benchmark that the user asked for, or else what the preset of the selected run suggests."""
+        """Return the spec of the last benchmark that the user asked for, or else the one that the preset of the
+        selected run suggests."""
         server = self._core.state.server
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
     def shape(self) -> dict[str, Any]:
-        """Return `defaults` as fields of BenchSpec, for a sweep or an experiment."""
+        """Return the spec of `defaults` as fields of BenchSpec, for a sweep or an experiment."""
         spec = self.defaults()
         fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # may be a preset's own word
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-        """Return the benchmark profiles: title and fields of BenchSpec by name."""
+        """Return the benchmark profiles by name: each as its title and its fields of BenchSpec."""
         return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
 
     # ---- the user's benchmark
 
     async def run(self, **overrides: Any) -> int | None:
-        """Benchmark the selected run with fields of BenchSpec. Return the id of the result, or None if the benchmark
-        was queued until the server is READY."""
+        """Benchmark the selected run with the given fields of BenchSpec. Return the id of the result, or None if the
+        benchmark was queued until the server is READY. Raises BenchError if there is no server to measure."""
         status, host = self._core.state.server, self._core.host.name
         if status is None:
-            raise BenchError("no server is selected", host=host, next_step="s starts the plan")
+            raise BenchError("no server is selected to benchmark", host=host, next_step="press s to start the plan")
         self._servers.check_free()
         spec = self._load.spec_of(status.preset_id, overrides)  # raises InputError before anything is queued
         if status.state is ServerState.STARTING:
@@ -95,11 +96,14 @@ class Bench:
             self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
             return None
         if status.state is not ServerState.READY:
-            raise BenchError(f"the server is {status.state}, not READY", host=host, next_step="s starts it")
+            raise BenchError(
+                f"the server is {status.state}, not READY", host=host, next_step="press s to start the plan"
+            )
         return await self.run_asked(status.run_id, spec, overrides)
 
     async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
-        """Benchmark a run as the user asked. The next `defaults` are `asked` if the result is valid."""
+        """Benchmark a run at the user's request, and return the id of the result. If the result is valid, the next
+        `defaults` return `asked`."""
         result_id = await self.run_on(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
             self.asked = asked
@@ -123,7 +127,7 @@ class Bench:
             self._core.update(bench=replace(self._core.state.bench, queued=False, error=error))
 
     async def cancel(self) -> None:
-        """Cancel the load that runs or waits. Returns when its worker has ended."""
+        """Cancel the benchmark that runs or is queued. Returns when its load has ended."""
         self._queued = None
         self._core.update(bench=replace(self._core.state.bench, queued=False))
         await self._load.cancel()
@@ -136,20 +140,20 @@ class Bench:
             return await self._measure(load)
 
     async def run_url(self, url: str, **overrides: Any) -> int:
-        """Benchmark a server that others started, by its base URL. Return the id of the stored result. The result has
-        GPU metrics only if the address is a loopback one of the session's host."""
+        """Benchmark the server at a base URL, started by others. Return the id of the stored result. The result has GPU
+        metrics only if the URL is a loopback address, which means the session's host."""
         async with self._load.at_url(url, overrides, ahead=True) as load:
             return await self._measure(load)
 
     async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
-        """Benchmark the run, or the server at the URL, whichever is given."""
+        """Benchmark the server at `url`, or else the run `run_id`. Return the id of the stored result."""
         if url is not None:
             return await self.run_url(url, **overrides)
         assert run_id is not None
         return await self.run_on(run_id, **overrides)
 
     async def _measure(self, load: Load) -> int:
-        """Measure and store, and show both in the state."""
+        """Measure and store, show both in the session's state, and return the id of the result."""
         last_id = self._core.state.bench.last_id
         self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
         error: str | None = None
@@ -158,7 +162,7 @@ class Bench:
         except BenchCancelled as cancelled:
             error = "cancelled"
             if cancelled.result_id is not None:
-                error = f"cancelled; what was measured is kept as #{cancelled.result_id}, marked partial"
+                error = f"cancelled; the measured part is stored as result {cancelled.result_id}, marked partial"
                 await self._results.refresh()
             raise
         except WorkbenchError as failure:
@@ -200,17 +204,19 @@ class Bench:
         await self._gpu.evidence.show(measured.proofs)
         result_id = await self._store(measured, server)
         if measured.outcome.partial:
-            cancelled = BenchCancelled(f"the benchmark was cancelled; what it had measured is kept as #{result_id}")
+            cancelled = BenchCancelled(
+                f"the benchmark was cancelled; the measured part is stored as result {result_id}"
+            )
             cancelled.result_id = result_id
             raise cancelled
         return result_id
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
-        """Return what idle power depends on: the server and the GPU settings."""
+        """Return the things that idle power depends on: the server and the GPU settings."""
         return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:
-        """Show the progress of a load in the state."""
+        """Show the progress of a load in the session's state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
     async def _store(self, measured: Measured, server: ServerUnderTest) -> int:
@@ -233,7 +239,8 @@ class Bench:
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
 
     async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
-        """Return which model files the server was started with, as far as they can be identified."""
+        """Return a digest of the model files that the server was started with, or the reason if they cannot be
+        identified."""
         status, record = server.status, server.record
         if status is None or record is None:
             return ModelBytes(None, "the server was not started by Workbench")
@@ -245,10 +252,12 @@ class Bench:
     # ---- the tuning loop
 
     async def restart_and_compare(self) -> None:
-        """Restart the server with the plan, repeat the last benchmark, and compare the two results."""
+        """Restart the server with the plan under edit, repeat the last benchmark, and compare the two results."""
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
-            raise BenchError("that is under way", host=host, next_step="wait for its result")
+            raise BenchError(
+                "the server is already being restarted and compared", host=host, next_step="wait for the result"
+            )
         with self._core.busy(_AGAIN):
             before = self._core.state.bench.last_id or last_usable(self._core.state.results)
             shape = self._shape_again((await self._results.get(before)).spec) if before is not None else {}
@@ -256,29 +265,31 @@ class Bench:
             status = await self._servers.wait_ready(run_id)
             if status.state is not ServerState.READY:
                 raise BenchError(
-                    f"the server is {status.state}: nothing was measured",
+                    f"the restarted server is {status.state}, not READY, so nothing was measured",
                     host=host,
-                    next_step="the log shows the first error (e)",
+                    next_step="press e in the Log pane to see the first error",
                 )
             after = await self.run_on(run_id, **shape)
             if before is None:
-                self._core.notify(Level.INFO, "the first result: change one thing and press . again to compare")
+                self._core.notify(
+                    Level.INFO, "the first result is stored: change one flag and press . again to compare"
+                )
                 return
             self._core.update(mark_a=before, mark_b=after)
             await self._results.compare(before, after)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
-        """Return the overrides that repeat a benchmark. The user's own prompts and command are taken from what this
-        session ran, since results do not contain them."""
+        """Return the overrides that repeat a benchmark. Results do not contain the user's own prompts and command, so
+        those come from the last benchmark of this session. Raises BenchError if that was a different one."""
         shape = {name: getattr(spec, name) for name in SHAPE}
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec
             if last is None or (last.prompts_name, last.command) != (spec.prompts_name, spec.command):
                 what = spec.prompts_name or "a command of your own"
                 raise BenchError(
-                    f"the last result is of {what}, which this session has not run",
+                    f"the last benchmark used {what}, which results do not contain, so it cannot be repeated",
                     host=self._core.host.name,
-                    next_step="run that benchmark again first",
+                    next_step="press b to run that benchmark once in this session",
                 )
             shape["prompts"] = last.prompts
         return shape

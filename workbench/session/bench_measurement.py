@@ -1,4 +1,4 @@
-"""One benchmark from preparation to metrics, as the load client, the GPUs and the engine measured it."""
+"""One benchmark, from preparation to metrics, as the load client, the GPUs and the engine measured it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the ca
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measurement. `gpus`: indices of the server's GPUs. `idle`: their idle power if it was measured now. `engine`:
-    known from the run or from the server's metrics page."""
+    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs. `idle` is their power before
+    the run, None if it was not measured now. `engine` is the engine's name, None if it is not known."""
 
     outcome: BenchOutcome
     summary: BenchSummary
@@ -62,7 +62,8 @@ class Measured:
     clocks: tuple[Clock, ...] = ()
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
-        """Return the measurement as invalid, without the proofs of clock locks that changed during the run."""
+        """Return the measurement as invalid for the reasons `why`: clock locks changed during the run. Proofs of clock
+        locks are dropped."""
         kept = tuple(p for p in self.proofs if not is_lock(p.setting))
         dropped = {p.line for p in self.proofs} - {p.line for p in kept}
         notes = tuple(note for note in self.summary.notes if note not in dropped)
@@ -71,8 +72,8 @@ class Measured:
 
 
 class Measurement:
-    """Measures one load, once. `idle`: power of the idle GPUs if it is known from before. `known`: clocks that earlier
-    loads have shown."""
+    """Measures one load, once. `idle` is the power of the idle GPUs if it is known already. `known` are the clocks that
+    earlier loads have shown."""
 
     def __init__(
         self,
@@ -91,7 +92,8 @@ class Measurement:
         self._length: Length | None = None
 
     async def run(self) -> Measured:
-        """Measure. Raises BenchCancelled when the load is cancelled, and BenchError if nothing can be measured."""
+        """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and BenchError if the
+        load cannot be measured."""
         async with self._http() as http:
             status = self._server.status
             engine = EngineWatch(http, engines.get(status.engine) if status else None)
@@ -135,8 +137,8 @@ class Measurement:
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what changed on the GPUs during the run, and which other programs used them throughout. A command of
-        the user's own may use them itself."""
+        """Return what changed on the GPUs during the run, and which other programs used them all the time. A command of
+        the user's own may use the GPUs itself, so its programs do not count as others."""
         status = self._server.status
         if self._spec.command:
             return watch.changes(watch.came), ()
@@ -171,7 +173,7 @@ class Measurement:
                 f"prompts of {spec.input_tokens:,} and answers of {longest:,} tokens do not fit the server's context"
                 f" of {limit:,}",
                 host=self._server.host,
-                next_step="fewer --input-tokens or --max-tokens, or a longer context when the server starts",
+                next_step="lower --input-tokens or --max-tokens, or start the server with a longer context",
             )
         self._length = await prompt_length.measure(spec, tokenizer.count)
         if self._length is not None:
@@ -180,7 +182,7 @@ class Measurement:
     # ---- the load
 
     async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
-        """Run the load. Return what the client and the engine counted."""
+        """Run the load. Return what the client and the engine measured."""
         async with engine.watching():
             outcome = await (self._own_command() if self._spec.command else self._client())
         begin, end = window_unix(outcome)
@@ -199,7 +201,7 @@ class Measurement:
         )
 
     async def _own_command(self) -> BenchOutcome:
-        """Run the user's own benchmark command."""
+        """Run the user's own benchmark command. Return what its output says."""
         spec, base_url = self._spec, f"{self._spec.url}/v1"
         env = own_command.environment(base_url, spec.model, self._key())
 
@@ -214,7 +216,8 @@ class Measurement:
     # ---- what the engine counted
 
     def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
-        """Return the summary with the engine's metrics, compared with what the client sent."""
+        """Return the summary with the engine's metrics. Differences from what the client sent become notes, or make the
+        result invalid."""
         summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
@@ -230,8 +233,8 @@ class Measurement:
         return replace(summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid))
 
     def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
-        """Return why the prefix cache decided the result, or None. A chat template that all requests share gives some
-        hits in any case (bench/selfcheck.py judges the same by usage)."""
+        """Return why the prefix cache decided the result, or None if it did not. Hits for a chat template, which all
+        requests share, do not count."""
         spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
         if spec.shared_prefix or spec.prompts or not hits or not prompt:
             return None
@@ -247,7 +250,7 @@ class Measurement:
 
     @asynccontextmanager
     async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Open a client for the server's control traffic."""
+        """Yield an HTTP client for requests other than the load, such as reading the metrics page."""
         await asyncio.to_thread(importlib.import_module, "httpx")  # takes 0.1 s, in which the screen would hang
         from workbench.server.bounded_http import BoundedClient
 
@@ -262,17 +265,19 @@ class Measurement:
         return api_key(name, {**os.environ, **self._load.env}) if name else None
 
     def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
-        """Report a phase in which no requests are counted."""
+        """Report a phase of the benchmark in which no requests are counted, to the progress display."""
         total = 1 if self._spec.command else self._spec.requests
         self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
 
     async def _until_cancelled(self, work: Awaitable[T]) -> T:
-        """Await `work`. Raises BenchCancelled as soon as the load is cancelled."""
+        """Return the outcome of `work`. Raises BenchCancelled as soon as the load is cancelled."""
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
         try:
             await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise BenchCancelled("the benchmark was cancelled", next_step="nothing was stored; run it again")
+                raise BenchCancelled(
+                    "the benchmark was cancelled", next_step="nothing was stored; start the benchmark again"
+                )
             return working.result()
         finally:
             working.cancel()
@@ -280,7 +285,8 @@ class Measurement:
 
 
 def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
-    """Return the requests, prompt tokens and output tokens that the client sent and received, with the warm-up."""
+    """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A number of tokens is
+    None if the server does not report it."""
 
     def total(counted: int | None, warm: int | None) -> int | None:
         return None if counted is None or warm is None else counted + warm

@@ -50,14 +50,15 @@ _OPTIONS = {  # fields of a request that only these options may set
     "prompt": "--prompts FILE",
     "max_tokens": "--max-tokens N",
     "stream": "--no-stream",
-    "stream_options": "usage is asked for by itself",
+    "stream_options": "leave it out: Workbench always asks for usage",
 }
 _COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
-    """Return the spec of a benchmark. `overrides`: fields of BenchSpec (None: not given), and `prompts_file`, a path. A
-    profile among them replaces `suggested`. Raises InputError for a spec that cannot be run."""
+    """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and `prompts_file`, a
+    path. A profile among the overrides replaces the preset's suggestion `suggested`. Raises InputError for a spec that
+    cannot be run."""
     from workbench.bench import profiles
     from workbench.model.bench import BenchSpec
 
@@ -80,21 +81,22 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
 
 
 def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Check that a closed loop has at least one request per stream. A concurrency that the user did not give is
-    lowered."""
+    """Check that a closed loop has at least one request per stream. Raises InputError if the user gave too many
+    streams; lowers `concurrency` in `merged` if the user did not give it."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
     if merged.get("rate") is not None or merged.get("command") or streams <= requests:
         return
     if "concurrency" in given:
         raise InputError(
-            f"{count_of(requests, 'request')} cannot keep {streams} streams busy",
-            next_step=f"ask for {ROUNDS * streams} requests (--requests), or for fewer streams",
+            f"{count_of(requests, 'request')}: too few for {streams} streams",
+            next_step=f"give --requests {ROUNDS * streams}, or a lower --concurrency",
         )
     merged["concurrency"] = requests
 
 
 def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return requests and streams that fit the options that were given."""
+    """Return the fields "requests", "concurrency" and "warmup" that follow from the options that the user gave. {} if
+    none of them follows."""
     fitting: dict[str, Any] = {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
@@ -104,7 +106,7 @@ def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile_of(suggested: Benchmark) -> dict[str, Any]:
-    """Return the fields of the profile that a preset names; {} for a name of the preset's own."""
+    """Return the fields of the profile that a preset names. {} if the name is not one of Workbench's profiles."""
     from workbench.bench import profiles
 
     return profiles.fields(suggested.profile) if suggested.profile in profiles.NAMES else {}
@@ -133,27 +135,34 @@ def _check_counts(fields: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         value = fields.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{value!r} is no number of {name.replace('_', ' ')}", next_step="1 or more")
+            raise InputError(
+                f"{value!r} is not a valid value of {name.replace('_', ' ')}", next_step="give a whole number from 1"
+            )
 
 
 def _check(fields: Mapping[str, Any]) -> None:
     _check_counts(fields)
     if fields.get("warmup", 0) < 0:
-        raise InputError("there cannot be fewer than no warm-up requests", next_step="0 or more")
+        raise InputError("the number of warm-up requests is below 0", next_step="give 0 or more")
     seconds = (("seconds", "seconds"), *((name, "seconds") for name in LIMITS))
     for name, unit in (("rate", "requests per second"), *seconds):
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{value:g} is no number of {unit}", next_step="above 0")
+            raise InputError(f"{name} {value:g} is not a valid number of {unit}", next_step="give a number above 0")
     for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ("chat", "completions"))):
         if fields.get(name, words[0]) not in words:
-            raise InputError(f"{name} is {fields[name]!r}", next_step=f"one of {', '.join(words)}")
+            raise InputError(f"{name} cannot be {fields[name]!r}", next_step=f"give one of {', '.join(words)}")
     if not 0 <= fields.get("length_spread", 0.0) < 1:
-        raise InputError("lengths spread by a share from 0 to below 1", next_step="for example 0.2 for ±20 %")
+        raise InputError("the length spread is not between 0 and 1", next_step="give for example 0.2 for ±20 %")
     if not isinstance(fields.get("extra_body", {}), Mapping):
-        raise InputError("the extra body fields are no JSON object", next_step='for example {"top_k": 1}')
+        raise InputError("the extra body fields are not a JSON object", next_step='give for example {"top_k": 1}')
     for name, option in _OPTIONS.items():
         if name in fields.get("extra_body", {}):
-            raise InputError(f"the extra body fields have {name!r}, which is not theirs to set", next_step=option)
+            raise InputError(
+                f"the extra body fields contain {name!r}, which has an option of its own", next_step=f"use {option}"
+            )
     if any(map(has_messages, fields.get("prompts", ()))) and fields.get("endpoint") == "completions":
-        raise InputError("the file holds messages, which completions do not take", next_step="--endpoint chat")
+        raise InputError(
+            "the prompts file contains chat messages, which the endpoint completions does not accept",
+            next_step="use --endpoint chat",
+        )

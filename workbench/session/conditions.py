@@ -1,4 +1,4 @@
-"""The conditions under which a result was measured. Pure functions."""
+"""The conditions under which a result was measured. All functions are pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-si
 
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a server uses: those of CUDA_VISIBLE_DEVICES, or else as many as its parallel
-    sizes multiply to, from the first. All GPUs if the plan is not known."""
+    """Return the indices of the GPUs that a server uses: those of CUDA_VISIBLE_DEVICES, or else the first GPUs, as many
+    as the product of its parallel sizes. All GPUs if the plan is None."""
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything
@@ -47,8 +47,8 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
 
 
 def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """Return the GPU settings in force by key, for example "gpu0.gpu_clocks", as stored values. A clock lock is known
-    only if a Workbench set it."""
+    """Return the values of the GPU settings by key, for example "gpu0.gpu_clocks". A clock lock is included only if a
+    Workbench set it, because drivers do not report locks."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
@@ -63,7 +63,8 @@ def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: 
 
 
 def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
-    """Return a digest that is the same for the same work: the server's plan, the model and the shape of the load."""
+    """Return a digest of the work: the server's plan, the model and the shape of the load. Two benchmarks of the same
+    work have the same digest."""
     plan = server.plan
     served: Any = (
         spec.url if plan is None else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
@@ -83,8 +84,8 @@ def conditions_of(
     simulated: bool,
     model: ModelBytes,
 ) -> Conditions:
-    """Return the conditions of a measurement. `client`: how it reached the server. `locks`: the clock locks in force.
-    `model`: the files that the server was started with."""
+    """Return the conditions of a measurement. `client` says how the client reached the server ("local" or "tunnel"),
+    `locks` are the clock locks on the GPUs, and `model` identifies the files that the server was started with."""
     status, record, plan = server.status, server.record, server.plan
     command = record.command if record else None
     telemetry, gpus = measured.telemetry, measured.gpus
@@ -120,8 +121,8 @@ def conditions_of(
 
 
 def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None) -> Ceiling | None:
-    """Return the limit that the memory bandwidth sets, at the memory clock during the run. None without a plan, the
-    size of its model, or a GPU."""
+    """Return the highest speed that the memory bandwidth allows, at the memory clock `memory_mhz`. None without a plan,
+    the size of its model, or a GPU."""
 
     if plan is None or plan.model_facts is None or not gpus:
         return None

@@ -1,4 +1,4 @@
-"""The engine's own counters around one benchmark, read beside the load and never in its path."""
+"""The engine's own metrics around one benchmark, read from its metrics page beside the load."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _LOOK_S = 0.1
 
 
 class EngineWatch:
-    """Call `before`, run the load inside `watching`, then call `after`. Nothing is raised: if the engine shows no
-    counters, every metric is None with the reason. `engine` None: it is recognized by its metrics page."""
+    """Reads the engine's metrics before, during and after a load: call `before`, run the load inside `watching`, then
+    call `after`. Nothing raises: a metric that cannot be read is None, with the reason. `engine` None means that the
+    metrics page identifies the engine."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine | None) -> None:
         self._http = http
@@ -37,12 +38,12 @@ class EngineWatch:
         self._samples: list[EngineMetrics] = []
 
     async def identify(self) -> None:
-        """Set `engine` by its metrics page if it is not known. The page is read once."""
+        """Identify the engine by its metrics page, unless it is known. The page is read at most once for that."""
         if self.engine is None and self._problem is None:
             await self._recognize()
 
     async def read(self) -> EngineMetrics:
-        """Return the present metrics."""
+        """Return the engine's present metrics. They are None, with the reason, if they cannot be read."""
         from workbench.server import metrics  # loads httpx
 
         await self.identify()
@@ -61,14 +62,14 @@ class EngineWatch:
             self._problem = f"/metrics: {str(error) or type(error).__name__}"
             return
         if answer.status_code != 200:
-            self._problem = f"/metrics answers {answer.status_code}, so the engine is not known"
+            self._problem = f"/metrics answers with HTTP {answer.status_code}, so the engine is not known"
             return
         self.engine = metrics.engine_of(answer.text)
         if self.engine is None:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
     async def requests(self) -> RequestCounts:
-        """Return the requests in flight and those counted so far."""
+        """Return the number of requests in flight and the engine's counters."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counted(now))
@@ -79,7 +80,7 @@ class EngineWatch:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Read the gauges every second while the block runs."""
+        """Read the metrics every second while the block runs."""
         watch = asyncio.ensure_future(self._watch())
         try:
             yield
@@ -94,8 +95,8 @@ class EngineWatch:
     async def after(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
-        """Return what the engine counted since `before`, and its gauges between the two times. Waits until `settled` is
-        true of the counts or they no longer change."""
+        """Return what the engine counted since `before`, and its gauges between the two Unix times. Waits until
+        `settled` is true of these metrics or the counters no longer change, at most 3 s."""
         if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
             if not engine_counters.readable(now):

@@ -1,4 +1,4 @@
-"""The servers and GPU settings of an experiment's arms: switched on for a run, benchmarked, and restored at the end."""
+"""The servers and GPU settings of an experiment's arms: set up for a run, benchmarked, and restored at the end."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LOOK_S = 2.0
 
 
 class Arms:
-    """The test bed of an experiment on real hosts. `sides`: the hosts and servers of "A" and "B". `restarts`: whether
-    each run gets a fresh server."""
+    """The test bed of an experiment on real hosts. `sides` has the hosts and servers of the arms "A" and "B".
+    `restarts` says whether each run gets a new server. `earlier` are the results of a resumed experiment."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Arms:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Clear what a crash left of this experiment, and find the servers that run. Raises SettingsError if GPU
-        settings are on that are not the experiment's."""
+        """Stop the server and revert the settings that a crash of this experiment left on, and find the servers that
+        run now. Raises SettingsError if other altered GPU settings are on."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
@@ -81,7 +81,7 @@ class Arms:
             await self._check_settings(revert=experiment.settings_on)
 
     def _in_the_way(self, status: ServerStatus) -> bool:
-        """Return whether a live server occupies the GPUs and port of one that the experiment starts."""
+        """Return whether a live server occupies the GPUs and the port of a server that the experiment starts."""
         starts = any(side.standing is None for side in self._sides.values())
         return starts and status.state in LIVE and status.run_id not in [s.run_id for s in self._sides.values()]
 
@@ -94,7 +94,8 @@ class Arms:
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
 
     async def _check_settings(self, *, revert: bool) -> None:
-        """Raise SettingsError if GPU settings are on. `revert`: revert first what a crash left on."""
+        """Raise SettingsError if altered GPU settings are on. With `revert`, first revert those that a crash of this
+        experiment left on."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
             on = await _altered(side)
@@ -104,9 +105,9 @@ class Arms:
             if on:
                 which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
                 raise SettingsError(
-                    f"GPU settings are on already ({which}), and the arms could not be told from them",
+                    f"altered GPU settings are on ({which}), and they would distort the comparison",
                     host=side.session.host.name,
-                    next_step="give them back first: workbench gpu revert",
+                    next_step="revert them first: workbench gpu revert",
                 )
 
     # ---- the test bed
@@ -140,14 +141,14 @@ class Arms:
         return self._run
 
     async def _make_room(self, side: Side) -> None:
-        """Stop the server that ran before, whose GPUs and port the experiment needs."""
+        """Stop the selected server if it occupies the GPUs and the port that the experiment needs."""
         selected = side.session.state.server
         if selected is not None and self._in_the_way(selected):
             await side.session.servers.end(selected.run_id)
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server is READY, then set the arm's GPU settings. They are reverted before the server ends,
-        since without persistence mode the driver forgets them when nobody uses the GPU."""
+        """Wait until the server is READY, then apply the arm's GPU settings. Raises StartFailed if the server does not
+        become READY."""
         side = self._sides[arm]
         if side.url is None:
             status = await side.session.servers.wait_ready(run_id)
@@ -166,17 +167,18 @@ class Arms:
             self.started = None
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait until the GPUs have cooled to the target. Nothing but the load itself would warm them."""
+        """Wait until the GPUs have cooled to at most `within_c` above `target_c`, at most SETTLE_S seconds. Return the
+        last temperature in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             now = await self._temperature()
             if now is None or target_c is None or now <= target_c + within_c or time.monotonic() > deadline:
                 return now
-            tell(f"{now:.0f} °C, waiting for {target_c + within_c:.0f}")
+            tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
             await asyncio.sleep(_LOOK_S)
 
     async def _temperature(self) -> float | None:
-        """Return the temperature of the hottest GPU of the server."""
+        """Return the temperature in °C of the hottest GPU of the server, None if it is not known."""
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.reading()
         gpus = gpus_of(side.plan, telemetry.infos)
@@ -187,7 +189,7 @@ class Arms:
         side = self._sides[arm]
         session, run_id = side.session, side.run_id or self._run
         if side.url is None and run_id is None:
-            raise ServerError("no server is on", host=session.host.name)
+            raise ServerError(f"no server runs for arm {arm}", host=session.host.name)
         shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
         try:
             result_id = await session.bench.run_target(run_id, side.url, **shape)
@@ -203,22 +205,26 @@ class Arms:
             try:
                 await self._revert(self._settings_arm)
             except WorkbenchError as error:
-                notes.append(f"GPU settings were not given back: {error.message} (workbench gpu revert)")
+                notes.append(f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)")
         if self.started is not None:
             if self._keep_on:
                 arm = experiment.runs[-1].arm if experiment.runs else "A"
-                notes.append(f"a server ran before: {self.started} with {arm}'s configuration is left running")
+                notes.append(
+                    f"a server ran before the experiment, so {self.started} with {arm}'s configuration keeps running"
+                )
             else:
                 try:
                     await self.clear()
                 except WorkbenchError as error:
-                    notes.append(f"run {self.started} was not ended: {error.message} (workbench stop {self.started})")
+                    notes.append(
+                        f"run {self.started} was not stopped: {error.message} (run `workbench stop {self.started}`)"
+                    )
         return notes
 
     # ---- GPU settings
 
     async def _apply(self, arm: str) -> None:
-        """Apply this arm's GPU settings, and revert those of the other arm."""
+        """Revert the GPU settings of the other arm, then apply those of this arm."""
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         gpus, every = await side.gpus()
         if self._settings_arm is not None:
@@ -246,7 +252,7 @@ class Arms:
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
-                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not given back: {failed.message}",
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: {failed.message}",
                     host=side.session.host.name,
                 )
         self._settings_arm = None
@@ -260,7 +266,7 @@ async def _altered(side: Side) -> list[Alteration]:
 
 def _start_failed(status: ServerStatus) -> StartFailed:
     cause = status.findings[0] if status.findings else None
-    why = status.reason or "see its log"
+    why = status.reason or "its log has the cause"
     return StartFailed(
         f"the server did not start: {why}",
         host=status.host,
@@ -269,6 +275,6 @@ def _start_failed(status: ServerStatus) -> StartFailed:
 
 
 def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
-    """Return whether two plans are the same configuration of the same version, whatever their ports."""
+    """Return whether two plans have the same configuration and engine version. Their ports may differ."""
     same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
     return same.engine_version == b.engine_version and all(change.name == "port" for change in diff(a, b))

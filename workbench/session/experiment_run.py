@@ -1,5 +1,5 @@
-"""Carrying out an experiment: which run is next, what follows a failure, when to end. Everything done to hosts goes
-through `TestBed`, so that thousands of simulated experiments take the same path
+"""The course of an experiment: which run is next, what follows a failure, and when the experiment ends. `TestBed` does
+everything on hosts, so that thousands of simulated experiments can follow the same course
 (tests/benchmarks/bench_experiments.py)."""
 
 from __future__ import annotations
@@ -23,65 +23,69 @@ Tell = Callable[[str], None]
 
 
 class StartFailed(ServerError):
-    """The server of an arm did not become READY."""
+    """Raised when the server of an arm does not become READY."""
 
 
 class NothingServed(BenchError):
-    """No request of a run succeeded."""
+    """Raised when no request of a run succeeded."""
 
 
 class NotMeasured(BenchError):
-    """A run has no value of the metric that decides the experiment."""
+    """Raised when a run has no value of the metric that decides the experiment."""
 
 
 _HOPELESS = (StartFailed, NothingServed, NotMeasured)  # repeating does not help if the arm never succeeded
 
 
 class Stopped(WorkbenchError):
-    """The user stopped the experiment, or its time was up."""
+    """Raised when the user stops the experiment or its time limit is reached."""
 
 
 class TestBed(Protocol):
-    """The servers, GPU settings and benchmarks of an experiment. Methods raise WorkbenchError."""
+    """The servers, GPU settings and benchmarks of an experiment. Every method may raise WorkbenchError."""
 
     @property
     def started(self) -> str | None:
-        """The run that the experiment started and that is on now."""
+        """The run id of the server that the experiment started and that is running now, or None."""
         ...
 
     async def compiles_first(self, arm: str) -> bool:
-        """Return whether the arm's server compiles at its next start, because no earlier start is known."""
+        """Return whether the arm's server will compile at its next start, because no earlier start of the same
+        configuration is known."""
         ...
 
     async def server(self, arm: str) -> str:
-        """Return the run id of the arm's server, which need not be READY. It is a new one if the arms differ in what
-        only a restart changes."""
+        """Return the run id of the arm's server, started if necessary. The server need not be READY yet. A new server
+        is started for each run if the arms differ in anything that only a restart changes."""
         ...
 
     async def ready(self, arm: str, run_id: str) -> None:
-        """Wait until the server is READY, and apply the arm's GPU settings. Raises StartFailed if it does not start."""
+        """Wait until the server `run_id` is READY, then apply the GPU settings of `arm`. Raises StartFailed if the
+        server does not become READY."""
         ...
 
     async def clear(self) -> None:
-        """Revert the GPU settings, then stop the server that is on."""
+        """Revert the arm's GPU settings, then stop the server that the experiment uses."""
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait, for a limited time, until the GPUs are within `within_c` of `target_c`. Return the temperature in
-        °C."""
+        """Wait, for a limited time, until the GPUs are within `within_c` degrees of `target_c`. `tell` gets texts on
+        the progress. Return the last temperature in °C, or None if it is not known."""
         ...
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        """Benchmark the arm\'s server."""
+        """Benchmark the arm's server with prompts from `seed`. Return the stored result."""
         ...
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
-        """Restore GPU settings and servers, whatever fails. Return notes for the user."""
+        """Restore GPU settings and servers, and continue with the rest if one of them fails. Return notes for the
+        user."""
         ...
 
 
 class ExperimentConduct:
-    """Carries out one experiment. Each change replaces `experiment`, and `tell` is called with the new one."""
+    """Carries out one experiment. Each change replaces `experiment` and passes the new one to `tell`. `save` stores an
+    experiment. `results` are the results of a resumed experiment, and `left_s` is the estimate of the duration."""
 
     def __init__(
         self,
@@ -102,9 +106,9 @@ class ExperimentConduct:
         self._began = time.monotonic()
 
     async def carry_out(self) -> Experiment:
-        """Return the experiment as it ended: done, failed, or stopped because this task was cancelled or the link was
-        lost. A cancellation does not propagate: the caller gets what was measured. Raises StoreError if that cannot be
-        stored."""
+        """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a lost link stops the
+        experiment; the cancellation does not propagate, so that the caller gets what was measured. Raises StoreError if
+        the experiment cannot be stored."""
         state: SeriesState = SeriesState.FAILED
         error: str | None = None
         try:
@@ -137,13 +141,13 @@ class ExperimentConduct:
             await self._warm_up()
         while (why := design.enough(self.experiment)) is None:
             if (late := self._late()) is not None:
-                raise Stopped(late, next_step="resume it with more time (--max-minutes): its pairs count in full")
+                raise Stopped(late, next_step="resume the experiment with more --max-minutes; its finished pairs count")
             await self._make(design.next_run(self.experiment))
         if self.experiment.spec.until_pct is not None:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Return why no further pair can begin in time, or None."""
+        """Return why no further pair fits into the experiment's time limit, or None if one does."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -151,13 +155,13 @@ class ExperimentConduct:
             return None
         if time.monotonic() - self._began + 2 * average(took) <= 60 * limit:
             return None
-        return f"{limit:g} min were up after {done} of {self.experiment.spec.pairs} pairs"
+        return f"the limit of {limit:g} min was reached after {done} of {self.experiment.spec.pairs} pairs"
 
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make the runs that are discarded: one, since a cold machine is slower, or one of each arm whose server
-        compiles at its next start. The machine of a resumed experiment is cold again."""
+        """Make the runs that are discarded, because a cold machine is slower. By default that is one run, or one run of
+        each arm whose server compiles at its next start. A resumed experiment discards runs again."""
         wanted = self.experiment.spec.throw_away
         if wanted is False:
             return
@@ -170,8 +174,9 @@ class ExperimentConduct:
                 pass
 
     async def _server(self, arm: str) -> str:
-        """Return the run id of the arm's server once it is READY. Server and settings are stored before they are on, so
-        that whoever resumes after a crash can clear them."""
+        """Return the run id of the arm's server once the server is READY and the GPU settings are applied. The
+        experiment is stored with both before they take effect, so that a resumed experiment can clear what a crash
+        left."""
         run_id = await self._bench.server(arm)
         settings = design.changes_gpus(self.experiment.spec)
         now = replace(self.experiment, server=self._bench.started, settings_on=settings)
@@ -182,7 +187,7 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """Make one run and return it as it ended: "done", "discarded", or "failed" if it may be repeated."""
+        """Make one run. Return the run as "done", "discarded", or "failed" if it may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.arm}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
@@ -199,10 +204,12 @@ class ExperimentConduct:
         metric = self.experiment.spec.metric
         if (why := design.unfit(result.summary, metric)) is not None:
             if not result.summary.requests_ok:
-                logs = f"workbench logs {run.run_id} may say why"
+                logs = f"look for the cause in the server's log: workbench logs {run.run_id}"
                 return await self._failed(run, why, NothingServed(why, next_step=logs))
             if (absent := design.unmeasured(result.summary, metric)) is not None:
-                return await self._failed(run, why, NotMeasured(absent, next_step="a longer run, or another --metric"))
+                return await self._failed(
+                    run, why, NotMeasured(absent, next_step="make the runs longer, or decide by another --metric")
+                )
             if run.pair != WARM_UP:
                 return await self._failed(run, why, BenchError(why))
         run = replace(run, value=metric_called(metric).of(result.summary))
@@ -219,12 +226,12 @@ class ExperimentConduct:
         temperature = await self._bench.settle(first, within, lambda text: self._phase(f"{title}: {text}"))
         if first is not None and temperature is not None and abs(temperature - first) > within:
             began = f"run {run.place + 1} ({run.arm}) began at {temperature:.0f} °C"
-            self._note(f"{began}, the first one at {first:.0f} °C")
+            self._note(f"{began}, the first run at {first:.0f} °C")
         return temperature
 
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
-        """Record a failed run; it is repeated together with its partner. Raises BenchError if repeating would not
-        help."""
+        """Store a failed run and return it. The run is repeated later together with its partner. Raises BenchError if
+        repeating would not help."""
         run = await self._put(replace(run, state=RunState.FAILED, error=why))
         never = not any(r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs)
         if isinstance(failure, _HOPELESS) and never:

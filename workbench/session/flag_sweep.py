@@ -1,5 +1,5 @@
-"""A sweep of one or two flags: the server of each combination is started and screened with a run or two, then the best
-is compared with the current values in pairs. Screening alone supports no claim."""
+"""A sweep of one or two flags. The server of each combination is started and screened with a few runs; then the best
+combination is compared with the current values in pairs. Screening alone supports no claim."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from workbench.session.sweep_parts import SweepParts
 
 T = TypeVar("T")
-SCREENED = "screened with {}: no difference between two values is claimed, but for the one that was compared in pairs"
+SCREENED = "screened with {}: only a value that was compared in pairs is claimed to be different"
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One combination of values. `sets`: the flags as typed, "flag=value"; () for the current values. `x`: the number
-    of a single flag."""
+    """One combination of flag values. `sets` has its assignments as "flag=value", () for the plan's current values. `x`
+    is the value as a number if a single flag is swept and its value is a number, else None. `editor` has the changed
+    plan."""
 
     label: str
     x: float | None
@@ -45,8 +46,9 @@ class Combination:
 
 @dataclass
 class FlagSweep:
-    """`before`: the plan of the server that runs, which is started again at the end; None if none runs. Points that
-    were measured before a sweep was resumed stay."""
+    """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep began and that is
+    started again at the end, None if no server ran. Points that were measured before a sweep was resumed are not
+    repeated."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -67,7 +69,8 @@ class FlagSweep:
             await uninterrupted(self._restore())
 
     async def _stop_selected(self) -> None:
-        """Stop the server that runs, after writing it down: a sweep that is killed starts it again when resumed."""
+        """Stop the selected server. Its run id is stored first, so that a killed sweep can start that server again when
+        it is resumed."""
         server = self.parts.core.state.server
         if server is not None and server.state in LIVE:
             self.progress.change(before=server.run_id)
@@ -88,10 +91,10 @@ class FlagSweep:
         self.progress.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
 
     def _check_time(self, needs_s: float) -> None:
-        """Raise TimeUp if less time is left than `needs_s`."""
+        """Raise TimeUp if less than `needs_s` seconds are left of the sweep's time limit."""
         left_s = self._left_s()
         if left_s is not None and left_s <= needs_s:
-            raise TimeUp(f"{self.max_minutes:g} minutes were given, {max(0.0, left_s):.0f} s are left")
+            raise TimeUp(f"too little of the {self.max_minutes:g} minutes is left: {max(0.0, left_s):.0f} s")
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
@@ -112,8 +115,8 @@ class FlagSweep:
             await self._end_server()
 
     async def _start(self, editor: PlanEditor) -> str:
-        """Start a server. Return its run id once it is READY. Raises WorkbenchError with the engine's reason if it does
-        not become READY."""
+        """Start a server. Return its run id once the server is READY. Raises WorkbenchError with the engine's reason if
+        the server does not become READY."""
         starting = asyncio.ensure_future(self.parts.servers.launch(editor))
         try:
             self._server = (await asyncio.shield(starting)).run_id
@@ -129,7 +132,8 @@ class FlagSweep:
         return self._server
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
-        """Await `work` until the sweep is cancelled: a server may take half an hour to start."""
+        """Return the outcome of `work`. Raises BenchCancelled as soon as the sweep is cancelled, because a server may
+        take half an hour to start."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self.progress.stop.wait())
         try:
@@ -155,14 +159,14 @@ class FlagSweep:
         points = self.progress.sweep.points
         best = _best(points)
         if self.pairs < 1:
-            return self.progress.note("nothing was compared in pairs: --pairs 0")
+            return self.progress.note("no value was compared in pairs: --pairs 0")
         if best is None:
             why = (
-                "the start was not measured"
+                "the current values were not measured"
                 if points[0].state != PointState.DONE
-                else "no value was faster than the start"
+                else "no value was faster than the current one"
             )
-            return self.progress.note(f"nothing was compared in pairs: {why}")
+            return self.progress.note(f"no value was compared in pairs: {why}")
         label = points[best].label
         self._check_time(0.0)
         self.progress.check_stop()
@@ -181,13 +185,13 @@ class FlagSweep:
             raise asyncio.CancelledError
         self.progress.check_stop()
         if experiment.state == SeriesState.STOPPED:
-            raise TimeUp(f"the pairs of {label} were stopped: {experiment.error}")
+            raise TimeUp(f"the comparison of {label} in pairs was stopped: {experiment.error}")
         outcome = experiment.verdict or experiment.error or experiment.state
-        return self.progress.note(f"{label} against the start: {outcome}")
+        return self.progress.note(f"{label} against the current values: {outcome}")
 
     async def _experiment(self, sets: Sequence[str]) -> Experiment:
-        """Run the experiment of the pairs. A resumed sweep goes on with the one that it had begun for the same
-        combination."""
+        """Run the experiment that compares the plan with the assignments `sets` against the plan as it is. A resumed
+        sweep continues the experiment that it had begun for the same combination."""
         left_s = self._left_s()
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
@@ -207,21 +211,21 @@ class FlagSweep:
         await self.progress.save()
 
     async def _restore(self) -> None:
-        """Start the server again that ran before the sweep, or leave none on."""
+        """Stop the sweep's server, then start the server that ran before the sweep, if there was one."""
         await self._end_server()
         if self.before is None:
             return
         try:
             status = await self.parts.servers.launch(self.before)
         except WorkbenchError as error:
-            self.progress.change(error=f"the server that ran before was not started again: {error.message}")
+            self.progress.change(error=f"the server that ran before the sweep was not started again: {error.message}")
             return
         self.progress.change(before=None)
-        self.progress.note(f"the server that ran before is started again as {status.run_id}")
+        self.progress.note(f"the server that ran before the sweep was started again as {status.run_id}")
 
 
 def _best(points: Sequence[SweepPoint]) -> int | None:
-    """Return the index of the fastest point if it is faster than the first, else None."""
+    """Return the index of the fastest point, or None if no point is faster than the first, the current values."""
     known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == PointState.DONE and p.tok_s is not None]
     if not known or points[0].state != PointState.DONE:
         return None

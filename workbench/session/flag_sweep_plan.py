@@ -1,4 +1,4 @@
-"""Plans of sweeps of flags: the combinations of their values, each checked as a launch plan before the first start."""
+"""Plans of sweeps of flags: each combination of values is checked as a launch plan before the first start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_FLAGS = 2
 
 @dataclass(frozen=True, slots=True)
 class FlagSweepPlanner:
-    """Plans sweeps of the plan under edit."""
+    """Plans sweeps over flags of the plan under edit."""
 
     parts: SweepParts
 
@@ -49,10 +49,11 @@ class FlagSweepPlanner:
         max_minutes: float | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Return a checked sweep of one or two flags."""
+        """Return a checked sweep over the values of one or two flags. Raises InputError or PlanError for a sweep that
+        cannot be carried out."""
         combinations = await self._combinations(flags)
         if pairs < 0:
-            raise InputError(f"{pairs} pairs are not possible", next_step="0 pairs or more")
+            raise InputError(f"{pairs} pairs are not possible", next_step="give --pairs 0 or more")
         editor = self.parts.plans.editor
         plan = editor.effective
         self.parts.load.spec_of(plan.preset_id, dict(bench))
@@ -70,7 +71,8 @@ class FlagSweepPlanner:
         return self._planned(spec, combinations, bench, before)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
-        """Return a checked sweep that goes on with the values that are missing. Its plan comes under edit."""
+        """Return a checked sweep that measures the points of a stored sweep that are missing. The sweep's plan becomes
+        the plan under edit. Raises WorkbenchError if the sweep cannot be resumed."""
         flags: dict[str, list[str]] = {}
         for word in spec.values:
             name, _, value = word.partition("=")
@@ -82,8 +84,8 @@ class FlagSweepPlanner:
         combinations = await self._combinations(flags)
         if [c.label for c in combinations] != [p.label for p in sweep.points]:
             raise InputError(
-                f"sweep {sweep.id} cannot be resumed: this version of Workbench makes other values of it",
-                next_step="make a new one",
+                f"sweep {sweep.id} cannot be resumed: this version of Workbench would measure other values",
+                next_step="start a new sweep",
             )
         check_same_conditions(self.parts, sweep, spec, await conditions_of_plan(self.parts, self.parts.plans.editor))
         await self._end_leftovers(sweep)
@@ -105,7 +107,7 @@ class FlagSweepPlanner:
         return PlannedSweep("flag", " x ".join(names), "", points, spec, carry_out)
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
-        """Return the combinations of the plan under edit, checked against the installed engine."""
+        """Return the combinations of flag values for the plan under edit, checked against the installed engine."""
         plans = self.parts.plans
         around = plans.editor.around
         if around.installed is None and around.installed_problem is None:
@@ -115,8 +117,8 @@ class FlagSweepPlanner:
         return combinations
 
     def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
-        """Return how the selected live run, or else the run `stopped`, can be started again; None without a run. Raises
-        PlanError if that is not possible."""
+        """Return the plan with which the selected live run, or else the run `stopped`, can be started again. None if
+        there is no such run. Raises PlanError if the run cannot be started again."""
         status = self.parts.core.state.server
         run_id = status.run_id if status is not None and status.state in LIVE else stopped
         if run_id is None:
@@ -130,24 +132,25 @@ class FlagSweepPlanner:
         if plan is not None and not diff(mask_plan(current.plan), plan):
             return _with(current, ())
         raise PlanError(
-            f"run {run_id} was started with a key, which is not kept: it could not be started again",
+            f"run {run_id} was started with a secret, which is not stored, so it could not be started again",
             host=self.parts.core.host.name,
-            next_step=f"workbench stop {run_id}, then sweep",
+            next_step=f"run `workbench stop {run_id}`, then start the sweep again",
         )
 
     async def _check_runs_known(self, sweep: Sweep) -> None:
-        """Raise ServerError if a run of the sweep is not known here: it may be on, and nobody here could end it."""
+        """Raise ServerError if a run of the sweep is not known here, because then it might still run and could not be
+        stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
         unknown = next((run for run in (sweep.server, sweep.before) if run is not None and run not in known), None)
         if unknown is not None:
             raise ServerError(
-                f"sweep {sweep.id} cannot be resumed: its run {unknown} is not known here, and may be on",
+                f"sweep {sweep.id} cannot be resumed: its run {unknown} is not known here and may still be running",
                 host=self.parts.core.host.name,
-                next_step="resume it with the XDG_STATE_HOME that it was made with, or make a new one",
+                next_step="resume it with the XDG_STATE_HOME under which it was started, or start a new sweep",
             )
 
     async def _end_leftovers(self, sweep: Sweep) -> None:
-        """Stop the server that a killed sweep, or its experiment, has left on."""
+        """Stop the server that a killed sweep, or its experiment, left running."""
         left = {sweep.server}
         if sweep.experiment_id is not None:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
@@ -157,13 +160,13 @@ class FlagSweepPlanner:
 
 
 def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> tuple[Combination, ...]:
-    """Return the plan's current values first, then every other combination of `flags`. Raises InputError if a value is
-    not valid for its flag."""
+    """Return the plan's current values as the first combination, then every other combination of `flags`. Raises
+    InputError if a value is invalid or no combination can be started."""
     names = _checked_names(editor, flags)
     values = [list(dict.fromkeys(given)) for given in flags.values()]
     empty = next((name for name, given in zip(names, values, strict=True) if not given), None)
     if empty:
-        raise InputError(f"{empty} has no value to try", next_step=f"for example {empty}=128,256")
+        raise InputError(f"the flag {empty} has no value to try", next_step=f"give for example {empty}=128,256")
     found = [_current(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
@@ -172,7 +175,7 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
             found.append(Combination(" ".join(sets), _number(one), sets, changed))
     if len(found) < 2:
         current = found[0].label.removeprefix("start: ")
-        raise InputError(f"{current} is what the plan has already", next_step="give other values")
+        raise InputError(f"the plan has {current} already, so there is nothing to sweep", next_step="give other values")
     errors = [next((f for f in c.editor.findings() if f.level is Level.ERROR), None) for c in found]
     if errors[0] is None and errors[1] is not None and all(errors[1:]):
         raise InputError(f"no value can be started: {errors[1].text}", next_step=errors[1].fix or "give other values")
@@ -180,16 +183,16 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
 
 
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the catalog's names of the flags. Raises InputError if they cannot be swept."""
+    """Return the names of the flags as in the engine's catalog. Raises InputError if these flags cannot be swept."""
     if not flags or len(flags) > MOST_FLAGS:
-        raise InputError(f"{len(flags) or 'no'} flags to sweep", next_step="give one or two")
+        raise InputError(f"a sweep cannot have {len(flags) or 'no'} flags", next_step="give one or two flags")
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
     if secret := next(filter(is_secret_name, names), None):
         raise InputError(
-            f"{secret} is a secret: its values would stand in the sweep's record", next_step="sweep another"
+            f"{secret} is a secret, and a sweep stores its values in plain text", next_step="sweep another flag"
         )
     if len(set(names)) < len(names):
-        raise InputError(f"{names[0]} is given twice", next_step="give all its values at once")
+        raise InputError(f"the flag {names[0]} is given twice", next_step="give all values of a flag together")
     return names
 
 
@@ -204,7 +207,7 @@ def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
 
 
 def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
-    """Return a copy of the editor with flags set."""
+    """Return a copy of the editor with the assignments `sets` applied."""
     editor = PlanEditor(base.plan, base.title)
     editor.around = base.around
     if sets:
@@ -213,7 +216,7 @@ def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
 
 
 def _number(values: Sequence[str | None]) -> float | None:
-    """Return the value of a single flag as a number, or None."""
+    """Return the value as a number if it is the only one and is numeric, else None."""
     with suppress(ValueError, TypeError):
         return float(values[0]) if len(values) == 1 and values[0] is not None else None
     return None

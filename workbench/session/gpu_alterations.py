@@ -1,4 +1,4 @@
-"""The GPU settings that Workbench changed on the host: read from the journal and compared with the readings."""
+"""The GPU settings that Workbench changed on the host, read from the journal and compared with telemetry."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
 
-OFFER = "GPU settings that Workbench made are still on: r gives back what was before"
-_OWNERS = {"alive": "another Workbench, which runs", "elsewhere": "from another machine"}
+OFFER = "GPU settings that an earlier Workbench made are still on: press r to revert them"
+_OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machine"}
 
 
 class GpuAlterations:
-    """Keeps the altered settings of the host, and their drift, in the state."""
+    """Keeps the altered settings of the host, and their drift, in the session's state."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core = core
@@ -44,11 +44,12 @@ class GpuAlterations:
 
     @property
     def locks_on(self) -> tuple[Alteration, ...]:
-        """The clock locks of this host's GPUs, whoever set them."""
+        """The clock locks on this host's GPUs, set by this Workbench or by others."""
         return locks_on(self._core.state.alterations, self._core.state.others)
 
     async def read(self) -> None:
-        """Read the altered settings, their owners and those that a restart removed into the state."""
+        """Read the altered settings and their owners from the journal into the session's state, and report settings
+        that a restart removed."""
         state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
@@ -69,12 +70,13 @@ class GpuAlterations:
             await self._report_gone(gone)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
-        """Return the journal's records, with their owners and what a restart removed, and its log, oldest first."""
+        """Return the journal's records, including settings that a restart removed, and its log entries, oldest
+        first."""
         state, records = await self._journal()
         return records, state.log
 
     async def _journal(self) -> tuple[Journal, Sequence[Record]]:
-        """Return the journal, with the claims of other Workbenches that are still in force, and its records."""
+        """Return the journal and its records. Claims of other Workbenches that are no longer in force are left out."""
         state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
         records = state.records(energy_j)
         if any(r.why_lost is not None for r in records):  # the reading may be older than the setting
@@ -83,14 +85,15 @@ class GpuAlterations:
         return replace(state, others=state.without_gone(energy_j).others), records
 
     async def _report_gone(self, gone: Sequence[Record]) -> None:
-        """Report settings that a restart removed, once: the journal forgets them."""
+        """Tell the user which settings a restart removed, and remove their records from the journal."""
         what = ", ".join(r.entry.text for r in gone)
-        self._core.notify(Level.INFO, f"earlier GPU settings are lost, since {gone[0].why_lost}: {what}")
+        self._core.notify(Level.INFO, f"these GPU settings are no longer on, because {gone[0].why_lost}: {what}")
         with suppress(WorkbenchError):
             await forget_lost(self._core.host, await self._energies_now_j())
 
     async def _energies_now_j(self) -> dict[str, float]:
-        """Read the energy counters. A counter that is behind the journal's was reset since."""
+        """Return the GPUs' energy counters in joules by UUID, {} if they cannot be read. A counter below the journal's
+        value shows that the driver was restarted since."""
         with suppress(WorkbenchError):
             return _energies_j(await read_once(self._core.host))
         return {}
@@ -98,8 +101,8 @@ class GpuAlterations:
     # ---- drift
 
     def _compare(self, telemetry: Telemetry) -> None:
-        """Compare a reading with the journal. A difference counts if the journal, read again, still differs, since a
-        command or the guard may be changing both."""
+        """Show in the session's state where a reading differs from the journal. A difference counts only if it remains
+        after the journal is read again, because a command or the guard may be changing both."""
         state = self._core.state
         if not state.alterations:
             self._checked = frozenset()
@@ -117,7 +120,7 @@ class GpuAlterations:
         for one in lasting:
             if one not in state.drift:
                 text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {label_of(one.setting)} {one.text}"
-                self._core.notify(Level.WARN, text, "r asks what is to become of it")
+                self._core.notify(Level.WARN, text, "press r to choose between this value and the earlier ones")
         if lasting != state.drift:
             self._core.update(drift=lasting)
 
@@ -134,13 +137,13 @@ class GpuAlterations:
 
 
 def gpu_name(gpu_index: int) -> str:
-    """Return "GPU0", or "host" for a setting of the host."""
+    """Return "GPU0" for index 0, or "host" for a negative index, which stands for a setting of the host."""
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return what to ask or report at the start: settings that a dead Workbench left on, and those of others. Settings
-    that were kept deliberately are not among them."""
+    """Return texts to show when a screen starts: settings that a dead Workbench left on, and settings of other live
+    Workbenches. Deliberately kept settings and those of this process are left out."""
     on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
     found = []
     if any(r.owner == "dead" for r in on):
@@ -158,6 +161,6 @@ def _energies_j(telemetry: Telemetry | None) -> dict[str, float]:
 
 
 def _difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
-    """Return the settings that are in only one of the two."""
+    """Return the alterations that are in only one of the two sequences."""
     known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
     return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

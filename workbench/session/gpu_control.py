@@ -1,4 +1,4 @@
-"""GPU settings of the host: planned, applied under a guard with a journal, and reverted."""
+"""GPU settings of the host: planned, applied with a journal and a guard, and reverted."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 class GpuControl:
-    """Changes GPU settings. `alterations`: the settings that Workbench changed. `guard`: the program that reverts them.
-    `rights`: what this user may change. `evidence`: what loads have shown of the settings."""
+    """Changes GPU settings of the host. `alterations` are the settings that Workbench changed, `guard` is the program
+    that reverts them, `rights` says what this user may change, and `evidence` has what loads have shown of the
+    settings."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -40,24 +41,26 @@ class GpuControl:
         self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
 
     async def sudoers(self) -> str:
-        """Return a sudoers file that lets this user change and revert every GPU setting of the host. Raises
-        SettingsError if sudo does not decide that."""
+        """Return the text of a sudoers file that lets this user change and revert every GPU setting of the host. Raises
+        SettingsError if such a file would not help."""
         rights = await self.rights.get()
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
-            raise SettingsError(f"no file for sudoers helps: {why}", host=self._core.host.name)
+            raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
         reading, governors = await self._telemetry.reading(), await governors_on(self._core.host)
         uuids = [info.uuid for info in reading.infos if info.uuid]
         return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
 
     async def plan(self, wanted: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
-        """Return the commands that set `wanted` on a GPU (None: on all), checked against the driver's limits."""
+        """Return the commands that set `wanted` on a GPU (None: on all). Raises WorkbenchError for a value outside the
+        driver's limits."""
         return await self.plan_each({_selector(gpu): wanted})
 
     async def plan_each(
         self, wanted: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
-        """Return the commands that set `wanted`, by GPU (an index, a UUID or "all")."""
+        """Return the commands that set `wanted`, which has the settings by GPU: an index, a UUID or "all". Raises
+        WorkbenchError for a value outside the driver's limits."""
         host = self._core.host
         governors = await governors_on(host) if any(GOVERNOR.key in w for w in wanted.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
@@ -76,8 +79,9 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `wanted` on a GPU (None: on all) under a guard. `trial_s`: reverted after that time unless confirmed.
-        `password`: for sudo's stdin only. `dry_run`: report the commands and the values before them, change nothing."""
+        """Set `wanted` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted unless
+        the user confirms them. `dry_run` changes nothing and reports the commands. `password` goes to sudo's stdin
+        only."""
         return await self.apply_each({_selector(gpu): wanted}, dry_run=dry_run, trial_s=trial_s, password=password)
 
     async def apply_each(
@@ -88,7 +92,8 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `wanted`, by GPU: all of it, or, after a failure, nothing."""
+        """Set `wanted`, which has the settings by GPU, under a guard; if one setting fails, all are restored. The
+        options are those of `apply`."""
         rights = await self.rights.with_password(password)
         commands = await self.plan_each(wanted, rights)
         check_trial(trial_s)
@@ -107,8 +112,9 @@ class GpuControl:
         password: str | None = None,
         foreign: str | None = None,
     ) -> SettingsReport:
-        """Restore the previous settings of a GPU (None: of all). `foreign` decides about a value that someone else has
-        set since: "keep" it, set "ours" again, or restore the "original". Without it such a setting is left alone."""
+        """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a value that someone
+        else has set since: "keep" that value, set "ours" again, or restore the "original". With None such a setting is
+        not touched."""
         with self._core.busy("reverting GPU settings"):
             rights = await self.rights.with_password(password)
             report = await revert.revert(self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign)
@@ -117,7 +123,7 @@ class GpuControl:
         return report
 
     async def _after(self, report: SettingsReport) -> None:
-        """Record a change, and read what it left."""
+        """Record each command of a change in the activity log, then read alterations and telemetry again."""
         for outcome in (*report.outcomes, *report.rolled_back):
             self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost; the report is shown anyway
@@ -126,17 +132,17 @@ class GpuControl:
         await self._telemetry.refresh()
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
-        """Return the commands with a note on each whose present value someone else has set."""
+        """Return the commands, with a note on each whose setting has a value that someone else set."""
         return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:
-        """Return what the user should know before the settings are left on without a guard."""
+        """Return warnings for the user about leaving the settings on without a guard."""
         state = self._core.state
         return cautions(state.alterations, state.others, await read_once(self._core.host))
 
     async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
-        """Return (GPU index, pid, name, ours) of the processes on the GPUs; `ours`: started by Workbench. A process of
-        another PID namespace has no name."""
+        """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if Workbench started the
+        process. A process of another PID namespace has no known name."""
         host = self._core.host
         reading = await self._telemetry.reading()
         runs = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")

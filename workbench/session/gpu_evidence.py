@@ -1,4 +1,5 @@
-"""What loads have shown of the GPU settings in force: clocks under load, proofs, and findings on the GPUs' rows."""
+"""Evidence from loads about GPU settings: clocks under load, proofs that settings are in force, and findings for the
+rows of the GPUs."""
 
 from __future__ import annotations
 
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
 
 
 class GpuEvidence:
-    """Keeps evidence on the host, where later loads and other Workbenches find it."""
+    """Stores the evidence on the host, so that later loads and other Workbenches can use it."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
     async def known_clocks(self, load: str) -> ContrastEvidence:
-        """Return the clocks that the host's GPUs have shown under loads of the last day. `load` names the next load."""
+        """Return the clocks that the host's GPUs showed under loads of the last day. `load` is the digest of the load
+        that comes next; the evidence is compared with that load."""
         return replace(await read_clocks(self._core.host), load=load, others=self._core.state.others)
 
     async def keep_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
-        """Add the clocks of a load, and the locks that a contrast of clocks has proved, to `known` and keep it."""
+        """Add the clocks of a load, and the locks that `proofs` show to be in force, to `known`. Store and return the
+        sum."""
         proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and is_lock(p.setting)}
         shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
         known = known.with_clocks(clocks).with_shown(shown)
@@ -42,13 +45,14 @@ class GpuEvidence:
         return known
 
     async def show(self, proofs: Sequence[Proof]) -> None:
-        """Show proofs on the rows of their GPUs, here and in later sessions, until the settings change."""
+        """Show proofs on the rows of their GPUs, in this session and in later ones, until the settings change. Notify
+        the user of settings that are not in force."""
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
         kept = [f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self._core.update(gpu_findings=(*kept, *sorted(shown)))
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
-                self._core.notify(Level.WARN, f"{proof.where}: {proof.text}", "r gives back what was before")
+                self._core.notify(Level.WARN, f"{proof.where}: {proof.text}", "press r to revert the GPU settings")
         if shown:
             with suppress(HostError):  # the result contains the proofs, too
                 await keep_findings(self._core.host, self._core.state.gpu_findings, self._core.state.alterations)

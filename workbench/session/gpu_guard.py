@@ -1,4 +1,5 @@
-"""The guard over changed GPU settings, as this session sees and feeds it: heartbeat, trial, keep, and its actions."""
+"""The session's side of the guard over changed GPU settings: heartbeats, trials, keeping settings on, and reports of
+the guard's actions."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """`attend` starts the heartbeat of a long-running front end: settings that this session applies stay in force only
-    while it continues. `options` are the guard program's, for tests."""
+    """The session's connection to the guard. After `attend`, this session sends heartbeats, and the guard reverts
+    settings that this session applied when the heartbeats stop. `options` change the guard program's times in tests."""
 
     options: Mapping[str, float] = {}
 
@@ -60,42 +61,43 @@ class GpuGuard:
         self._start_problem: str | None = None  # why a guard that was killed could not be replaced
 
     def attend(self) -> None:
-        """Send heartbeats from now on, in the background, and report the guard's actions."""
+        """Begin to send heartbeats and to report the guard's actions, in the background."""
         if not self._attended:
             self._attended = True
             self._core.spawn(self._attend())
 
     def leave(self) -> None:
-        """Send no more heartbeats."""
+        """End sending heartbeats."""
         self._attended = self._ours = False
         self._did_unix_s = None
 
     def screen_drawn(self) -> None:
-        """Note that the screen was drawn. Once noted, heartbeats are sent only while this is called at least every 2 s:
-        settings must not outlive a screen that nobody can see."""
+        """Note that the screen was drawn. After the first call, heartbeats are sent only while the calls continue,
+        because settings must not stay on behind a stalled screen."""
         self._drawn_s = time.monotonic()
 
     async def heartbeat_s(self) -> float:
-        """Return the time after which the guard misses a heartbeat, from config.toml."""
+        """Return the seconds without a heartbeat after which the guard reverts the settings, from config.toml."""
         config = self._config
         if not config.path.exists():  # the schema takes 0.1 s to load
             return HEARTBEAT_S
         return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
 
     async def read(self) -> GuardView:
-        """Read the guard's state from the host. Raises HostError."""
+        """Read the guard's state from the host and show it in the session's state. Raises HostError."""
         seen = await client.read_status(self._core.host)
         await self._take(seen)
         return seen.view
 
     async def confirm(self) -> GuardView:
-        """End the trial: the settings stay, guarded by this session's heartbeat."""
+        """End the trial: the settings stay on, guarded by this session's heartbeat. Return the guard's state."""
         view = await client.confirm(self._core.host, await self.heartbeat_s() if self._attended else None)
         self._ours = self._attended
         return await self._ordered("confirm", view)
 
     async def keep(self) -> GuardView:
-        """Keep the settings on deliberately: the guard waits for no heartbeat any more."""
+        """Keep the settings on deliberately: the guard no longer reverts them when heartbeats stop. Return the guard's
+        state."""
         view = await client.keep(self._core.host)
         self._ours = False
         return await self._ordered("keep", view)
@@ -108,15 +110,16 @@ class GpuGuard:
         return view
 
     async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
-        """Apply planned commands under a guard. The guard reverts them after `trial_s` unless they are confirmed."""
+        """Apply planned commands under a guard. With `trial_s`, the guard reverts the settings after that many seconds
+        unless the user confirms them. Raises SettingsError if a trial gets no guard."""
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
 
         async def guard() -> GuardView:
             view = await client.start(self._core.host, terms, **self.options)
             if trial_s is not None and not view.running:
                 raise SettingsError(
-                    f"{view.problem or 'the guard did not start'}, and a trial needs one",
-                    next_step="change it without --trial",
+                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard",
+                    next_step="change the setting without --trial",
                 )
             self._core.update(guard=view)
             return view
@@ -146,7 +149,7 @@ class GpuGuard:
             self._nudged.clear()
 
     async def _look(self, heartbeat_s: float) -> None:
-        """Look at the guard, with a heartbeat if it waits for this session's."""
+        """Read the guard's state. With that, send a heartbeat if the guard watches this session's settings."""
         host, owner = self._core.host, client.owner_id()
         try:
             seen = await client.read_status(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")
@@ -179,8 +182,7 @@ class GpuGuard:
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
-        """Start another guard if the one of this session's settings was killed. Return whether such settings are
-        on."""
+        """Start a new guard if the guard of this session's settings was killed. Return whether such settings are on."""
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()
@@ -192,7 +194,7 @@ class GpuGuard:
             view = await client.start(host, terms, **self.options)
         if view.running:
             self._start_problem = None
-            text = f"{host.name}: the guard of the GPU settings was gone; another one watches now"
+            text = f"{host.name}: the guard of the GPU settings was killed; a new guard watches over them now"
             self._core.notify(Level.WARN, text)
         elif view.problem != self._start_problem:
             self._start_problem = view.problem
@@ -201,6 +203,8 @@ class GpuGuard:
 
 
 def check_trial(trial_s: float | None) -> None:
-    """Raise InputError if a trial cannot take `trial_s`."""
+    """Raise InputError if `trial_s` is not a possible duration of a trial in seconds. None is allowed."""
     if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
-        raise InputError(f"a trial of {trial_s:g} s is not possible: {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s")
+        raise InputError(
+            f"a trial of {trial_s:g} s is not possible", next_step=f"give {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s"
+        )

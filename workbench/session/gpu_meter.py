@@ -1,5 +1,5 @@
-"""The readings of the GPUs around one benchmark, by a telemetry agent of their own at 10 Hz: the pace of the screen and
-that of the measurement do not depend on each other."""
+"""Readings of the GPUs around one benchmark. They come from a telemetry agent of their own at 10 Hz, so that the
+refresh interval of the screen does not affect the measurement."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ _LAST_READING_S = 2.5
 
 
 class RequestCounts(NamedTuple):
-    """Requests of a server: in flight, and the counters of its engine; None if the engine does not show them."""
+    """The requests of a server: those in flight, and the counters of its engine. A number is None if the engine does
+    not report it."""
 
     in_flight: int | None
     counted: tuple[int | None, ...] = ()
 
 
 class Meter:
-    """Use as `async with Meter(host) as meter:` around the run, then call `after` and `with_gpus`. `wait` False: the
-    caller awaits `ready`."""
+    """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run, then call `after` and
+    `with_gpus`. With `wait` False the block begins before the first reading, and the caller must await `ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = TelemetrySource(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
@@ -63,7 +64,7 @@ class Meter:
         return self
 
     async def ready(self) -> None:
-        """Wait for the first reading, or until it is known that there will be none."""
+        """Wait for the first reading, or until it is certain that the GPUs cannot be read."""
         with suppress(HostError, TimeoutError):  # without GPUs the run is measured anyway; `absent` has the reason
             await self._source.first(_FIRST_READING_S)
 
@@ -75,7 +76,7 @@ class Meter:
             self._watch.see(telemetry)
 
     def watch(self, gpus: Sequence[int]) -> DisturbanceWatch:
-        """Return a record of what changes on these GPUs from now on."""
+        """Start to record what changes on the GPUs with these indices. Return the record."""
         self._watch = DisturbanceWatch(gpus)
         self._watch.see(self.latest)
         return self._watch
@@ -85,11 +86,13 @@ class Meter:
         return self._source.latest
 
     def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times of this process's time.monotonic(), with one before and one after."""
+        """Return the readings between two times of this process's time.monotonic(), with the last one before and the
+        first one after."""
         return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
-        """Return the first reading after `unix_s`, or the newest one if none comes in time."""
+        """Return the first reading after `unix_s`, or the newest reading if none comes within 2.5 s. None if there was
+        no reading at all."""
         await self._source.refresh()  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_S
         while time.monotonic() < deadline:
@@ -102,13 +105,15 @@ class Meter:
     def proofs(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence | None = None
     ) -> tuple[Proof, ...]:
-        """Judge each altered setting by the readings under a load from t0 to t1 (time.monotonic() of this process)."""
+        """Judge each altered setting by the readings under a load between two times of this process's time.monotonic().
+        Return one proof for each setting that could be judged."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
     def clocks(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
     ) -> tuple[Clock, ...]:
-        """Return the clocks under a load, as evidence for settings that are judged later."""
+        """Return the GPUs' clocks under a load between two times of this process's time.monotonic(), as evidence for
+        later proofs. () without a reading."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
         return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
 
@@ -118,12 +123,12 @@ class Meter:
 
     async def idle(self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]) -> Idle:
         """Return the summed power of these GPUs before the run, while the server has no requests. If the engine does
-        not show its requests, the GPUs themselves must be idle. Takes up to three times as long while power still
-        falls."""
+        not report its requests, the utilization must show that the GPUs are idle. Takes 2 s, or up to 6 s while power
+        still falls."""
         if IDLE_S <= 0:
             return Idle()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
-            return Idle(why="no GPU of the server is known")
+            return Idle(why="the GPUs of the server are not known")
         before, began_s = await requests(), time.monotonic()
         if before.in_flight:
             return Idle(why=f"before the run, {count_of(before.in_flight, 'request')} of other clients in flight")
@@ -136,11 +141,11 @@ class Meter:
                 break
             await asyncio.sleep(IDLE_S / 2)
         if (await requests()) != before:
-            return Idle(why="requests of others came before the run")
+            return Idle(why="requests of other clients arrived before the run")
         if second.power_w is None:
-            return Idle(why=second.absent.get("power_w", "the driver gave no power before the run"))
+            return Idle(why=second.absent.get("power_w", "the driver reported no power before the run"))
         if before.in_flight is None and (second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT):
-            return Idle(why="nothing says that the server was idle before the run")
+            return Idle(why="it is not known whether the server was idle before the run")
         if falling:
             return Idle(why=f"power was still falling before the run, by then {second.power_w:.0f} W")
         return Idle(round(second.power_w, 3), "")
@@ -150,8 +155,8 @@ class Meter:
         return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
-        """Return the summary with the metrics of these GPUs in its window; None with the reason if they are not
-        known."""
+        """Return the run's summary with the metrics of these GPUs during its window. If they are not known, the metrics
+        are None and `absent` has the reason."""
         idle, latest = idle or Idle(), self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
@@ -162,7 +167,7 @@ class Meter:
         if seconds >= SHORTEST_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
-        why = f"{what} took {seconds:.1f} s, and power is a mean over 1 s: make it {SHORTEST_S:.0f} s or longer"
+        why = f"{what} took {seconds:.1f} s, too short for power, a mean over 1 s: run {SHORTEST_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
 
 
@@ -179,14 +184,16 @@ def _without_power(during: GpuDuring) -> GpuDuring:
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return the begin and end of the window over which the rates of the run are computed, in Unix time."""
+    """Return begin and end of the window over which the run's rates are computed, in Unix time. That is the steady
+    window, or the whole run without one."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix
 
 
 def span_of(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return the same window in this process's time.monotonic()."""
+    """Return begin and end of the window over which the run's rates are computed, in this process's
+    time.monotonic()."""
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)
     return begin + shift, end + shift

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 VERIFY_S = 8.0
 FILLS = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}  # keeps a GPU busy all the time
-NOTHING = "nothing was altered: no GPU setting of Workbench's is on"
+NOTHING = "nothing to verify: Workbench has changed no GPU setting on this host"
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """`proofs`: one for each altered setting that the load could show. `unloaded`: altered settings of GPUs that the
-    server does not use."""
+    """The outcome of a verification. `proofs` has one proof for each altered setting that the load could show.
+    `unloaded` has a text for each altered setting on a GPU that the server does not use."""
 
     proofs: tuple[Proof, ...] = ()
     unloaded: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to tell the user: each setting, then what is true of all settings of a GPU."""
+        """The findings as lines for the user: first each setting, then warnings about a GPU as a whole."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
         return tuple(dict.fromkeys(found)) or (NOTHING,)
@@ -60,8 +60,8 @@ class Verification:
 
 
 class GpuProof:
-    """Verifies the altered settings of the host. A verification shows its load in `state.bench` and its findings on the
-    rows of the GPUs."""
+    """Verifies the altered GPU settings of the host. A verification shows its load in `state.bench` and its findings on
+    the rows of the GPUs."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl, load: ServerLoad) -> None:
         self._core, self._telemetry, self._gpu, self._load = core, telemetry, gpu, load
@@ -71,8 +71,8 @@ class GpuProof:
     async def verify_lines(
         self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
-        """Verify on the run at hand and return the findings in words. `probe`: run the probes that `probe_commands`
-        returned, and no others."""
+        """Verify with a load on the selected or newest READY run. Return the findings in words. With `probe`, also run
+        the probes whose commands `probe_commands` returned."""
         probes, self._open = self._open, {}
         found = await self.verify(seconds, probe=probes if probe else False, password=password)
         if not probe and found.proofs:
@@ -81,7 +81,8 @@ class GpuProof:
         return found.lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
-        """Return the commands of the probes that would decide what the last load left open; () if nothing is open."""
+        """Return the commands of the probes that would decide what the last verification could not. () if there is
+        nothing to decide."""
         return await self._probe.commands(self._open)
 
     async def verify(
@@ -94,8 +95,8 @@ class GpuProof:
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
-        """Load a server (by default the run at hand) and judge every altered setting. `probe`: decide what the load
-        leaves open with these probes, or (True) with probes chosen by what the load shows."""
+        """Load a server (by default the selected or newest READY run) for `seconds`, and judge every altered setting.
+        `probe` decides what the load cannot show: with the given probes, or with suitable ones if it is True."""
         await self._gpu.alterations.read()
         altered = self._core.state.alterations
         if not altered:
@@ -111,7 +112,7 @@ class GpuProof:
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
-        """Judge settings that the host reports, without a load."""
+        """Judge, without a load, settings whose values the host reports."""
         proofs = judge_all(altered, (), await read_once(self._core.host))
         await self._gpu.evidence.show(proofs)
         self._core.record("workbench gpu verify", "; ".join(p.text for p in proofs))
@@ -181,4 +182,4 @@ class GpuProof:
 
 
 def _unloaded(one: Alteration) -> str:
-    return f"GPU{one.gpu_index}: {one.setting} is not checked: the server does not use this GPU"
+    return f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use this GPU"

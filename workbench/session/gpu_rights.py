@@ -17,8 +17,8 @@ class GpuRights:
         self._known: tuple[Host, Rights] | None = None
 
     async def get(self) -> Rights:
-        """Return the rights and show them in the state. Incomplete rights are looked up each time, since a line may
-        have been added to sudoers."""
+        """Return the user's rights and show them in the session's state. Incomplete rights are looked up again at each
+        call, because the user may have changed sudoers."""
         host = self._core.host
         if self._known is not None and self._known[0] is host:
             rights = self._known[1]
@@ -30,6 +30,7 @@ class GpuRights:
         return rights
 
     async def with_password(self, password: str | None) -> Rights:
-        """Return the rights that sudo's password gives, for one change. The password is not kept."""
+        """Return the rights that the user has with this password for sudo, for one change. The password is not stored.
+        None stands for no password."""
         rights = await self.get()
         return rights if password is None else await with_password(self._core.host, rights, password)

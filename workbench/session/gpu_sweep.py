@@ -1,5 +1,5 @@
-"""A sweep of a GPU setting with the running server: each value is set, settled under load and measured; then the GPUs
-go back to their previous values, whatever happens. The journal and the guard are the net below that."""
+"""A sweep of a GPU setting with a running server. Each value is set, settled under load and measured; then the GPUs get
+their previous values back, whatever happens. The journal and the guard restore them if this process is killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class GpuValue:
-    """One value of the sweep: `wanted` is set on each GPU, `x` is its number on the axis."""
+    """One value of the sweep. `wanted` is set on each GPU; `x` is the value's number in MHz or W."""
 
     label: str
     x: float
@@ -60,7 +60,7 @@ class GpuValue:
 
 @dataclass
 class GpuSweep:
-    """`previous`: what each GPU had before the first change, by index."""
+    """Carries out a sweep of a GPU setting. `previous` has, by GPU index, the value before the first change."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -85,7 +85,7 @@ class GpuSweep:
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.note(
-                f"{', '.join(unknown)}: a lock of before cannot be read, so at the end it is the default"
+                f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set at the end"
             )
         in_a_row = 0
         self.progress.pair_runs = 2 * self.pairs
@@ -110,7 +110,8 @@ class GpuSweep:
                 await uninterrupted(self._restore())
 
     async def _write_start(self) -> None:
-        """Write the previous values to disk before the first change, for whoever resumes a sweep that was killed."""
+        """Write the previous values to disk before the first change, so that a killed sweep can restore them when it is
+        resumed."""
         uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
         owners = [*(self.progress.sweep.start or {}).get("owners", ()), owner_facts()]
         gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
@@ -120,8 +121,8 @@ class GpuSweep:
     # ---- one value
 
     async def _set(self, value: GpuValue) -> str | None:
-        """Set a value on every GPU. Return None, or why that failed: the next value may work. A lost link ends the
-        sweep at the next measurement."""
+        """Set a value on every GPU. Return None, or the reason if that failed; the sweep then goes on with the next
+        value."""
         self._touched = True
         try:
             report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
@@ -165,7 +166,8 @@ class GpuSweep:
         return await self.parts.bench.run_target(self.target.run_id, self.target.url, **{**self.bench, **more})
 
     async def _settle(self) -> str | None:
-        """Load the server until the readings are steady. Return what still moves after `settle_s`, or None."""
+        """Load the server until the GPUs' readings are steady. Return None, or a text that names what still changes
+        after `settle_s` seconds."""
         unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
         async with (
             self.parts.load.at(self.target.run_id, self.target.url, dict(self.bench)) as load,
@@ -183,7 +185,8 @@ class GpuSweep:
         return unsteady
 
     def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
-        """Return whether the power limit limited anything: the driver named it, or a GPU drew it. None if not known."""
+        """Return whether the power limit slowed a GPU down: the driver gave it as a reason, or a GPU drew that much
+        power. None if the value is not a power limit or the readings do not say."""
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
@@ -199,7 +202,8 @@ class GpuSweep:
         best = knee.of_setting(self.progress.sweep.points).index
         if best is None or self.pairs < 1:
             return self.progress.note(
-                "nothing was compared in pairs" + ("" if self.pairs < 1 else ": no value is named")
+                "no value was compared in pairs"
+                + ("" if self.pairs < 1 else ": no value is better than the previous one")
             )
         label = self.progress.sweep.points[best].label
         try:
@@ -224,7 +228,8 @@ class GpuSweep:
         return result
 
     async def _compare_clocks(self) -> None:
-        """Judge the points of a clock lock again, beside the clocks of the later points."""
+        """Judge again whether the locks of the measured points are in force, by comparison with the clocks at the other
+        points."""
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
@@ -238,13 +243,14 @@ class GpuSweep:
                 self.progress.point(index, in_force=str(InForce.YES))
 
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
-        """Return the worst finding of the loads about the value, or, without one, what the driver reports."""
+        """Return the worst proof of the runs at the value that is set, or, without proofs, what setting the value has
+        shown. None if neither is known."""
         told = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
         told = told if any(told) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST_FIRST if str(v) in told), None)
 
     async def _check_server(self, why: str) -> None:
-        """Raise EndedEarly if the server no longer answers after a point that failed."""
+        """Raise EndedEarly with the reason `why` if the server is no longer READY."""
         run_id = self.target.run_id
         if run_id is None:
             return
@@ -253,7 +259,8 @@ class GpuSweep:
             raise EndedEarly(f"the server is {state}: {why}")
 
     async def _still_set(self, index: int, value: GpuValue) -> None:
-        """Raise EndedEarly if the setting was reverted during the measurement, which then was not of this value."""
+        """Fail the point and raise EndedEarly if a GPU no longer has the value, because then something else was
+        measured."""
         asked, setting = value.wanted[self.setting], setting_of(self.setting)
         await self.parts.gpu.alterations.read()
         locks = {a.gpu_index: a.now for a in self.parts.core.state.alterations if a.setting == self.setting}
@@ -266,14 +273,15 @@ class GpuSweep:
                 present = setting.read(telemetry, info.uuid) if info else None
                 kept = present is None or equal(self.setting, present, asked)
             if not kept:
-                why = f"GPU{gpu}: the setting was reverted while it was measured (by its guard, or somebody else)"
+                why = f"GPU{gpu}: the setting was reverted during the measurement, by the guard or by someone else"
                 self.progress.point(index, state=PointState.FAILED, error=why)
                 raise EndedEarly(why)
 
     # ---- back to the previous values
 
     async def _restore(self) -> None:
-        """Set each GPU back to its previous value. While the link is cut, retry for RESTORE_S."""
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S. A failure is reported to the
+        user."""
         self.progress.change(left_s=None)
         until = time.monotonic() + RESTORE_S
         left = list(self.gpus)
@@ -297,7 +305,7 @@ class GpuSweep:
         if not left:
             return self.progress.change(start=None)
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
-        text = f"{gpus}: {label_of(self.setting)} is not back as it was at the start ({why})"
+        text = f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep ({why})"
         self.progress.change(error=text)
-        self.parts.core.notify(Level.ERROR, text, "workbench gpu revert; its guard gives it back too")
+        self.parts.core.notify(Level.ERROR, text, "run `workbench gpu revert`; otherwise the guard reverts it")
         return None

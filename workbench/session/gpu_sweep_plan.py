@@ -1,5 +1,4 @@
-"""Plans of sweeps of a GPU setting: the values as typed, the GPUs, and the commands, checked before the first
-change."""
+"""Plans of sweeps of a GPU setting: the values, the GPUs and the commands are checked before the first change."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 BACK = "back to the start"
 MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
-RUNS_EACH = "{} at each value: it does not show differences below about 2 %"
+RUNS_EACH = "{} at each value: differences below about 2 % cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,15 @@ class GpuSweepPlanner:
         password: str | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Return a checked sweep of `setting` on a GPU (None: on every GPU of the server, as far as they are known)."""
+        """Return a checked sweep of `setting` over `values` on a GPU; `gpu` None stands for every GPU that the server
+        is known to use. The server is a run or a URL. Raises InputError or SettingsError for a sweep that cannot be
+        carried out."""
         parts = self.parts
         wanted, shape = values_of(setting, values), shape_of(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
-            raise InputError(f"{pairs} pairs are not possible", next_step=f"2 to {MOST_PAIRS}, or 0 for none")
+            raise InputError(
+                f"{pairs} pairs are not possible", next_step=f"give --pairs 2 to {MOST_PAIRS}, or 0 for none"
+            )
         parts.load.spec_of(None, shape)
         target = await target_of(parts, run_id, url)
         gpus = await self._gpus(gpu, target.run_id)
@@ -78,7 +81,7 @@ class GpuSweepPlanner:
         return self._planned(setting, spec, wanted, previous, shape, password)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
-        """Return a checked sweep that goes on with the values that are missing."""
+        """Return a checked sweep that measures the points of a stored sweep that are missing."""
         wanted, previous = await self._present(sweep, spec)
         await self._commands(wanted, previous, password, allowed=True)
         return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
@@ -86,13 +89,15 @@ class GpuSweepPlanner:
     async def commands(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands of a sweep by the label of the value, and those after the last value as BACK."""
+        """Return the commands of a sweep by the label of their value. The key BACK has the commands that restore the
+        previous values."""
         wanted = values_of(setting, values)
         gpus = await self._gpus(gpu, run_id)
         return await self._commands(wanted, await self._previous(setting, gpus), None)
 
     async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the same for the values of a sweep that are missing."""
+        """Return the commands of a resumed sweep by the label of their value, for the values that are not measured yet.
+        The key BACK has the commands that restore the previous values."""
         wanted, previous = await self._present(sweep, spec)
         missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != PointState.DONE]
         return await self._commands(missing or wanted, previous, None)
@@ -137,8 +142,9 @@ class GpuSweepPlanner:
         *,
         allowed: bool = False,
     ) -> dict[str, Sequence[SettingCommand]]:
-        """Return the commands of every value on every GPU, and of the way back. `allowed`: raise SettingsError if this
-        user may not run one of them."""
+        """Return the commands that set every value on every GPU, by the value's label, and under BACK those that
+        restore the previous values. With `allowed`, raise SettingsError if this user may not run one of the
+        commands."""
         gpu = self.parts.gpu
         rights = await gpu.rights.with_password(password)
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
@@ -152,16 +158,19 @@ class GpuSweepPlanner:
     # ---- resumed
 
     async def _present(self, sweep: Sweep, spec: SweepSpec) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
-        """Return the values of a stored sweep, and what each GPU goes back to at the end."""
+        """Return the values of a stored sweep, and by GPU index the value that is restored at the end. Raises
+        WorkbenchError if the sweep cannot be resumed now."""
         if sweep.kind == "flag":
-            raise InputError(f"sweep {sweep.id} is one of flags", next_step=f"workbench sweep resume {sweep.id}")
+            raise InputError(
+                f"sweep {sweep.id} sweeps flags, not a GPU setting", next_step=f"workbench sweep resume {sweep.id}"
+            )
         if spec.run_id is not None:
             await self._check_server(sweep, spec.run_id)
         by_uuid = {info.uuid: info.index for info in (await self.parts.telemetry.reading()).infos}
         gone = [uuid for uuid in spec.gpus if uuid not in by_uuid]
         if gone:
             raise SettingsError(
-                f"sweep {sweep.id} cannot be resumed: {gone[0]}, which it measured, is not there",
+                f"sweep {sweep.id} cannot be resumed: its GPU {gone[0]} is not on this host",
                 host=self.parts.core.host.name,
             )
         gpus = tuple(by_uuid[uuid] for uuid in spec.gpus)
@@ -176,14 +185,15 @@ class GpuSweepPlanner:
             await self.parts.servers.ready_run(run_id)
         except WorkbenchError as error:
             raise ServerError(
-                f"sweep {sweep.id} cannot be resumed: its server is gone ({error.message})",
+                f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more ({error.message})",
                 host=self.parts.core.host.name,
-                next_step="make a new sweep on another server",
+                next_step="start a new sweep on another server",
             ) from None
 
 
 def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
-    """Return what the GPUs had before a sweep that was killed, for those on which it left one of its values."""
+    """Return, by GPU index, the values from before a killed sweep for those GPUs on which that sweep left one of its
+    own values. {} if it left none."""
     if sweep.start is None:
         return {}
     stored, owners = sweep.start["gpus"], sweep.start["owners"]
@@ -192,18 +202,21 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
 
 
 def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
-    """Parse the values of a sweep, for example "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if one is
-    invalid or given twice."""
+    """Parse the values of a sweep, for example "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if a
+    value is invalid or given twice, or if there are fewer than two values."""
     setting = next((s for s in SWEPT if s.key == key), None)
     if setting is None:
-        raise InputError(f"{key!r} is not a setting to sweep", next_step=f"one of {', '.join(s.key for s in SWEPT)}")
+        raise InputError(
+            f"{key!r} is not a GPU setting that can be swept",
+            next_step=f"give one of {', '.join(s.key for s in SWEPT)}",
+        )
     found = tuple(_value(setting, text) for text in texts)
     if len(found) < 2:
-        raise InputError("a sweep needs two values or more", next_step=f"for example {setting.sweep_values}")
+        raise InputError("a sweep needs at least two values", next_step=f"give for example {setting.sweep_values}")
     labels = [value.label for value in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
-        raise InputError(f"{twice} is given twice", next_step="give each value once")
+        raise InputError(f"the value {twice} is given twice", next_step="give each value once")
     return found
 
 
@@ -211,13 +224,15 @@ def _value(setting: Setting, text: str) -> GpuValue:
     value = setting.parse(text)
     number = value.max_mhz if isinstance(value, ClockRange) else value
     if not isinstance(number, int | float):
-        raise InputError(f"a sweep cannot reset the {setting.label}", next_step=f"for example {setting.sweep_values}")
+        raise InputError(
+            f"a sweep needs numbers, and {text!r} is not one", next_step=f"give for example {setting.sweep_values}"
+        )
     return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 
 
 def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the benchmark of each value: limited by time unless it is given otherwise, so that every value is measured
-    alike however slow it is."""
+    """Return the options of the benchmark at each value. Unless the user gave a number of requests or a command, the
+    benchmark is limited by time, so that slow values take no longer than fast ones."""
     given = {name: value for name, value in bench.items() if value is not None}
     if "requests" in given or "command" in given:
         return given

@@ -1,4 +1,4 @@
-"""The link to the session's host: connecting, losing and regaining it, and the questions that a login asks."""
+"""The link to the session's host: connecting, losing and regaining it, and asking the user for secrets at login."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class HostLink:
     """Connects the host and keeps `state.host` up to date. `on_return` runs in the background when a lost link is
-    back."""
+    restored."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -26,7 +26,7 @@ class HostLink:
         self.on_return: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     async def connect(self) -> None:
-        """Connect to the host and show the outcome in the state. Raises HostUnreachable."""
+        """Connect to the host and show the outcome in the session's state. Raises HostUnreachable."""
         host = self._core.host
         if self._watched_host is not host:
             self._watched_host = host
@@ -40,7 +40,7 @@ class HostLink:
         self._core.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)
 
     def _login_question(self) -> Ask | None:
-        """Return the function that asks the user for a login secret of this host; None if no front end can ask."""
+        """Return a function that asks the user for a login secret of this host. None if the front end cannot ask."""
         if self.ask is None:
             return None
         ask, host = self.ask, self._core.host.name
@@ -68,14 +68,15 @@ class HostLink:
             self._core.update_host(link="lost", message=reason, lost_since_unix_s=since, retries=event.retries)
 
     async def measure_latency(self) -> None:
-        """Show the latency of a remote host in the state."""
+        """Measure the latency of a remote host and show it in the session's state."""
         if not self._core.host.is_local:
             self._core.update_host(latency_ms=(await self._core.host.facts()).latency_ms)
 
     def trust_host_key(self) -> None:
-        """Accept the host key whose fingerprint `state.host` shows. The next `connect` uses it."""
+        """Accept the host key whose fingerprint is in `state.host`; the next `connect` uses it. Raises HostError if
+        there is no such key."""
         fingerprint = self._core.state.host.unknown_key
         if fingerprint is None:
-            raise HostError("no host key is waiting for an answer", host=self._core.host.name)
+            raise HostError("there is no unknown host key to accept", host=self._core.host.name)
         self._core.host.accept_host_key(fingerprint)
         self._core.update_host(link="connecting", unknown_key=None, message=None)

@@ -1,4 +1,4 @@
-"""The names of hosts: this machine, hosts behind ssh, and simulated hosts."""
+"""The names of hosts: this machine, hosts behind SSH, and simulated hosts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIMULATED = "sim:"
 
 
 def host_called(name: str | None, simulate: str | None = None) -> Host:
-    """Return the host of a name: None or "local", an ssh name, or "sim:PROFILE". `simulate` adds a simulated driver and
-    engines to that host. Raises InputError for an unknown profile."""
+    """Return the host with this name: None or "local", an SSH name, or "sim:PROFILE". `simulate` names a profile whose
+    simulated driver and engines are put on that host. Raises InputError for an unknown profile."""
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
     inner = open_host(name)
@@ -27,7 +27,8 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names for the host picker: this machine, the aliases of the ssh config, and the simulated profiles."""
+    """Return the names of hosts that the user can pick: this machine, the aliases of the SSH config, and the simulated
+    profiles."""
     from workbench.sim.profiles import PROFILES
 
     return (*hosts.known_names(), *(SIMULATED + name for name in PROFILES))

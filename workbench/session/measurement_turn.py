@@ -1,4 +1,4 @@
-"""The host's turn to measure: one Workbench at a time, of any user."""
+"""The measurement lock of the host as the session uses it: only one Workbench, of any user, measures at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class MeasurementTurn:
-    """`wait`: whether to wait for another Workbench that measures. `tell` hears of the wait, by default the activity
-    log."""
+    """Takes the measurement lock of the host. `wait` says whether to wait for another Workbench that holds the lock.
+    `tell` gets a text when the waiting begins; by default the text goes to the activity log."""
 
     def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
         self._core, self._alterations = core, alterations
@@ -25,7 +25,8 @@ class MeasurementTurn:
 
     @asynccontextmanager
     async def take(self, what: str) -> AsyncIterator[None]:
-        """Own the turn while the block runs. Raises BenchError if another Workbench has it and `wait` is False."""
+        """Hold the measurement lock while the block runs; blocks may be nested. `what` names the work for other
+        Workbenches. Raises BenchError if another Workbench holds the lock and `wait` is False."""
         tell = self.tell or (lambda text: self._core.record(f"# {text}"))
         turn = measurement_lock.locked_for_measurement(self._core.host, what, wait=self.wait, tell=tell)
         async with nullcontext() if self._depth else turn:
@@ -37,7 +38,7 @@ class MeasurementTurn:
                 self._depth -= 1
 
     async def look(self) -> None:
-        """Show in the state which other Workbench measures on this host."""
+        """Show in the session's state which other Workbench holds the measurement lock of this host."""
         if not self._core.host.connected:
             return
         directory = self._alterations.register_dir

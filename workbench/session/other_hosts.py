@@ -1,4 +1,4 @@
-"""The sessions of other hosts that an experiment measures on beside this one."""
+"""The sessions of other hosts on which an experiment measures besides this one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 
 
 class OtherHosts:
-    """Opens sessions of other hosts when they are first needed. `open_session` makes one from a host's name."""
+    """Opens the sessions of other hosts when they are first needed. `open_session` makes a session from a host's
+    name."""
 
     def __init__(self, own: Session, open_session: Callable[[str], Session]) -> None:
         self._own, self._open_session = own, open_session
         self._others: dict[str, Session] = {}
 
     async def session_of(self, name: str | None) -> Session:
-        """Return the connected session of a host: this one for None or this host's name."""
+        """Return the connected session of a host. None and this host's name stand for this session."""
         own = self._own
         if name is None or name == own.host.name:
             return own
@@ -36,7 +37,7 @@ class OtherHosts:
 
     @property
     def all(self) -> Sequence[Session]:
-        """The sessions of this host and of the other hosts."""
+        """This session and the open sessions of other hosts."""
         return (self._own, *self._others.values())
 
     async def close(self) -> None:

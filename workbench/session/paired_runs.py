@@ -20,8 +20,9 @@ METRICS = ("tok_per_joule", "output_tok_s")  # a value is named for the first; f
 async def compare_in_pairs(
     progress: SweepProgress, label: str, pairs: int, measure: Callable[[str, int], Awaitable[BenchResult]]
 ) -> None:
-    """Measure "A" (the previous value) and "B" (the value named `label`), each first in half of the pairs, and note the
-    outcome. `measure(arm, pair)` sets the arm and benchmarks it."""
+    """Measure arm "A" (the previous value) and arm "B" (the value with this label) in pairs, each arm first in half of
+    the pairs. Store the outcome as a note of the sweep. `measure(arm, pair)` sets the arm's value and benchmarks it.
+    Raises WorkbenchError for an unusable run."""
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
     random.Random(progress.sweep.id).shuffle(orders)
     found: list[tuple[BenchResult, BenchResult]] = []
@@ -32,7 +33,7 @@ async def compare_in_pairs(
             result = await measure(arm, pair)
             why = broken(result) or next(iter(result.summary.refused), None)
             if why:
-                raise WorkbenchError(f"a run of the pairs is not to be used: {why}")
+                raise WorkbenchError(f"the result of run {arm} in pair {pair + 1} is invalid: {why}")
             made[arm] = result
             progress.pair_run_done()
         found.append((made["A"], made["B"]))
@@ -41,11 +42,11 @@ async def compare_in_pairs(
     confirmed = next(m.verdict for m in comparison.metrics if m.metric == metric) == BETTER
     progress.change(confirmed=confirmed)
     outcome = "confirmed" if confirmed else "not confirmed"
-    progress.note(f"{label} against the start in {pairs} pairs: {outcome}, {_changes(comparison, metric)}")
+    progress.note(f"{label} against the previous value in {pairs} pairs: {outcome}, {_changes(comparison, metric)}")
 
 
 def _changes(comparison: Comparison, metric: str) -> str:
-    """Return the changes of tok/J and tok/s with their intervals, and the warnings of the comparison."""
+    """Return the changes of tok/J and tok/s with their intervals, and the warnings of the comparison, as text."""
     change = next(m for m in comparison.metrics if m.metric == metric)
     speed = next(m for m in comparison.metrics if m.metric == "output_tok_s")
     shown = [

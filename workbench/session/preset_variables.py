@@ -1,4 +1,5 @@
-"""The values of a preset's variables: given, remembered from a READY run of the preset on this host, or examples."""
+"""The values of a preset's variables: given by the user, remembered from a READY run of the preset on this host, or
+examples."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ Known = dict[str, tuple[str, VariableSource]]
 def known_variables(
     preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
 ) -> Known:
-    """Return the known value of each variable, from the best source: given, the preset's default, remembered, or this
-    host's. A simulated host, where no file is read, also takes examples. A remembered value does not replace a default,
-    but is shown beside it."""
+    """Return the known value of each variable and where it is from. In this order: given by the user, the preset's
+    default, remembered from a READY run, or known of this host. On a simulated host, which reads no files, the preset's
+    example is used as well."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
@@ -45,7 +46,8 @@ def known_variables(
 
 
 def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
-    """Return the given values that the plan still uses, without masked ones, which cannot be used again."""
+    """Return the variables that the user gave and that the plan still uses. Masked values are left out, because they
+    cannot be used again."""
     return {
         name: plan.variables[name]
         for name, source in plan.sources.items()

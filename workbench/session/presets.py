@@ -1,4 +1,4 @@
-"""The preset library and what config.toml remembers of presets on this host."""
+"""The preset library, and the values that config.toml remembers for presets on this host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Presets:
-    """Lists presets in the state, loads them and makes launch plans of them. Only reads files of this machine."""
+    """Lists presets in the session's state, loads them, and makes launch plans from them. Reads only files of this
+    machine."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
         self._core, self._config = core, config
@@ -33,7 +34,7 @@ class Presets:
         return PresetLibrary()
 
     def refresh(self) -> None:
-        """Read the library again into the state."""
+        """Read the library again, and list its presets in the session's state."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
         rows = [
@@ -56,11 +57,13 @@ class Presets:
         self._core.update(presets=tuple(rows), presets_read=True)
 
     def get(self, preset_id: str) -> Preset:
-        """Return a preset by its id, or by the path of its file."""
+        """Return the preset with this id, or the one in the file with this path. Raises PresetError if there is none or
+        it is invalid."""
         return self.library.load(Path(preset_id)) if _is_file(preset_id) else self.library.get(preset_id)
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
-        """Return the variables of a preset that have neither a remembered value nor a default."""
+        """Return the variables of a preset that have no known value: neither a default nor a remembered value nor one
+        of the host."""
         preset = self.get(preset_id)
         known = self._known_variables(preset)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
@@ -71,7 +74,8 @@ class Presets:
         return known_variables(preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given)
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
-        """Return the launch plan of a preset; `variables` are the values that the user gave."""
+        """Return the launch plan of a preset. `variables` are the values that the user gave for the preset's
+        variables."""
         from workbench import engines
 
         preset = self.get(preset_id)
@@ -86,7 +90,8 @@ class Presets:
         return plan
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
-        """Keep the variables that the user gave for a run, for later plans of its preset on this host."""
+        """Write the variables that the user gave for a run to config.toml, for later plans of the same preset on this
+        host."""
         from workbench.session.preset_variables import worth_remembering
 
         values = worth_remembering(plan)
@@ -95,7 +100,7 @@ class Presets:
         try:
             self._config.remember(self._core.host.name, plan.preset_id, values, run_id)
         except StoreError as error:
-            text = f"the preset's variables are not remembered: {error.message}"
+            text = f"the values of the preset's variables were not stored: {error.message}"
             self._core.notify(Level.WARN, text, error.next_step)
 
 
@@ -104,7 +109,8 @@ def _is_file(preset_id: str) -> bool:
 
 
 def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
-    """Return whether the host has `count` GPUs with one of `names` (no names: any GPU), or None if no GPU is known."""
+    """Return whether the host has `count` GPUs whose names are in `names`; no names stand for any GPU. None if the
+    host's GPUs are not known."""
     if not infos:
         return None
     return sum(not names or info.name in names for info in infos) >= count

@@ -1,4 +1,4 @@
-"""The value that a GPU setting had before a probe or a sweep changes it, and the way back to it."""
+"""The value that a GPU setting has before a probe or a sweep changes it, and its restoration afterwards."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """`settings` bring the GPU back. `entry`: the journal's record if Workbench had altered the setting. `unknown`:
-    someone else may have set a lock, which no driver reports."""
+    """The value of one setting of one GPU before a change. `settings` restores that value. `entry` is the journal entry
+    if Workbench had altered the setting already. `unknown` means that another program may have set a clock lock, which
+    no driver reports."""
 
     settings: GpuSettings
     entry: JournalEntry | None = None
@@ -37,13 +38,14 @@ class Previous:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Previous:
-        """Return the value that `asdict` wrote, also by an earlier version."""
+        """Return the Previous that `dataclasses.asdict` turned into `data`, also by an earlier version of Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
 async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
-    """Return the present value of `setting` on each GPU. Raises SettingsError if it is not known."""
+    """Return the present value of `setting` for each of the GPUs, by GPU index. Raises SettingsError if a value is not
+    known."""
     state = await journal.read(host)
     records = state.records()
     found = {}
@@ -57,7 +59,7 @@ async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequ
 
 
 def _present_lock(ours: JournalEntry | None) -> SettingValue:
-    """Return the lock that Workbench has set; DEFAULT without one."""
+    """Return the clock lock of a journal entry, or DEFAULT if the entry is None or has no lock."""
     return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
 
 
@@ -68,15 +70,17 @@ def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> Se
         return value
     why = sample.absent.get(setting.reading or "", "not given") if sample else "no reading"
     raise SettingsError(
-        f"GPU{gpu}: the present {setting.label} is unknown ({why}); nothing was changed", host=host.name
+        f"GPU{gpu}: the driver does not report the present {setting.label} ({why}), so it could not be restored;"
+        " nothing was changed",
+        host=host.name,
     )
 
 
 async def restore(host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None) -> str:
-    """Set a GPU back. Return why that failed, or "". A setting that Workbench had altered before gets its journal entry
-    of then: its owner, and whether its guard waits for a heartbeat."""
+    """Set one GPU to its previous value. Return why that failed, or "" on success. The journal entry from before is
+    written again, with its owner and whether its guard waits for a heartbeat."""
     report = await control.apply_each({str(gpu): previous.settings}, password=password)
-    failed = next((o.message or "refused" for o in report.outcomes if not o.ok), "")
+    failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:
         async with journal.locked(host) as held:
             await held.save(held.journal.back_to(previous.entry.key, previous.entry))

@@ -1,4 +1,4 @@
-"""Stored results: listed, searched, noted, tagged, compared, exported, and imported from other tools."""
+"""Stored results: listed, searched, annotated, compared, exported, and imported from other tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_RESULTS = 100  # newest results in the state
 
 
 class Results:
-    """The database of results, and its newest results of this host in the state."""
+    """The database of results. The newest results of this host are shown in the session's state."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -36,7 +36,8 @@ class Results:
         return ResultsDb(paths.results_db())
 
     async def refresh(self) -> None:
-        """Read the newest results of this host, and the imported ones, that match the search into the state."""
+        """Read the newest results into the session's state: those of this host and the imported ones that match the
+        search."""
         search = self._core.state.results_search
         self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
         found = await asyncio.to_thread(self._newest, search)
@@ -47,12 +48,12 @@ class Results:
         return self.db.list(SHOWN_RESULTS, search, host=self._core.host.name)
 
     async def look_elsewhere(self) -> None:
-        """Refresh if another Workbench has stored results."""
+        """Refresh the results in the session's state if another Workbench has changed the database."""
         if self.db.stamp() != self._seen:
             await self.refresh()
 
     async def find(self, search: str) -> None:
-        """Narrow `state.results` to those that contain every word of `search`; "" for all."""
+        """Show only those results in the session's state that contain every word of `search`; "" shows all."""
         self._core.update(results_search=" ".join(search.split()))
         await self.refresh()
 
@@ -74,38 +75,43 @@ class Results:
         await self.refresh()
 
     async def tag(self, result_id: int, tags: Sequence[str]) -> None:
-        """Replace the tags of a result."""
+        """Replace the tags of a result. Raises InputError for an invalid tag."""
         await asyncio.to_thread(self.db.tag, result_id, [checked_tag(tag) for tag in tags])
         await self.refresh()
 
     def mark(self, result_id: int, which: str) -> None:
-        """Mark a result as "A" or "B" of the next comparison. Marking it again removes the mark."""
+        """Mark a result as "A" or "B" of the next comparison. A result that has the mark already loses the mark."""
         name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
         if name is None:
-            raise InputError(f"{which!r} is not a mark", next_step="A or B")
+            raise InputError(f"{which!r} is not a mark for results", next_step="give A or B")
         self._core.update(**{name: None if getattr(self._core.state, name) == result_id else result_id})
 
     async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
-        """Compare two results in the state: by default the marked ones, or else the last two (A is the older)."""
+        """Compare two results, show the comparison in the session's state, and return it. A missing id is that of the
+        marked result, or else that of one of the newest results; A is then the older."""
         first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
         comparison = compare(await self.get(first), await self.get(second))
         self._core.update(comparison=comparison)
         return comparison
 
     def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
-        """Complete two ids with the newest other valid results."""
+        """Return both ids. None is replaced by the newest valid result that is not the other one. Raises InputError if
+        there are too few results."""
         given = {a, b} - {None}
         rows = (row for row in self._core.state.results if not (row.imported or row.refused))
         others = [row.id for row in rows if row.id not in given]
         if len(others) + len(given) < 2:
-            raise InputError("comparing needs two results", next_step="b runs a benchmark; a and B mark two")
+            raise InputError(
+                "a comparison needs two valid results",
+                next_step="press b to benchmark, a and B in the Bench pane to mark",
+            )
         if a is None and b is None:
             return others[1], others[0]
         return (others[0] if a is None else a), (others[0] if b is None else b)
 
     async def export(self, result_id: int, form: str) -> str:
-        """Write a result as workbench-result-ID.FORM into the current directory. Return its path. Raises InputError if
-        that file exists."""
+        """Write a result as workbench-result-ID.FORM into the current directory. Return the path. Raises InputError if
+        the file exists or cannot be written."""
         chosen = output_format(form)
         result = await self.get(result_id)
         samples = await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
@@ -116,14 +122,16 @@ class Results:
                 file.write(chosen.render(Report.of_result(result, samples)))
         except OSError as error:
             raise InputError(
-                f"{path} was not written: {error.strerror}", next_step="move it away, or export as another form"
+                f"the result could not be written to {path}: {error.strerror}",
+                next_step="move an older file away, or export in another format",
             ) from None
         return str(path)
 
     async def import_file(
         self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
     ) -> Sequence[tuple[BenchResult, bool]]:
-        """Store the results of another tool's file, all or none. Return each with whether it is new."""
+        """Store the results in a file of another tool, all of them or none. Return each result with True if it is new
+        or False if it was stored before."""
         from workbench.report.imports import read  # its readers are not needed for anything else
 
         checked = [checked_tag(tag) for tag in tags]
@@ -148,7 +156,10 @@ class Results:
 
 
 def checked_tag(tag: str) -> str:
-    """Return `tag`. Raises InputError if it is not one word."""
+    """Return `tag`. Raises InputError if it is not a valid tag, such as text of several words."""
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
-        raise InputError(f"{tag!r} is not a tag", next_step="one word, at most 40 letters, that begins with no + or -")
+        raise InputError(
+            f"{tag!r} is not a valid tag",
+            next_step="give one word of at most 40 letters that does not begin with + or -",
+        )
     return tag

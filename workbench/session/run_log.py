@@ -1,4 +1,4 @@
-"""The log of the selected run, as the log pane reads it."""
+"""The log of the selected server run, for the Log pane."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """Lines of the run that is selected now, in bounded memory; line 0 is the oldest that is kept. Empty if no run is
-    selected."""
+    """The lines of the selected run's log, in bounded memory. Line 0 is the oldest line that is still in memory. The
+    log is empty if no run is selected."""
 
     def __init__(self, ring: Callable[[], LogRing | None]) -> None:
         self._ring = ring
@@ -25,12 +25,12 @@ class RunLog:
         return ring.lines(start, count) if ring is not None else ()
 
     def level(self, line: str) -> str:
-        """Return "error", "warn", "info" or ""."""
+        """Return the level of a log line: "error", "warn", "info", or "" if the line has none."""
         from workbench.server.logs import level_of  # not for the first frame, which shows no lines
 
         return level_of(line)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the number of the next line from `start` that contains `text`, or None."""
+        """Return the number of the next line from line `start` on that contains `text`, or None if there is none."""
         ring = self._ring()
         return ring.find(text, start, backwards) if ring is not None else None

@@ -1,4 +1,4 @@
-"""Where an earlier screen of this host was left: its marks, forms, last benchmark, experiment, sweep and activity."""
+"""What the last screen of a host left: its marks, forms, last benchmark, experiment, sweep and activity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARKS = ("mark_a", "mark_b")
 
 
 class ScreenMemory:
-    """`resume` restores what the last screen on this host left; from then on changes are kept."""
+    """Stores marks and forms of the screen, and restores them when a screen is opened again. `resume` begins both."""
 
     def __init__(self, core: StateHolder, experiments: Experiments, sweeps: Sweeps) -> None:
         self._core, self._experiments, self._sweeps = core, experiments, sweeps
@@ -34,7 +34,8 @@ class ScreenMemory:
         self.resumed: Host | None = None  # the host whose marks are kept from now on
 
     async def resume(self) -> None:
-        """Restore the state of the last screen. Whatever cannot be read is left out."""
+        """Restore what the last screen of this host left, then store each change of the marks. Anything that cannot be
+        read is left out."""
         host = self._core.host
         left = await asyncio.to_thread(screen_state.read, host.name)
         forms = left.get("forms")
@@ -55,7 +56,8 @@ class ScreenMemory:
         self.resumed = host
 
     async def _resume_series(self) -> None:
-        """Show the newest experiment and sweep of this host, unless another Workbench carries it out."""
+        """Show the newest experiment and the newest sweep of this host, except those that another Workbench is
+        running."""
         experiment = next((e for e in await self._experiments.list() if e.state != SeriesState.RUNNING), None)
         if experiment is not None and self._core.state.experiment is None:
             self._core.update(experiment=await self._experiments.get(experiment.id))
@@ -66,7 +68,8 @@ class ScreenMemory:
             self._core.update(sweep=sweep)
 
     async def read_activity(self) -> None:
-        """Read what any Workbench of this user did to this host into the state."""
+        """Read the activity log of this host into the session's state. It has the actions of every Workbench of this
+        user."""
         kept = await asyncio.to_thread(activity_log.kept, self._core.host.name, ACTIVITY_KEPT)
         read = {_activity(entry): None for entry in kept}
         ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
@@ -76,11 +79,11 @@ class ScreenMemory:
     # ---- forms and marks
 
     def last_form(self, name: str) -> Mapping[str, str]:
-        """Return the values of a form when it was last accepted on this host; {} if it never was."""
+        """Return the field values with which a form was last accepted on this host, {} if it never was."""
         return self._forms.get(name, {})
 
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
-        """Remember the values of a form unless they contain a secret."""
+        """Store the field values of an accepted form, unless they contain a secret."""
         given = dict(values)
         if not any(word != mask_argv([word])[0] for value in given.values() for word in _words(value)):
             self._forms[name] = given
@@ -96,7 +99,7 @@ class ScreenMemory:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words as flags, so that names of secrets are recognized, and the whole text."""
+    """Return the words of `text` written as flags, by which secrets are recognized, and then the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 

@@ -1,4 +1,4 @@
-"""Servers that others started: what their URL says, and which model answers there."""
+"""Servers that others started: parsing their URL, and asking which model they serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed base URL."""
+    """The parts of a base URL."""
 
     base: str  # without /v1 and what follows it
     hostname: str
@@ -34,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The first model that /v1/models names; None with the `problem` if it names none."""
+    """The first model that /v1/models names. `model` is None if it names none, and `problem` has the reason."""
 
     model: str | None
     simulated: bool = False
@@ -42,7 +42,7 @@ class Served:
 
 
 def parse(url: str) -> Address:
-    """Parse the base URL of a server. Raises InputError if `url` is not one."""
+    """Parse the base URL of a server. Raises InputError if `url` is not a base URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -51,7 +51,10 @@ def parse(url: str) -> Address:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise InputError(f"{url!r} is not a base URL", next_step="for example http://127.0.0.1:8000")
     if parts.username is not None or parts.password is not None:
-        raise InputError("the URL holds a name or password", next_step="give the key's variable: --api-key-env NAME")
+        raise InputError(
+            "the URL contains a user name or password, which Workbench does not use",
+            next_step="put the API key into a variable and give --api-key-env NAME",
+        )
     base = _ENDPOINT.sub("", url)
     return Address(base, parts.hostname, port or (443 if parts.scheme == "https" else 80), _loopback(parts.hostname))
 
@@ -64,8 +67,8 @@ def _loopback(hostname: str) -> bool:
 
 
 async def ask(base: str, spec: BenchSpec) -> Served:
-    """Return what is served at `base`, using the key and the certificates of `spec`. Raises BenchError if nothing
-    answers."""
+    """Return which model the server at `base` names, using the API key and the certificates of `spec`. Raises
+    BenchError if the server does not answer or rejects the key."""
     import httpx
 
     from workbench.bench import tls
@@ -82,13 +85,15 @@ async def ask(base: str, spec: BenchSpec) -> Served:
             raise BenchError(f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE) from None
         why = str(error) or type(error).__name__
         raise BenchError(
-            f"{base} does not answer: {why}", next_step="is the server running, and is the port right?"
+            f"{base} does not answer: {why}", next_step="check that the server is running and the port is right"
         ) from None
     if answer.status_code in (401, 403):
         if key_env:
             said = f"{base} does not accept the key in the variable {key_env} (HTTP {answer.status_code})"
-            raise BenchError(said, next_step="check the key with whoever runs the server")
-        raise BenchError(f"{base} asks for a key", next_step="name the variable that holds it: --api-key-env NAME")
+            raise BenchError(said, next_step="ask the server's operator for a valid key")
+        raise BenchError(
+            f"{base} requires an API key", next_step="put the key into a variable and give --api-key-env NAME"
+        )
     try:
         first = clean_json(answer.raise_for_status().content)["data"][0]
         name = first["id"]
@@ -98,4 +103,4 @@ async def ask(base: str, spec: BenchSpec) -> Served:
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return Served(None, problem="it is not a list of models, or an empty one")
+        return Served(None, problem="the answer is not a list of models, or is empty")

@@ -1,4 +1,4 @@
-"""Loads on a server: which server, with which spec, and never two at once."""
+"""Loads on a server: which server gets the load, with which spec, and never two loads at once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Each of `at`, `at_run` and `at_url` opens a block in which the server may be loaded. Two loads would measure each
-    other, so the second raises BenchError. `overrides` are fields of BenchSpec, and "prompts_file". `ahead`: a
-    benchmark follows, and its worker and meter start now."""
+    """Opens loads on servers. `at`, `at_run` and `at_url` open a block in which the server may be loaded; a second
+    block raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With `ahead`, the worker and the
+    meter of a benchmark are started at once."""
 
     def __init__(self, core: StateHolder, presets: Presets, servers: Servers, turn: MeasurementTurn) -> None:
         self._core, self._presets, self._servers, self._turn = core, presets, servers, turn
@@ -39,7 +39,8 @@ class ServerLoad:
         servers.before_end.append(self._cancel_for)
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
-        """Return the benchmark that a preset suggests, changed by `overrides`."""
+        """Return the benchmark that the preset suggests, changed by `overrides`. Without a preset the default profile
+        is used. Raises InputError for a spec that cannot be run."""
         suggested = None
         if preset_id is not None:
             with suppress(WorkbenchError):  # the preset no longer exists: use the general shape
@@ -48,27 +49,28 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at(self, run_id: str | None, url: str | None, overrides: dict[str, Any]) -> AsyncIterator[Load]:
-        """Load a server by URL, or a run (None: the run at hand). Raises BenchError if its GPUs cannot be read."""
+        """Open a load on the server at `url`, or else on a run (None: the selected or newest READY run). Raises
+        BenchError if the server's GPUs cannot be read."""
         if url is None:
-            async with self.at_run(run_id or await self._servers.run_at_hand(), overrides) as load:
+            async with self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides) as load:
                 yield load
             return
         async with self.at_url(url, overrides) as load:
             if not load.server.gpus_known:
                 why = f"the GPUs of {load.server.host} are not known: only those of {self._core.host.name} are read"
-                raise BenchError(why, next_step="run this on the server's own host, or with --host")
+                raise BenchError(why, next_step="run the command on the server's host, or with --host HOST")
             yield load
 
     @asynccontextmanager
     async def at_run(self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Load a READY run through a forwarded port."""
+        """Open a load on a READY run through a forwarded port. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
             raise BenchError(
                 f"run {run_id} is {status.state}, not READY",
                 host=self._core.host.name,
-                next_step="workbench servers shows the runs",
+                next_step="give a READY run: workbench servers lists the runs",
             )
         spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
@@ -87,7 +89,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Load a server that others started, by its base URL. A loopback address is one of the session's host."""
+        """Open a load on the server at a base URL, started by others. A loopback address means the session's host.
+        Raises BenchError if the server does not answer or names no model."""
         address = server_address.parse(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (
@@ -104,7 +107,7 @@ class ServerLoad:
             served = await server_address.ask(base, spec)
             model = spec.model or served.model
             if not model:
-                raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model")
+                raise BenchError(f"{base}/v1/models named no model: {served.problem}", next_step="give --model NAME")
             host = self._core.host.name if address.loopback else address.hostname
             server = ServerUnderTest(
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
@@ -115,10 +118,13 @@ class ServerLoad:
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
-        """Let no other load of this host run meanwhile. `spec`: start its worker and meter."""
+        """Let no other load run on this host during the block. Yield the event that cancels the load, and the parts of
+        the benchmark `spec` that were started (none if it is None)."""
         if self._busy.locked():
             host = self._core.host.name
-            raise BenchError("a benchmark is running", host=host, next_step="wait for it, or cancel it")
+            raise BenchError(
+                "another benchmark is running", host=host, next_step="wait until it has ended, or cancel it"
+            )
         async with self._busy, self._turn.take(what) if gpus_known else nullcontext():
             cancel = asyncio.Event()
             self._cancel, self._run_id = cancel, run_id
@@ -132,20 +138,21 @@ class ServerLoad:
                 self._cancel = self._run_id = None
 
     async def cancel(self) -> None:
-        """Cancel the load that runs. Returns when its block has ended."""
+        """Cancel the running load, if there is one. Returns when its block has ended."""
         if self._cancel is not None:
             self._cancel.set()
             async with self._busy:
                 pass
 
     async def _cancel_for(self, run_id: str) -> None:
-        """Cancel the load of a run that is about to be stopped: a dying server gives no valid result."""
+        """Cancel the load on a run that is about to be stopped, because a stopping server gives no valid result."""
         if self._run_id == run_id:
             await self.cancel()
 
 
 def _with_usable_key(spec: BenchSpec) -> BenchSpec:
-    """Return `spec`. Raises InputError if the variable of its API key has no value that a header can contain."""
+    """Return `spec`. Raises InputError if the environment variable of its API key has no value that fits into an HTTP
+    header."""
     if spec.api_key_env is not None:
         api_key(spec.api_key_env, os.environ)
     return spec
@@ -153,7 +160,7 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 @asynccontextmanager
 async def _forwarded(host: Host, port: int) -> AsyncIterator[int]:
-    """Open a port of this machine that leads to `port` on the host's loopback."""
+    """Yield a port of this machine that is forwarded to `port` on the host's loopback address."""
     forward = await host.forward(port)
     try:
         yield forward.local_port

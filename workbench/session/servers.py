@@ -31,8 +31,9 @@ _STARTING = "starting"
 
 
 class Servers:
-    """`on_ready` and `on_ended` hear of the servers of this host; `before_end` is awaited with the id of a run before
-    it is stopped."""
+    """Starts, follows and stops the servers of this host. The functions of `on_ready` and `on_ended` are called with a
+    server's status when it becomes READY or ends. Those of `before_end` are awaited with a run id before that run is
+    stopped."""
 
     def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
         self._core, self._presets, self._plans = core, presets, plans
@@ -49,7 +50,7 @@ class Servers:
         return self._supervisor
 
     async def close(self) -> None:
-        """Stop to follow the servers. They keep running."""
+        """End following the servers, which keep running."""
         if self._supervisor is not None:
             await self._supervisor.close()
             self._supervisor = None
@@ -79,8 +80,8 @@ class Servers:
         elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
             if now.state is not ServerState.STOPPED:
                 cause = now.findings[0] if now.findings else None
-                next_step = cause.fix if cause and cause.fix else "the log shows the first error (e)"
-                text = f"{now.engine} {now.state}: {now.reason or 'see the log'}"
+                next_step = cause.fix if cause and cause.fix else "press e in the Log pane to see the first error"
+                text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
             for hear in self.on_ended:
                 hear(now)
@@ -89,12 +90,12 @@ class Servers:
         self._core.update(servers=self.supervisor.statuses()[:SHOWN])
 
     def _follow(self, run_id: str) -> None:
-        """Select a run whose log is read."""
+        """Select the run whose log is shown."""
         revision = self._core.state.log_revision + 1
         self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
 
     async def adopt(self) -> None:
-        """List the runs of this host. Select the newest live run if none is selected."""
+        """List the runs of this host. If no run is selected, select the newest live one."""
         statuses = await self.supervisor.runs()
         self._core.update(servers=statuses[:SHOWN])
         alive = next((s for s in statuses if s.state in LIVE), None)
@@ -102,7 +103,8 @@ class Servers:
             await self.select(alive.run_id)
 
     async def look_elsewhere(self) -> None:
-        """Adopt the servers that another Workbench or a command started since the last look."""
+        """Adopt the servers that another Workbench or a command has started since the last call, and notify the
+        user."""
         if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
             return
         known = {status.run_id for status in self._core.state.servers}
@@ -110,10 +112,10 @@ class Servers:
         for status in self._core.state.servers:
             if status.run_id not in known | {self._core.state.run_id} and status.state in LIVE:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
-                self._core.notify(Level.INFO, text, "o shows it")
+                self._core.notify(Level.INFO, text, "press o in the Log pane to choose it")
 
     async def others(self) -> Sequence[FoundServer]:
-        """Return the servers of the host that no Workbench started. A simulated host has none."""
+        """Return the servers of the host that no Workbench started. () on a simulated host."""
         if self._core.state.host.simulated is not None:
             return ()
         own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
@@ -122,7 +124,7 @@ class Servers:
     # ---- the selected run
 
     async def select(self, run_id: str) -> None:
-        """Follow the log of a run. Its plan comes under edit if no plan is loaded."""
+        """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the plan under edit."""
         await self.supervisor.load_log(run_id)
         self._follow(run_id)
         plan = self.supervisor.record(run_id).plan
@@ -132,7 +134,7 @@ class Servers:
             self._core.spawn(self._plans.look_for_engine())
 
     def log_ring(self) -> LogRing | None:
-        """Return the log of the selected run, or None without one."""
+        """Return the log of the selected run. None if no run is selected or its directory was removed."""
         run_id = self._core.state.run_id
         if self._supervisor is None or run_id is None:
             return None
@@ -142,43 +144,48 @@ class Servers:
             return None
 
     async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
-        """Search the whole log file of the selected run, ignoring case. Return (line number, line) of the first 500
-        matches."""
+        """Search the whole log file of the selected run, ignoring case. Return the line number and the line of the
+        first 500 matches. Raises ServerError if no run is selected."""
         run_id = self._core.state.run_id
         if run_id is None:
-            raise ServerError("no run is selected", host=self._core.host.name, next_step="o in 3 chooses one")
+            raise ServerError(
+                "no run is selected", host=self._core.host.name, next_step="press o in the Log pane to choose one"
+            )
         return [(m.number, m.line) for m in await self.supervisor.search_log(run_id, text)]
 
     def changes_against_running(self) -> Sequence[PlanChange]:
-        """Return the differences of the plan under edit from the selected live run; () without either."""
+        """Return the differences between the selected live run and the plan under edit. () if one of the two is
+        missing."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or status.state not in LIVE or editor is None:
             return ()
         running = self.supervisor.record(status.run_id).plan
         return diff(running, mask_plan(editor.plan)) if running is not None else ()
 
-    async def run_at_hand(self) -> str:
-        """Return the selected run, or else the newest READY run. Raises ServerError without either."""
+    async def selected_or_ready_run(self) -> str:
+        """Return the id of the selected run, or else of the newest READY run. Raises ServerError if there is
+        neither."""
         if self._core.state.run_id is not None:
             return self._core.state.run_id
         ready = [s for s in await self.supervisor.runs() if s.state is ServerState.READY]
         if not ready:
             raise ServerError(
-                "no server is READY on this host, and the check needs one to put under load",
+                "no server is READY on this host, and this command needs one to put under load",
                 host=self._core.host.name,
-                next_step="workbench start PRESET --wait, or name one with --url",
+                next_step="start one with `workbench start PRESET --wait`, or give --url URL",
             )
         return ready[0].run_id
 
     async def ready_run(self, run_id: str | None) -> str:
-        """Return `run_id`, by default the run at hand, if that run is READY. Raises BenchError if it is not."""
-        run_id = run_id or await self.run_at_hand()
+        """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises BenchError if that run
+        is not READY."""
+        run_id = run_id or await self.selected_or_ready_run()
         state = self.supervisor.status(run_id).state
         if state is not ServerState.READY:
             raise BenchError(
                 f"run {run_id} is {state}, not READY",
                 host=self._core.host.name,
-                next_step="workbench servers shows the runs",
+                next_step="give a READY run: workbench servers lists the runs",
             )
         return run_id
 
@@ -186,7 +193,8 @@ class Servers:
 
     @contextmanager
     def reserve(self, holder: str) -> Iterator[None]:
-        """Let nobody but the caller start, stop or load servers while the block runs. `holder`: "an experiment"."""
+        """Reserve the servers for the caller while the block runs, so that nothing else starts, stops or loads them.
+        `holder` names the caller in messages, for example "an experiment"."""
         self._reserved.append(holder)
         try:
             yield
@@ -197,18 +205,19 @@ class Servers:
         """Raise ServerError if an experiment or a sweep has reserved the servers."""
         if self._reserved:
             raise ServerError(
-                f"{self._reserved[0]} is under way, and has the server",
+                f"{self._reserved[0]} is running and needs the server",
                 host=self._core.host.name,
-                next_step="wait for it, or stop it: what it has measured is kept",
+                next_step=f"wait until {self._reserved[0]} has ended, or cancel it: its results are kept",
             )
 
     def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
-        """Raise PlanError for a plan that the engine would reject or that Workbench cannot start."""
+        """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises NotTrusted if the
+        plan's preset runs programs that the user has not agreed to."""
         foreign = editor.untrusted()
         if foreign:
             raise NotTrusted(
                 f"the preset is not from Workbench and runs more than its engine: {'; '.join(p.text for p in foreign)}",
-                next_step="look at it with `workbench plan`; then start it with --trust",
+                next_step="look at the preset with `workbench plan`, then start it with --trust",
                 findings=[part.finding() for part in foreign],
             )
         errors = [f for f in editor.findings() if f.level is Level.ERROR]
@@ -221,16 +230,18 @@ class Servers:
         if len(plan.nodes) > 1 and self._core.state.host.simulated is None:
             names = ", ".join(node.name for node in plan.nodes)
             raise PlanError(
-                f"this plan runs on {len(plan.nodes)} nodes ({names}), and Workbench starts servers of one host",
+                f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts servers on one host only",
                 host=self._core.host.name,
-                next_step="`workbench plan` prints the command of each node: start them by hand",
+                next_step="run the command of each node yourself: `workbench plan` prints them",
             )
 
     async def start(self) -> str:
-        """Start the plan under edit, after stopping the selected run if that is live. Return the id of the new run
-        once it is started; its readiness shows in the state."""
+        """Start the plan under edit, after stopping the selected run if it is live. Return the id of the new run, which
+        is then STARTING. Raises PlanError or ServerError if the plan cannot be started."""
         if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
-            raise ServerError("a start is under way", host=self._core.host.name, next_step="wait for its run id")
+            raise ServerError(
+                "another server is being started", host=self._core.host.name, next_step="wait until it has a run id"
+            )
         self.check_free()
         before = self._core.state.server
         editor = self._plans.editor
@@ -242,7 +253,7 @@ class Servers:
         return status.run_id
 
     async def launch(self, editor: PlanEditor) -> ServerStatus:
-        """Start the plan of `editor`, unchecked, and select its run."""
+        """Start the plan of `editor` without checks, and select the new run. Return its status."""
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self._plans.look_for_engine(editor)
         await self._plans.look_for_model(editor)
@@ -259,15 +270,20 @@ class Servers:
         return status
 
     async def stop(self, run_id: str | None = None) -> None:
-        """Stop a run, by default the selected one. Returns when its processes have ended."""
+        """Stop a run, by default the selected one. Returns when its processes have ended. Raises ServerError if no run
+        is given or selected."""
         run_id = run_id or self._core.state.run_id
         if run_id is None:
-            raise ServerError("no server is selected", host=self._core.host.name, next_step="s starts the plan")
+            raise ServerError(
+                "no server is selected to stop",
+                host=self._core.host.name,
+                next_step="press o in the Log pane to choose one",
+            )
         with self._core.busy("stopping"):
             await self.end(run_id)
 
     async def end(self, run_id: str) -> ServerStatus:
-        """Stop a run without showing that as work under way."""
+        """Stop a run without listing that in `state.busy`. Return its last status."""
         for prepare in self.before_end:
             await prepare(run_id)
         started = time.monotonic()
@@ -277,13 +293,14 @@ class Servers:
         return status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Wait until a run is READY or has ended. Return its status. Raises ServerError after `timeout_s`."""
+        """Wait until a run is READY or has ended. Return its status. Raises ServerError after `timeout_s` seconds; None
+        waits without limit."""
         try:
             return await self.supervisor.wait_ready(run_id, timeout_s)
         except TimeoutError:
             status = self.supervisor.status(run_id)
             raise ServerError(
-                f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state}); it goes on",
+                f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state})",
                 host=self._core.host.name,
-                next_step=f"workbench logs {run_id} --follow, or workbench stop {run_id}",
+                next_step=f"it is still starting: watch it with `workbench logs {run_id} --follow`",
             ) from None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The host of the session."""
+    """The host of the session and the link to it."""
 
     name: str
     kind: str = "local"
@@ -97,7 +97,7 @@ class BenchState:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The plan under edit with everything derived from it. Its secrets are masked, so it cannot be started."""
+    """The plan under edit and everything derived from it. Its secrets are masked, so it cannot be started."""
 
     plan: LaunchPlan
     rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog: plans.flag_rows("all")
@@ -116,7 +116,8 @@ class PlanView:
     nodes: tuple[tuple[Node, Command], ...] = ()  # of a plan for several nodes
 
     def shell(self) -> str:
-        """Return the command to type: one line, or one for each node below the node's name."""
+        """Return the plan's command for a shell: one line, or one line per node below a comment with the node's name.
+        "" if the plan has no command."""
         if self.nodes:
             return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
         return self.command.shell() if self.command else ""
@@ -124,7 +125,8 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class CeilingView:
-    """The newest single-stream result beside the limit that the memory bandwidth sets."""
+    """The ceiling from the memory bandwidth, beside the newest single-stream result. `measured_tok_s` is None if that
+    result has no speed per stream."""
 
     tok_s: float
     measured_tok_s: float | None
@@ -134,7 +136,7 @@ class CeilingView:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """An action on a host, as the command that a user could have typed."""
+    """An action on a host, as the command that a user could have run."""
 
     unix_s: float
     host: str
@@ -144,7 +146,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for the user. `number` grows, so that the same text twice is two notices."""
+    """A message for the user. `number` grows with each message, so that a repeated text is a new notice."""
 
     number: int
     level: Level
@@ -189,7 +191,7 @@ class SessionState:
 
     @property
     def server(self) -> ServerStatus | None:
-        """The status of the selected run."""
+        """The status of the selected run, None if no run is selected."""
         return next((s for s in self.servers if s.run_id == self.run_id), None)
 
     @property

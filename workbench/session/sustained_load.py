@@ -1,4 +1,4 @@
-"""A load on a server for its own sake: no result of it is stored."""
+"""A load on a server that stores no result, for settling and for checks of GPU settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A load that was sent. `t0_s` and `t1_s` are times of time.monotonic() of this process."""
+    """What a load has done. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process; `failed` is
+    the number of failed requests."""
 
     t0_s: float
     t1_s: float
@@ -36,9 +37,9 @@ async def drive(
     enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> Driven:
-    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then drop its requests.
-    Raises BenchCancelled when `cancel` is set, and BenchError if the server answers nothing or the load ends by
-    itself."""
+    """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then drop the requests in
+    flight. Return what the load has done. Raises BenchCancelled when `cancel` is set, and BenchError if the server
+    answers nothing or the load ends by itself."""
     from workbench.bench import runner
 
     newest: list[BenchProgress] = []
@@ -57,7 +58,9 @@ async def drive(
     try:
         while not load.done():
             if cancel.is_set():
-                raise runner.BenchCancelled("cancelled", next_step="nothing was stored; run it again")
+                raise runner.BenchCancelled(
+                    "the load was cancelled", next_step="nothing was stored; repeat the command"
+                )
             if began and enough(time.monotonic() - began[0]):
                 break
             _give_up_when_silent(spec, newest[-1] if newest else None, time.monotonic() - started)
@@ -65,8 +68,8 @@ async def drive(
         if load.done():
             errors = dict(load.result().summary.errors)
             raise BenchError(
-                f"the load ended by itself: {errors or 'no request was answered'}",
-                next_step="the server's log may say why",
+                f"the load on the server ended too early: {errors or 'no request was answered'}",
+                next_step="look for the cause in the server's log: workbench logs",
             )
         last = newest[-1]
         return Driven(began[0], time.monotonic(), last.output_tok_s, last.failed)
@@ -77,13 +80,16 @@ async def drive(
 
 
 def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
-    """Raise BenchError if the server gives no token."""
+    """Raise BenchError if all requests failed, or if the server has returned no token within _FIRST_TOKEN_S."""
     if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:
         raise BenchError(
             f"the server answered none of {progress.failed} requests",
-            next_step="workbench bench shows the errors by kind",
+            next_step="run `workbench bench`, which lists the errors by kind",
         )
     if waited_s > _FIRST_TOKEN_S:
-        raise BenchError(f"the server gave no token within {_FIRST_TOKEN_S:.0f} s", next_step="look at its log")
+        raise BenchError(
+            f"the server returned no token within {_FIRST_TOKEN_S:.0f} s",
+            next_step="look for the cause in the server's log: workbench logs",
+        )

@@ -1,4 +1,4 @@
-"""What the three kinds of sweeps have in common before the first measurement."""
+"""Checks and data that the three kinds of sweeps share before the first measurement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SweepParts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that is measured at every value: a run or a URL."""
+    """The server that a sweep measures at every value: a run, or the URL of a server that others started."""
 
     run_id: str | None = None
     url: str | None = None
@@ -55,7 +55,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
-    """A sweep that was checked and may start. `points`: label and number of each value. `carry_out` measures them."""
+    """A checked sweep that is ready to start. `points` has the label and the number (None if it has none) of each
+    value. `carry_out` measures them."""
 
     kind: str
     name: str
@@ -66,21 +67,23 @@ class PlannedSweep:
 
 
 async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
-    """Return the server to sweep: the URL, or a READY run (None: the run at hand)."""
+    """Return the server to sweep: the one at `url`, or else the run `run_id`, by default the selected or newest READY
+    run. Raises BenchError if the run is not READY."""
     return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
 
 
 def checked_runs(runs: int) -> int:
-    """Return `runs`. Raises InputError if that is not a number of runs for each value."""
+    """Return `runs`. Raises InputError if `runs` is not a possible number of runs for each value."""
     if not 1 <= runs <= MOST_RUNS:
-        raise InputError(f"{runs} runs of each value are not possible", next_step=f"1 to {MOST_RUNS}")
+        raise InputError(f"{runs} runs of each value are not possible", next_step=f"give --runs 1 to {MOST_RUNS}")
     return runs
 
 
 async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return what must stay the same from the first value of a sweep to the last: GPUs, driver, engine and model."""
+    """Return what must stay the same during a sweep of a running server, as text by name: GPUs, driver, and the engine
+    of a run or the model of a URL."""
     found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
@@ -92,7 +95,8 @@ async def conditions_of_target(
 
 
 async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
-    """Return the same for servers that are not started yet."""
+    """Return what must stay the same during a sweep of the plan, as text by name: GPUs, driver and engine. GPUs and
+    driver are missing if no GPU can be read."""
     found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
     with suppress(SettingsError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
@@ -107,7 +111,7 @@ async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
 
 
 def check_same_conditions(parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]) -> None:
-    """Raise InputError if a sweep would be resumed under other conditions than its measured values."""
+    """Raise InputError if the present conditions `now` differ from those of the sweep's measured values."""
     for name, before in spec.measured.items():
         present = now.get(name)
         if present != before:
@@ -115,5 +119,5 @@ def check_same_conditions(parts: SweepParts, sweep: Sweep, spec: SweepSpec, now:
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and {change}",
                 host=parts.core.host.name,
-                next_step="make a new sweep: values of both could not be compared",
+                next_step="start a new sweep, because old and new values could not be compared",
             )

@@ -1,4 +1,5 @@
-"""One sweep under way: its points, written down and shown as they are measured, and what is left of it."""
+"""The progress of a running sweep: which points are measured, their values, the estimated time left, and saving to
+disk."""
 
 from __future__ import annotations
 
@@ -27,16 +28,17 @@ FAILED_SHARE = 0.01  # of the requests: a result with more failures is not that 
 
 
 class EndedEarly(Exception):
-    """The sweep ends here, for the reason in the text. Its measured points are valid."""
+    """Raised to end a sweep before its last point. The text of the error is the reason. The points measured until then
+    stay valid."""
 
 
 class TimeUp(Exception):
-    """The time of the sweep is up. It is stopped, and can be resumed."""
+    """Raised when the time limit of a sweep is reached. The sweep is stored as stopped and can be resumed."""
 
 
 class SweepProgress:
-    """Each change replaces `sweep` and shows it in the state; `save` also writes it to disk. `stop` is set when the
-    user cancels the sweep."""
+    """A running sweep. Each change replaces `sweep` and shows the new one in the session's state; `save` also writes it
+    to disk. `stop` is set when the user cancels the sweep."""
 
     def __init__(
         self, core: StateHolder, results: Results, store: SweepStore, sweep: Sweep, stop: asyncio.Event
@@ -60,59 +62,62 @@ class SweepProgress:
     def check_stop(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
         if self.stop.is_set():
-            raise BenchCancelled("the sweep was cancelled", next_step="what it has measured is kept")
+            raise BenchCancelled("the sweep was cancelled", next_step="its measured points are kept")
 
     def change(self, **fields: Any) -> None:
-        """Replace fields of the sweep."""
+        """Replace the given fields of the sweep."""
         self.sweep = replace(self.sweep, **fields)
         self._core.update(sweep=self.sweep)
 
     def point(self, index: int, **fields: Any) -> None:
-        """Replace fields of one point."""
+        """Replace the given fields of the point number `index`."""
         points = list(self.sweep.points)
         points[index] = replace(points[index], **fields)
         self.change(points=tuple(points))
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note to the sweep unless the sweep already has that note."""
         if text not in self.sweep.notes:
             self.change(notes=(*self.sweep.notes, text))
 
     def skip_rest(self, why: str) -> None:
-        """Mark the points that are not measured as skipped."""
+        """Mark every unmeasured point as skipped, with the reason `why`."""
         for index, point in enumerate(self.sweep.points):
             if point.state in UNFINISHED:
                 self.point(index, state=PointState.SKIPPED, error=why)
 
     def pair_run_done(self) -> None:
-        """Count one run of a pair."""
+        """Count one finished run of a pair, and update the estimate of the time left."""
         self.pair_runs -= 1
         self._estimate(1)
 
     def _estimate(self, runs: int) -> None:
-        """Estimate the time that is left from the runs so far, `runs` of them new."""
+        """Add `runs` finished runs to the count, and set the sweep's `left_s` to the runs that remain times the mean
+        time of a run."""
         self._runs += runs
         left = self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points) + self.pair_runs
         self.change(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
-        """Write the sweep to disk. A failure is reported once and does not end the sweep: its results are kept
-        elsewhere, and GPUs and servers must be restored."""
+        """Write the sweep to disk. A failure is reported to the user once and raises nothing, because the results are
+        stored elsewhere and the sweep must still restore GPUs and servers."""
         try:
             await asyncio.to_thread(self._store.save, self.sweep)
         except StoreError as error:
             if not self._unsaved:
-                self._core.notify(Level.WARN, f"the sweep is not kept: {error.message}", error.next_step)
+                self._core.notify(
+                    Level.WARN, f"the sweep could not be written to disk: {error.message}", error.next_step
+                )
             self._unsaved = True
 
     async def fail(self, index: int, why: str) -> None:
-        """Mark a point as failed, and save."""
+        """Mark the point number `index` as failed with the reason `why`, and write the sweep to disk."""
         self.point(index, state=PointState.FAILED, error=why)
         await self.save()
 
     async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
-        """Measure one point in `runs` runs; a run with an invalid result is repeated once. Return the results, or () if
-        the point failed. Raises BenchCancelled."""
+        """Measure the point number `index` in `runs` runs of `bench`, which returns the id of a result. A run with an
+        invalid result is repeated once. Return the results, or () if the point failed. Raises BenchCancelled."""
         self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
@@ -139,7 +144,8 @@ class SweepProgress:
 
 
 def broken(result: BenchResult) -> str | None:
-    """Return what is wrong with the server, judged by its answers, or None."""
+    """Return why the answers of a result show a server that does not work, for example too many failed requests. None
+    if they show no problem."""
     summary = result.summary
     failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
     if failed > FAILED_SHARE * requests:
@@ -151,13 +157,14 @@ def broken(result: BenchResult) -> str | None:
 
 
 def _useless(result: BenchResult) -> str | None:
-    """Return why a result cannot be used for a point, or None."""
+    """Return why a result cannot count for a point of a sweep, or None if it can."""
     invalid = result.summary.refused
-    return broken(result) or (f"not to be used: {invalid[0]}" if invalid else None)
+    return broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
-    """Return the fields of a point: the means over its results. One result that cannot be used makes it failed."""
+    """Return the fields of a sweep's point by name: its state and the means of the metrics of `results`. The point is
+    failed if one of the results cannot be used."""
     error = next(filter(None, map(_useless, results)), None)
     each = [_values(result.summary) for result in results]
     return {
@@ -183,13 +190,14 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean if all values are known, else None."""
+    """Return the mean, or None if one of the values is None."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
 
 def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of BenchSpec as a sweep keeps them: secrets masked, the path of a prompts file absolute."""
+    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and the path of a prompts file is
+    absolute."""
     masked: dict[str, Any] = mask_data(bench)
     if masked.get("prompts_file"):
         masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())

@@ -22,8 +22,8 @@ _AGE_S = 1.0  # between two checks of the readings' age
 
 
 class TelemetryWatch:
-    """Keeps the newest reading in the state. `on_reading` hears of each reading, `on_gpus_changed` when the host has
-    other GPUs than before."""
+    """Keeps the newest reading in the session's state. The functions of `on_reading` are called with each reading,
+    those of `on_gpus_changed` when the host's GPUs differ from those of the reading before."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -39,7 +39,7 @@ class TelemetryWatch:
         return self._source is not None
 
     async def start(self) -> TelemetrySource:
-        """Start to read continuously unless that is under way. Return the source of the readings."""
+        """Begin to read the GPUs continuously, unless that has begun already. Return the source of the readings."""
         if self._source is None:
             self._source = TelemetrySource(self._core.host, self.interval_s or INTERVAL_S, self._take)
             await self._source.start()
@@ -47,25 +47,26 @@ class TelemetryWatch:
         return self._source
 
     async def stop(self) -> None:
-        """Stop to read continuously."""
+        """End the continuous reading."""
         source, self._source = self._source, None
         if source is not None:
             await source.close()
 
     async def set_interval(self, interval_s: float) -> None:
-        """Set the time between two readings."""
+        """Set the time between two continuous readings, in seconds."""
         self.interval_s = interval_s
         if self._source is not None and self._source.interval_s != interval_s:
             await self._source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        """Read again now whatever is otherwise read seldom, and forget the last single reading."""
+        """Read the rarely read values now, and forget the last single reading."""
         self._single = None
         if self._source is not None:
             await self._source.refresh()
 
     async def reading(self) -> Telemetry:
-        """Return the newest reading, or make one. Raises SettingsError if the GPUs cannot be read."""
+        """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if the GPUs cannot be
+        read."""
         watched = self._core.state.telemetry
         if watched is not None and self._source is not None and (self._source.age_s or 0) < _FRESH_S:
             return watched

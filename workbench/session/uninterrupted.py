@@ -1,4 +1,4 @@
-"""Work that a cancellation must not interrupt: what restores settings and servers."""
+"""A helper for work that must end even if its task is cancelled, such as restoring settings and servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import suppress
 
 
 async def uninterrupted(work: Awaitable[None]) -> None:
-    """Await `work` to its end, even if this task is cancelled meanwhile; then raise the CancelledError."""
+    """Await `work` to its end, even if this task is cancelled meanwhile. A cancellation is raised as CancelledError
+    after `work` has ended. An error of `work` propagates if there was no cancellation."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():

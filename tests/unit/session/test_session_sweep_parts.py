@@ -137,7 +137,7 @@ class Levels(Session):
         super().__init__(FakeHost())
         ready = ServerStatus("run", "vllm", ServerState.READY, "here")
         self.servers.supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
-        self.servers.run_at_hand = self._run_at_hand  # type: ignore[method-assign]
+        self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
         self.bench.run_target = self._bench  # type: ignore[method-assign]
         self.results.get = self._result  # type: ignore[method-assign]
         self.recovers = recovers
@@ -145,7 +145,7 @@ class Levels(Session):
         self.asked: list[dict[str, Any]] = []
         self.stored: list[BenchResult] = []
 
-    async def _run_at_hand(self) -> str:
+    async def _selected_or_ready_run(self) -> str:
         return "run"
 
     async def _bench(self, run_id: str | None, url: str | None, **fields: Any) -> int:

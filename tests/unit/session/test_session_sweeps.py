@@ -58,10 +58,10 @@ class Scripted(Session):
         supervisor = self.servers.supervisor
         supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
         supervisor.record = lambda run_id: SimpleNamespace(plan=None, engine_version=None)  # type: ignore[method-assign,assignment,return-value]
-        self.servers.run_at_hand = self._run_at_hand  # type: ignore[method-assign]
+        self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
         self.bench.run_target = self._bench  # type: ignore[method-assign]
 
-    async def _run_at_hand(self) -> str:
+    async def _selected_or_ready_run(self) -> str:
         return "run"
 
     async def _bench(self, run_id: str | None, url: str | None, **fields: Any) -> int:

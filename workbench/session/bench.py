@@ -233,7 +233,7 @@ class Bench:
         )
         summary = measured.summary
         if missing := self._plans.unapplied(conditions.preset_id, measured.telemetry):
-            text = f"GPU settings of the preset: not applied ({', '.join(missing)})"
+            text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in measured.outcome.requests]
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
@@ -296,7 +296,6 @@ class Bench:
 
 
 def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
-    """Return the command line of a benchmark, without secrets."""
     words: Sequence[str] = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
     if spec.command:
         return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])

@@ -201,7 +201,6 @@ class Measurement:
         )
 
     async def _own_command(self) -> BenchOutcome:
-        """Run the user's own benchmark command. Return what its output says."""
         spec, base_url = self._spec, f"{self._spec.url}/v1"
         env = own_command.environment(base_url, spec.model, self._key())
 

@@ -1,5 +1,5 @@
-"""A probe of clock locks: a clearly different lock for a moment, under load, shows whether the clock follows locks. The
-probe is a setting like any other, with journal and guard; the previous lock is set again after it."""
+"""Probes of clock locks. For 2 s under load, a probe sets a clearly lower lock, which shows whether the clock follows
+locks. A probe is applied with journal and guard like any setting; then the previous lock is set again."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 
 
 def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Return the proofs of locks that a probe can decide."""
+    """Return the proofs of locks that only a probe can decide: the clock under load is consistent with the lock but
+    proves nothing."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
 def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
-    """Return another lock for each lock in `proofs`, and a note for each that has none."""
+    """Return the lock to probe with for each lock in `proofs`, by setting and GPU index, and a note for each GPU that
+    has no suitable lock."""
     found: dict[str, dict[int, GpuSettings]] = {}
     notes: list[str] = []
     by_index = {info.index: info for info in infos}
     for proof in proofs:
         mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
-            notes.append(f"{proof.where}: no probe of {label_of(proof.setting)}: the card has no clearly lower clock")
+            notes.append(f"{proof.where}: {label_of(proof.setting)} was not probed: the GPU has no clearly lower clock")
         else:
             lock = GpuSettings({proof.setting: ClockRange(mhz, mhz)})
             found.setdefault(proof.setting, {})[proof.gpu_index] = lock
@@ -52,7 +54,8 @@ def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Pr
 
 
 def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
-    """Return the supported clock nearest to LOWER of the observed one; None if none is clearly below it."""
+    """Return the supported clock in MHz that is nearest to 75 % of the observed clock. None if no supported clock is
+    clearly below the observed one."""
     entry = setting_of(setting)
     if info is None or observed_mhz is None or not isinstance(entry, ClockSetting):
         return None
@@ -62,13 +65,13 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
 
 
 class ClockProbe:
-    """Runs probes. A probe that fails leaves a note."""
+    """Runs probes. The reason of a probe that fails is returned as a note."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu
 
     async def commands(self, probes: Probes) -> Sequence[SettingCommand]:
-        """Return the commands of the probes and those that set the previous locks again."""
+        """Return the commands that set the probes' locks, and those that set the previous locks again."""
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
             previous = await self._previous(setting, wanted)
@@ -84,15 +87,15 @@ class ClockProbe:
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[list[Clock], tuple[str, ...]]:
-        """Return the clocks under the probes, and a note for each probe that was not made. `load(seconds)` loads the
-        server."""
+        """Run the probes. Return the clocks under the probes, and a note for each probe that failed. `load(seconds)`
+        loads the server."""
         clocks: list[Clock] = []
         notes: list[str] = []
         for setting, wanted in probes.items():
             try:
                 clocks += await self._one(meter, setting, wanted, load, known, password)
             except SettingsError as error:
-                notes.append(f"no probe of {label_of(setting)}: {error.message}")
+                notes.append(f"{label_of(setting)} was not probed: {error.message}")
         return clocks, tuple(notes)
 
     async def _previous(self, setting: str, wanted: Mapping[int, GpuSettings]) -> dict[int, Previous]:
@@ -125,5 +128,5 @@ class ClockProbe:
             with suppress(WorkbenchError):
                 why = await restore(self._core.host, self._gpu, gpu, one, password)
             if why:
-                text = f"GPU{gpu}: the lock of before the probe is not on again ({why})"
-                self._core.notify(Level.ERROR, text, "workbench gpu revert; its guard reverts it too")
+                text = f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
+                self._core.notify(Level.ERROR, text, "run `workbench gpu revert`; otherwise the guard reverts it")

@@ -28,7 +28,8 @@ async def plan_concurrency_sweep(
     max_minutes: float | None,
     bench: Mapping[str, Any],
 ) -> PlannedSweep:
-    """Return a checked sweep of rising concurrency levels."""
+    """Return a checked sweep over rising levels of concurrency. Raises InputError or BenchError for a sweep that cannot
+    be carried out."""
     rising = levels_of(levels)
     parts.load.spec_of(None, dict(bench))
     target = await target_of(parts, run_id, url)
@@ -41,20 +42,20 @@ async def plan_concurrency_sweep(
 
 
 def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return the levels in rising order, each once. Raises InputError."""
+    """Return the levels in rising order, each once. Raises InputError for a level outside the possible range."""
     found = tuple(sorted(set(levels)))
     if not found or found[0] < 1 or found[-1] > _MOST:
         raise InputError(
-            f"{', '.join(map(str, levels)) or 'nothing'} is not a list of concurrencies",
-            next_step=f"for example 1,2,4,8,16 (1 to {_MOST})",
+            f"{', '.join(map(str, levels)) or 'an empty list'} is not a valid list of concurrency levels",
+            next_step=f"give levels from 1 to {_MOST}, for example 1,2,4,8,16",
         )
     return found
 
 
 @dataclass
 class ConcurrencySweep:
-    """`bench`: fields of BenchSpec as given. Requests and warm-up grow with the level unless they are given, and are
-    never fewer than its streams. The first level that fails, or would not end in time, ends the sweep."""
+    """Carries out a sweep of the concurrency. `bench` are the user's fields of BenchSpec; unless they have requests and
+    warm-up, both grow with the level. The sweep ends at the first level that fails or would exceed the time limit."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -92,7 +93,7 @@ class ConcurrencySweep:
         }
 
     def _check_time(self, level: int, fields: Mapping[str, Any], best_tok_s: float) -> None:
-        """Raise EndedEarly if the level would not end in time at the best throughput so far."""
+        """Raise EndedEarly if the level would exceed the time limit at the best throughput so far."""
         if self.max_minutes is None:
             return
         left_s = 60 * self.max_minutes - self.progress.elapsed_s
@@ -102,5 +103,5 @@ class ConcurrencySweep:
             needs_s = min(needs_s, spec.seconds)
         if left_s <= 0 or needs_s > left_s:
             about = f"; c={level} would take about {needs_s:.0f} s" if left_s > 0 else ""
-            left = f"{max(0.0, left_s):.0f} s of them are left{about}"
-            raise EndedEarly(f"{self.max_minutes:g} minutes were given, {left}")
+            left = f"{max(0.0, left_s):.0f} s left{about}"
+            raise EndedEarly(f"of the limit of {self.max_minutes:g} minutes, only {left}")

@@ -259,7 +259,6 @@ class Arms:
 
 
 async def _altered(side: Side) -> list[Alteration]:
-    """Return the altered settings of the arm's GPUs."""
     gpus, every = await side.gpus()
     return [a for a in side.session.state.alterations if every or a.gpu_index in gpus]
 

@@ -102,7 +102,7 @@ class ExperimentConduct:
         self._save = save
         self._tell = tell
         self._results = {result.id: result for result in results}
-        self._told_s = left_s  # the estimate before the first run
+        self._first_estimate_s = left_s  # the estimate before the first run
         self._began = time.monotonic()
 
     async def carry_out(self) -> Experiment:
@@ -117,9 +117,9 @@ class ExperimentConduct:
         except asyncio.CancelledError:
             state, error = SeriesState.STOPPED, INTERRUPTED
         except (Stopped, HostError) as ending:
-            state, error = SeriesState.STOPPED, _told(ending)
+            state, error = SeriesState.STOPPED, _in_one_line(ending)
         except WorkbenchError as failure:
-            error = _told(failure)
+            error = _in_one_line(failure)
         finally:
             notes = await self._bench.give_back(self.experiment)
             self._ended(state, error, notes)
@@ -199,7 +199,7 @@ class ExperimentConduct:
         except HostError:
             raise
         except (BenchError, ServerError) as failure:
-            return await self._failed(replace(run, took_s=time.monotonic() - began), _told(failure), failure)
+            return await self._failed(replace(run, took_s=time.monotonic() - began), _in_one_line(failure), failure)
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
         if (why := design.unfit(result.summary, metric)) is not None:
@@ -264,8 +264,12 @@ class ExperimentConduct:
         left = None
         if self.experiment.state == SeriesState.RUNNING:
             known = design.left_s(self.experiment)
-            told = self._told_s - (time.monotonic() - self._began) if self._told_s is not None else None
-            left = known if known is not None else max(0.0, told) if told is not None else None
+            remaining = (
+                self._first_estimate_s - (time.monotonic() - self._began)
+                if self._first_estimate_s is not None
+                else None
+            )
+            left = known if known is not None else max(0.0, remaining) if remaining is not None else None
         self.experiment = replace(self.experiment, left_s=left)
 
     async def _keep(self) -> None:
@@ -285,7 +289,7 @@ def _which(run: ExperimentRun) -> str:
     return "discarded run" if run.pair == WARM_UP else f"pair {run.pair + 1}"
 
 
-def _told(failure: WorkbenchError) -> str:
+def _in_one_line(failure: WorkbenchError) -> str:
     """Return a failure's message, command and next step in one line."""
     command = f"; command: {failure.command}" if failure.command else ""
     return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

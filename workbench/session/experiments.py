@@ -1,5 +1,4 @@
-"""A/B experiments: two configurations measured in pairs of runs, stored after every run and resumed where they
-ended."""
+"""A/B experiments: two configurations measured in pairs of runs. They are stored after every run and can be resumed."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing b
 
 
 class Experiments:
-    """Carries out one experiment at a time. Its progress is `state.experiment`. `targets` looks up what the arms
-    name."""
+    """Carries out one experiment at a time, and shows it in `state.experiment`. `targets` looks up the servers that the
+    arms name."""
 
     def __init__(
         self,
@@ -71,12 +70,13 @@ class Experiments:
         return await asyncio.to_thread(self.db.list)
 
     async def get(self, experiment_id: int) -> Experiment:
-        """Return a stored experiment with the comparison of its results."""
+        """Return a stored experiment with the comparison of its results. Raises InputError if there is none with this
+        id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
         return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
 
     async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
-        """Return the results of an experiment that were not deleted."""
+        """Return the results of an experiment, without those that were deleted."""
 
         def read() -> Sequence[BenchResult]:
             found = []
@@ -103,11 +103,11 @@ class Experiments:
     # ---- designed
 
     def spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
-        """Return the design of an experiment, on the plan under edit if the arms have no targets. `options`: fields of
-        ExperimentSpec. Raises InputError for a design that cannot be carried out."""
+        """Return the design of an experiment. If the arms have no targets, both start from the plan under edit.
+        `options` are fields of ExperimentSpec. Raises InputError for a design that cannot be carried out."""
         unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
         if unknown:
-            raise InputError(f"an experiment has no {', '.join(unknown)}")
+            raise InputError(f"an experiment has no option {', '.join(unknown)}")
         if options.get("until_pct") is not None:
             options.setdefault("pairs", design.UNTIL_MOST)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
@@ -120,11 +120,12 @@ class Experiments:
         return spec
 
     def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
-        """Return how long an experiment would take, or None if no run like its runs is known."""
+        """Return how many seconds an experiment would take, or None if no earlier runs like its runs are known."""
         return self._estimate_s(self.spec(a, b, **options), design.restarts(a, b))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
-        """Estimate from earlier starts of the same engine and model, and an earlier benchmark of the same shape."""
+        """Return the estimated seconds of an experiment, from earlier starts of the same engine and model and from an
+        earlier benchmark of the same shape. None if there are none."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
@@ -171,8 +172,9 @@ class Experiments:
         opened: Callable[[int], Awaitable[None]] | None = None,
         **options: Any,
     ) -> Experiment:
-        """Carry out a new experiment and return it as it ended. `options`: fields of ExperimentSpec. `bases`: the plans
-        of arms that `targets` has looked up. `opened` gets the experiment's id before anything is started."""
+        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec.
+        `bases` are the plans of arms that `targets` has looked up already. `opened` gets the id before anything is
+        started."""
         self._check_alone()
         if not bases:
             a, b, bases = await self.targets.look_up(a, b)
@@ -196,8 +198,9 @@ class Experiments:
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
     ) -> Experiment:
-        """Go on with a stored experiment. `pairs`: another number than planned; more pairs after a look at the result
-        make the interval wider. `max_minutes`: from now; None: no limit."""
+        """Continue a stored experiment. `pairs` changes the planned number of pairs; extending a finished experiment
+        makes its interval wider. `max_minutes` limits the time from now on, None does not. Raises InputError if the
+        experiment cannot be resumed."""
         self._check_alone()
         stored = await self.get(experiment_id)
         spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
@@ -217,14 +220,14 @@ class Experiments:
         which, host = f"experiment {experiment.id}", self._core.host.name
         if experiment.host != host:
             raise InputError(
-                f"{which} was made on {experiment.host}",
+                f"{which} was run on {experiment.host} and can be resumed only there",
                 host=host,
-                next_step=f"resume it there: workbench --host {experiment.host} …",
+                next_step=f"resume it with workbench --host {experiment.host} …",
             )
         if experiment.state == SeriesState.RUNNING:
-            raise InputError(f"{which} is being carried out", next_step="wait for it")
+            raise InputError(f"{which} is running already", next_step="wait until it has ended")
         if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
-            narrower, more = "start one with a narrower --until", "give --pairs with a higher number to make more"
+            narrower, more = "start an experiment with a narrower --until", "give a higher --pairs to add pairs"
             raise InputError(
                 f"{which} is finished: {experiment.verdict}",
                 next_step=more if experiment.spec.until_pct is None else narrower,
@@ -232,7 +235,8 @@ class Experiments:
         return experiment
 
     async def stop(self) -> None:
-        """Stop the experiment under way. Returns when servers and settings are restored; it can be resumed."""
+        """Stop the running experiment, which can be resumed later. Returns when servers and GPU settings are
+        restored."""
         work = self._conducting
         if work is not None:
             work.cancel()
@@ -241,17 +245,20 @@ class Experiments:
     def _check_alone(self) -> None:
         if self._conducting is not None:
             host = self._core.host.name
-            raise BenchError("an experiment is running", host=host, next_step="wait for it, or stop it")
+            raise BenchError(
+                "another experiment is running", host=host, next_step="wait until it has ended, or stop it"
+            )
 
     async def _know_engine(self) -> None:
-        """Find out what is installed, since both arms are checked against that."""
+        """Find out which engine the host has, unless that is known, because both arms are checked against the installed
+        engine."""
         around = self._plans.editor.around
         if around.installed is None and around.installed_problem is None:
             await self._plans.look_for_engine()
 
     @asynccontextmanager
     async def _turns(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
-        """Take the turn to measure on each host of the arms, always in the same order."""
+        """Take the measurement lock on each host of the arms, always in the same order."""
         sessions = {side.session.host.name: side.session for side in sides.values()}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
@@ -259,7 +266,8 @@ class Experiments:
             yield
 
     async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
-        """Carry out an experiment in a task of its own: one that is cancelled ends in order and returns what it has."""
+        """Carry out an experiment in a task of its own. A cancelled experiment restores servers and settings, and is
+        returned as stopped."""
         self._conducting = asyncio.ensure_future(self._conduct(experiment, sides))
         try:
             with self._core.busy(_EXPERIMENT), self._servers.reserve("an experiment"):
@@ -304,6 +312,5 @@ def _masked(arm: Arm) -> Arm:
 
 
 def _same_work(a: BenchSpec, b: BenchSpec) -> bool:
-    """Return whether two benchmarks are the same amount of work."""
     names = ("concurrency", "requests", "max_tokens", "input_tokens", "warmup", "rate", "seconds", "command", "stream")
     return all(getattr(a, name) == getattr(b, name) for name in names)

@@ -197,7 +197,6 @@ def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> li
 
 
 def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
-    """Return the combination of the plan's current values."""
     values = []
     for name in names:
         value = editor.plan.flag(name)

@@ -245,9 +245,9 @@ class GpuSweep:
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
         """Return the worst proof of the runs at the value that is set, or, without proofs, what setting the value has
         shown. None if neither is known."""
-        told = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
-        told = told if any(told) else [str(v) for v in self._read_back]
-        return next((str(v) for v in _WORST_FIRST if str(v) in told), None)
+        reported = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
+        reported = reported if any(reported) else [str(v) for v in self._read_back]
+        return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
 
     async def _check_server(self, why: str) -> None:
         """Raise EndedEarly with the reason `why` if the server is no longer READY."""

@@ -1,4 +1,4 @@
-"""A load on a server: the benchmark to send, the server under test, and what was started for it ahead of time."""
+"""A load on a server: the benchmark to send, the server under test, and the parts that were started ahead of time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServerUnderTest:
-    """A run, or (without `status`) a server that others started. `host`: where it runs. `address`: its URL as given.
-    `gpus_known`: whether the readings of the session's host are those of its GPUs."""
+    """The server that a load goes to: a run of Workbench, or a server that others started (`status` None). `host` is
+    where the server runs, `address` its URL. `gpus_known` says whether the server uses the GPUs of the session's
+    host."""
 
     host: str
     status: ServerStatus | None = None
@@ -40,8 +41,8 @@ class ServerUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """Parts of a benchmark that take 0.2 s to start, started while the server is queried. `meter`: None if the server's
-    GPUs are not known."""
+    """Parts of a benchmark that take 0.2 s to start, and are started while the server is queried. `meter` is None if
+    the server's GPUs are not known, `worker` if none is needed."""
 
     worker: Process | None = None
     meter: Meter | None = None
@@ -49,8 +50,8 @@ class Prestarted:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load that may run now. `spec` is complete; `env` is the environment of the load client; `cancel` is set when
-    the load shall end."""
+    """A load that may be sent now. `spec` is complete, `env` has the environment of the load client, and `cancel` is
+    set to end the load."""
 
     spec: BenchSpec
     server: ServerUnderTest
@@ -66,7 +67,7 @@ class Load:
 
 @asynccontextmanager
 async def prestarted(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[Prestarted]:
-    """Start the parts of one benchmark, and end what is left of them with the block."""
+    """Yield the worker and the meter of a benchmark, as far as they are asked for. They are ended with the block."""
     async with AsyncExitStack() as stack:
         yield Prestarted(
             await stack.enter_async_context(runner.started_worker()) if worker else None,

@@ -1,4 +1,4 @@
-"""The launch editor without a screen: one plan, its undo history, and everything derived from it."""
+"""The launch editor without a screen: one plan, its undo history, and everything derived from the plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HISTORY_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is checked against: GPUs, the installed engine, trusted presets, and facts about models."""
+    """The things that a plan is checked against: the host's GPUs, the installed engine, trusted presets, and the sizes
+    of models."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
@@ -46,13 +47,14 @@ class PlanEditor:
 
     @property
     def catalog(self) -> FlagCatalog:
-        """The flag catalog of the installed version, or of the version nearest to it. The newest if none is
-        installed."""
+        """The flag catalog of the installed engine version, or of the nearest known version. Without an installed
+        engine, the newest catalog."""
         return self.engine.catalog(self.around.installed_version)
 
     @property
     def effective(self) -> LaunchPlan:
-        """The plan as the installed version of the engine gets it."""
+        """The plan with the version of the installed engine and the known size of the model, as the engine is started
+        with it."""
         version = self.around.installed_version or self.plan.engine_version
         return replace(self.plan, engine_version=version, model_facts=facts_of(self.plan, self.around.models))
 
@@ -69,19 +71,23 @@ class PlanEditor:
             self._change(engines.with_executable(self.plan, ""))
             return
         if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
-            raise InputError("a plan needs a model", next_step=f"set {self.engine.model_flags[0]} to another one")
+            raise InputError(
+                "the model cannot be removed from a plan",
+                next_step=f"set {self.engine.model_flags[0]} to another model",
+            )
         self._change(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
 
     def set_env(self, name: str, value: str) -> None:
         if "\0" in value:
-            raise PlanError(f"the value of {name} holds a NUL byte")
+            raise PlanError(f"the value of {name} contains a NUL byte", next_step="remove that byte from the value")
         self._change(engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"]))
 
     def unset_env(self, name: str) -> None:
         self._change(self.plan.without_env(name))
 
     def assign(self, sets: Sequence[str], unsets: Sequence[str], envs: Sequence[str]) -> None:
-        """Apply `--set flag=value`, `--unset flag` and `--env K=V` of the command line as one step of the history."""
+        """Apply the values of `--set flag=value`, `--unset flag` and `--env K=V` as one step of the undo history.
+        Raises InputError for an invalid value."""
         self._change(engines.apply_assignments(self.plan, self.catalog, sets, unsets, envs))
 
     def undo(self) -> None:
@@ -102,24 +108,24 @@ class PlanEditor:
         self.plan = plan
 
     def command(self) -> Command:
-        """Return the command of the plan; with several nodes, that of the first. Raises PlanError if the plan has
-        none."""
+        """Return the command that starts the plan; with several nodes, that of the first node. Raises PlanError if no
+        command can be made."""
         node = self.plan.nodes[0] if self.plan.nodes else None
         return self.engine.command(self.effective, node)
 
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
-        """Return the command of each node; () for a plan of one host, or if the plan has no command."""
+        """Return each node with its command. () for a plan of one host, or if no command can be made."""
         try:
             return tuple((node, self.engine.command(self.effective, node)) for node in self.plan.nodes)
         except WorkbenchError:
             return ()
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is wrong or unusual about the plan."""
+        """Return the problems and hints about the plan."""
         found = engines.validate(
             self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
         )
-        foreign = (part.finding("start it with --trust once you have looked at it") for part in self.untrusted())
+        foreign = (part.finding("look at the preset, then start it with --trust") for part in self.untrusted())
         found = (*foreign, *self._about_executable(), *found)
         try:
             self.command()
@@ -128,24 +134,26 @@ class PlanEditor:
         return found
 
     def untrusted(self) -> tuple[ForeignPart, ...]:
-        """Return what the plan's preset runs besides its engine without the user's consent."""
+        """Return the parts that the plan's preset runs besides its engine and that the user has not trusted."""
         return untrusted(self.plan, self.around.trusted)
 
     def _about_executable(self) -> Iterator[Finding]:
-        """Return findings about the program that starts the engine: one that config.toml names, or a missing one."""
+        """Yield findings about the program that starts the engine: config.toml names it, or it is missing."""
         plan, title = self.plan, self.engine.title
         if plan.executable_from == "config.toml":
             text = f"{title} is started by {plan.executable[0]}, which config.toml names for this host"
-            yield Finding(Level.INFO, "engine.executable", text, engines.EXECUTABLE, "--executable PATH names another")
+            yield Finding(
+                Level.INFO, "engine.executable", text, engines.EXECUTABLE, "name another program with --executable PATH"
+            )
         if self.around.installed_problem:
             where = ", ".join(self.around.executables)
             fix = f"found here: {where}; " if where else f"install {title}, or "
-            fix += "name the program: --executable PATH, or the row `executable`"
+            fix += "name the program with --executable PATH or in the row `executable`"
             yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """Return rows of flags. `view`: "changed" (flags that are set) or "all" (the whole catalog). A query searches
-        the catalog; the best match comes first."""
+        """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole catalog). A query searches
+        the catalog, with the best match first."""
         rows = self._rows(self.findings(), "all" if query else view)
         if not query:
             return rows
@@ -159,7 +167,7 @@ class PlanEditor:
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
     def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
-        """Return the model, the executable, then the flags. The plan stores the first two apart from its flags."""
+        """Return the rows of the model, of the executable and then of the flags."""
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.rows(self.effective, self.catalog, findings, view=view)
@@ -211,8 +219,8 @@ class PlanEditor:
 
 
 def script_of(command: Command, nodes: Sequence[tuple[Node, Command]] = ()) -> str:
-    """Return a POSIX script, with masked secrets, that starts the server from an empty directory. With several nodes,
-    the script's argument names the node to start."""
+    """Return a POSIX shell script, with masked secrets, that starts the server from an empty directory. With several
+    nodes, the argument of the script names the node to start."""
     import shlex
 
     lines = ["#!/bin/sh", "# Written by Workbench. Secrets are masked: put them in before use.", "set -eu", "umask 077"]

@@ -32,8 +32,8 @@ EXECUTABLE = "executable"
 
 
 class Plans:
-    """Holds the plan under edit (`current`: its editor, None without one) and shows it in the state after each
-    change."""
+    """Holds the plan under edit, and shows it in the session's state after each change. `current` is the editor of that
+    plan, None if no plan is loaded."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
@@ -44,28 +44,29 @@ class Plans:
 
     @property
     def editor(self) -> PlanEditor:
-        """The editor of the plan. Raises PlanError if no plan is loaded."""
+        """The editor of the plan under edit. Raises PlanError if no plan is loaded."""
         if self.current is None:
-            raise PlanError("no plan is loaded", next_step="p picks a preset")
+            raise PlanError("no plan is loaded", next_step="press p to pick a preset")
         return self.current
 
     # ---- the plan under edit
 
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
-        """Put the plan of a preset under edit. The preset's GPU settings are shown, not applied."""
+        """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not applied."""
         plan = self._presets.plan_of(preset_id, variables)
         self.take(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
             self._core.spawn(self.look_for_engine())
 
     def take(self, plan: LaunchPlan, title: str) -> None:
-        """Put `plan` under edit. `look_for_engine` then finds out what the host has to run it."""
+        """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
+        plan against the host."""
         self.current = PlanEditor(plan, title)
         self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted())
         self.show()
 
     def leave_host(self) -> None:
-        """Forget what the host that is left has installed."""
+        """Forget the GPUs, engines and models of the host, before the session changes to another host."""
         if self.current is not None:
             self.current.around = replace(
                 self.current.around, gpus=(), installed=None, installed_version=None, installed_problem=None, models={}
@@ -73,7 +74,7 @@ class Plans:
             self.show()
 
     def show(self) -> None:
-        """Show the plan in the state."""
+        """Show the plan and the unapplied GPU settings of its preset in the session's state."""
         self._gpu_settings = ()
         with suppress(WorkbenchError):
             self._gpu_settings = self.preset_gpu_settings()
@@ -85,21 +86,22 @@ class Plans:
             self._core.update(plan=self.view())
 
     def view(self) -> PlanView:
-        """Return the plan with its findings, and with the GPU settings of its preset that are not in force."""
+        """Return the plan as it is shown. Its findings include the GPU settings of its preset that are not in force."""
         view = self.editor.view()
         unapplied = self._core.state.unapplied
         if not unapplied:
             return view
-        text = f"GPU settings of the preset: not applied ({', '.join(unapplied)})"
-        fix = f"g applies them, or: workbench gpu set --preset {view.plan.preset_id}"
+        text = f"GPU settings of the preset are not applied: {', '.join(unapplied)}"
+        fix = f"press g to apply them, or run: workbench gpu set --preset {view.plan.preset_id}"
         return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
 
     def untrusted(self) -> Sequence[Finding]:
-        """Return a finding for each thing that a stranger's preset runs besides its engine."""
+        """Return a finding for each program or setting that the plan's preset, from someone else, adds without the
+        user's trust."""
         return tuple(part.finding() for part in self.editor.untrusted())
 
     def trust(self) -> None:
-        """Agree to what `untrusted` names, for this and later plans. Another value is asked about again."""
+        """Trust everything that `untrusted` names, for this plan and later ones. A changed value needs trust again."""
         trust(part.digest for part in self.editor.untrusted())
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
@@ -109,7 +111,8 @@ class Plans:
         return script_of(self.editor.command(), self.editor.node_commands())
 
     async def save_preset(self, preset_id: str, title: str) -> str:
-        """Write the plan as a preset of the user. Return the path of the file."""
+        """Write the plan as a preset of the user. Return the path of the file. Raises PresetError if the preset is not
+        valid."""
         from workbench.store.preset_edit import from_plan  # loads an editor of TOML
 
         plan = self.editor.plan
@@ -121,7 +124,8 @@ class Plans:
         return str(path)
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
-        """Return the preset that the plan came from, or the engine's general preset if that is not known."""
+        """Return the document of the preset that the plan came from, or of the engine's general preset if the former
+        cannot be read."""
         general = engines.get(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
@@ -131,7 +135,8 @@ class Plans:
     # ---- the host
 
     def _gpus(self) -> tuple[GpuInfo, ...]:
-        """Return the GPUs of the node that the plan is checked for. A simulated host has the GPUs of all nodes."""
+        """Return the GPUs against which the plan is checked. A simulated host has the GPUs of all nodes of a plan, so
+        only those of one node are returned."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
@@ -145,14 +150,16 @@ class Plans:
             self._presets.refresh()
 
     async def look_for_engine(self, editor: PlanEditor | None = None) -> None:
-        """Survey the host for a plan, by default the plan under edit, and show the findings of the latter."""
+        """Find out which engine and model the host has for a plan, by default the plan under edit. The findings about
+        the plan under edit are shown."""
         editor = editor or self.editor
         await self.survey(editor)
         if editor is self.current:
             self.show()
 
     async def survey(self, editor: PlanEditor) -> None:
-        """Find out which version of the editor's engine and which model files the host has."""
+        """Find out which version of the editor's engine and which model files the host has, and store that in
+        `editor.around`."""
         from workbench.server.engine_probe import probe
 
         await self.look_for_model(editor)
@@ -167,7 +174,7 @@ class Plans:
         )
 
     async def look_for_model(self, editor: PlanEditor) -> None:
-        """Read the size of the editor's model from the model's files if the preset does not give it."""
+        """Read the size of the editor's model from its files on the host, if that size is needed and not known yet."""
         if not editor.needs_look:
             return
         from workbench.server.model_files import read_facts
@@ -181,14 +188,15 @@ class Plans:
     # ---- edits
 
     def _show_edited(self) -> None:
-        """Show the plan after an edit. Another model is looked up in the background."""
+        """Show the plan after an edit. If the edit changed the model, the new model's size is read in the
+        background."""
         self.show()
         if self.editor.needs_look and self._core.host.connected:
             self._core.spawn(self.look_for_model(self.editor))
 
     def set_flag(self, name: str, text: str) -> None:
-        """Set a flag to `text` as typed ("512", "on", JSON). Raises InputError, and changes nothing, if it is
-        invalid."""
+        """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and changes nothing, if
+        the value is invalid."""
         self.editor.set_flag(name, text)
         self._show_edited()
 
@@ -199,12 +207,12 @@ class Plans:
             self._core.spawn(self.look_for_engine())
 
     def executables(self) -> Sequence[str]:
-        """Return the programs of the plan's engine that were found on the host. None of them was started."""
+        """Return the programs found on the host that can start the plan's engine. None of them was run."""
         return self.editor.around.executables
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
-        """Set the program that starts the plan's engine ("": the engine's own). `keep` uses it for every later plan on
-        this host."""
+        """Set the program that starts the plan's engine; "" stands for the engine's usual program. With `keep`,
+        config.toml names that program for all later plans on this host."""
         editor = self.editor
         editor.set_flag(EXECUTABLE, text)
         if keep:
@@ -230,27 +238,30 @@ class Plans:
         self._show_edited()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """Return rows of flags. `view`: "changed" (flags that are set) or "all". A query searches all flags, best match
-        first."""
+        """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set) or "all". A query
+        searches all flags, with the best match first."""
         return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
 
     # ---- GPU settings of presets
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
-        """Return (GPU or "all", settings, reason) of a preset, by default the loaded one; () if it has none."""
+        """Return (GPU or "all", settings, reason) for each group of GPU settings of a preset, by default the loaded
+        one. () if the preset has none."""
         if preset_id is None:
             preset_id = self.current.plan.preset_id if self.current is not None else None
         return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
 
     def unapplied(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
-        """Return the GPU settings of a preset that are not in force; () if the preset no longer exists."""
+        """Return the GPU settings of a preset that are not in force, as text. () if there are none or the preset no
+        longer exists."""
         with suppress(WorkbenchError):
             wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
             return not_applied(wanted, telemetry, self._core.state.alterations) if wanted else ()
         return ()
 
     async def check_gpu_settings(self, alterations: GpuAlterations) -> PlanView:
-        """Return the plan, with the GPU settings of its preset compared with a reading."""
+        """Compare the GPU settings of the plan's preset with a reading. Return the plan with the outcome among its
+        findings."""
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()

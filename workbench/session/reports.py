@@ -1,4 +1,4 @@
-"""Reports on results, an experiment or a sweep."""
+"""Reports on results, on an experiment or on a sweep."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Reports:
         sweep_id: int | None = None,
         requests: bool = False,
     ) -> str:
-        """Return a report on groups of results (two groups are compared, the first as A), an experiment or a sweep.
-        `requests`: with every request."""
+        """Return a report, in the format `form`, on groups of results, on an experiment or on a sweep. Two groups are
+        compared, the first as A. With `requests`, the report lists every request. Raises InputError unless exactly one
+        of the three is given."""
         chosen = output_format(form)
         report = await self._report_on(groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
@@ -41,7 +42,8 @@ class Reports:
     ) -> Report:
         if sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None)) != 1:
             raise InputError(
-                "a report is on results, on one experiment or on one sweep", next_step="give ids, or one of the two"
+                "a report needs either results, one experiment or one sweep",
+                next_step="give ids of results, or one of --experiment and --sweep",
             )
         experiment = await self._experiments.get(experiment_id) if experiment_id is not None else None
         sweep = await asyncio.to_thread(self._sweeps.store.get, sweep_id) if sweep_id is not None else None

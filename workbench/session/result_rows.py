@@ -1,4 +1,4 @@
-"""Stored results as rows of a list, each labelled with its difference from the one before."""
+"""Stored results as rows of a list. Each row has a label with its difference from the result before."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Return rows in the given order (newest first). Each is labelled by its difference from the earlier result of the
-    same host, engine and model."""
+    """Return one row for each of `results`, which are sorted from new to old. A row's label names the difference from
+    the earlier result of the same host, engine and model."""
     rows = []
     for place, result in enumerate(results):
         before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
@@ -32,8 +32,8 @@ def _same_family(a: BenchResult, b: BenchResult) -> bool:
 
 
 def label_of(result: BenchResult, before: BenchResult | None) -> str:
-    """Return a label such as "max-num-seqs=512", "power 500 W" or "again". The first result of its kind is labelled by
-    its preset."""
+    """Return a label for `result` that names its difference from `before`, such as "max-num-seqs=512", "power 500 W" or
+    "again". If `before` is None, the label names the preset or the model."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
@@ -102,7 +102,8 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
-    """Return the ceiling of the newest valid single-stream result that has one."""
+    """Return the ceiling of the newest valid single-stream result that has one, or None. `results` are sorted from new
+    to old."""
     for result in results:
         limit = result.conditions.ceiling_tok_s
         if result.spec.concurrency == 1 and limit and not result.summary.refused:
@@ -112,5 +113,5 @@ def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
 
 
 def last_usable(rows: Sequence[BenchRow]) -> int | None:
-    """Return the id of the newest of `rows` (newest first) that was measured here and is valid."""
+    """Return the id of the newest valid result that was not imported, or None. `rows` are sorted from new to old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

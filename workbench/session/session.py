@@ -1,4 +1,4 @@
-"""The application without a screen: one host, and the parts that work on it."""
+"""The application without a screen: one host, and the parts that work on the host."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ _AGENT_FIRST_S = 0.3  # the list of presets waits at most this long for the star
 
 
 class Session:
-    """Front ends `open` it for a screen, which watches everything, or connect its `link` for one command. Each part is
-    built, and its modules are imported, when it is first used: the first frame needs none of them."""
+    """One host and the parts that work on it. For a screen, `open` starts everything that watches the host; for one
+    command, connect `link`. Each part is imported and built when it is first used, so that the first frame comes
+    early."""
 
     @classmethod
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
-        """Return a session of this machine (None), of an ssh host, or of a simulated host."""
+        """Return a session of this machine (None), of an SSH host, or of a simulated host. `simulate` names a profile
+        whose simulated driver and engines are put on that host."""
         return cls(host_called(name, simulate))
 
     def __init__(self, host: Host) -> None:
@@ -67,7 +69,8 @@ class Session:
         return self.core.state
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(state, changed field names)` after each change. Return the function that unsubscribes it."""
+        """Call `listener(state, changed field names)` after each change of the state. Return a function that
+        unsubscribes the listener."""
         return self.core.subscribe(listener)
 
     # ---- parts
@@ -190,7 +193,7 @@ class Session:
         return ScreenMemory(self.core, self.experiments, self.sweeps)
 
     def _built(self, name: str) -> Any:
-        """Return a part if it is built, else None."""
+        """Return the part with this name if it has been built, else None."""
         return vars(self).get(name)
 
     def _log_ring(self) -> LogRing | None:
@@ -199,12 +202,12 @@ class Session:
     # ---- open and close
 
     async def open(self) -> None:
-        """Start what a screen needs, in the background. Failures show in the state."""
+        """Start, in the background, everything that a screen needs. Failures show in the state."""
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
 
     async def _read_own_files(self) -> None:
-        """Read presets, results, the last screen and config.toml, while the telemetry agent starts."""
+        """Read presets, results, the state of the last screen and config.toml, while the telemetry agent starts."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._watched.wait(), _AGENT_FIRST_S)
         await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
@@ -214,7 +217,8 @@ class Session:
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Use the interval of config.toml and report its problems. Without the file its schema is not loaded."""
+        """Use the refresh interval of config.toml, and report the file's problems. If the file does not exist, its
+        schema is not imported, which saves time."""
         config = self.config
         if not config.path.exists():
             return
@@ -225,7 +229,7 @@ class Session:
             await self.telemetry.set_interval(ui.refresh_s)
 
     async def _begin(self) -> None:
-        """Connect, and start everything that watches the host."""
+        """Connect to the host, and start everything that watches the host."""
         self.link.on_return = self._look_around
         self._beginning = True
         try:
@@ -239,7 +243,8 @@ class Session:
         self.core.spawn(self._watch_elsewhere())
 
     async def _connect(self) -> None:
-        """Connect. A host that does not answer is tried until it does, since it may be starting."""
+        """Connect to the host. Retry until the host answers, because it may be booting. Raises AuthFailed or a host key
+        error, which only the user can resolve."""
         reported = False
         while True:
             try:
@@ -278,14 +283,15 @@ class Session:
                 await self.look_elsewhere()
 
     async def look_elsewhere(self) -> None:
-        """Show what other Workbenches and commands did: stored results, started servers, a measurement under way."""
+        """Show what other Workbenches and commands did on this host: stored results, started servers, and a running
+        measurement."""
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.turn.look()
 
     async def close(self) -> None:
-        """Leave the host. Servers and GPU settings stay as they are. A benchmark is cancelled; a sweep or an experiment
-        ends in order and restores what it has changed."""
+        """Leave the host. Servers and GPU settings stay as they are. A benchmark is cancelled, and a sweep or an
+        experiment restores what it has changed."""
         await self._end_loads()
         if (hosts := self._built("hosts")) is not None:
             await hosts.close()
@@ -293,7 +299,8 @@ class Session:
         await self.host.close()
 
     async def _end_loads(self) -> None:
-        """End whatever loads servers. With a cut link nothing can be restored from here: the guard does that."""
+        """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to restore GPU settings
+        and servers; over a lost link the guard restores the settings."""
         if (sweeps := self._built("sweeps")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(sweeps.cancel(), _RESTORE_S)
@@ -316,14 +323,18 @@ class Session:
     # ---- hosts
 
     def known_hosts(self) -> Sequence[str]:
-        """Return names for the host picker: "local", the aliases of the ssh config, and "sim:PROFILE"."""
+        """Return the names of hosts that the user can pick: "local", the aliases of the SSH config, and
+        "sim:PROFILE"."""
         return known_names()
 
     async def try_again(self) -> None:
-        """Connect again to a host that could not be reached."""
+        """Connect again to a host that could not be reached. Raises InputError if the last attempt has not failed."""
         host = self.state.host
         if host.link != "failed":
-            raise InputError(f"{host.name} is {host.link}", next_step="h works on another host")
+            raise InputError(
+                f"the link to {host.name} is {host.link}, so there is nothing to retry",
+                next_step="press h to work on another host",
+            )
         self.core.update_host(link="connecting", message=None)
         if self._beginning:
             self._retry.set()
@@ -336,7 +347,7 @@ class Session:
         self.core.spawn(self._begin())
 
     async def switch_host(self, name: str) -> None:
-        """Leave this host as it is and watch another. The plan under edit comes along."""
+        """Leave this host as it is and open another one. The plan under edit stays loaded."""
         host = await asyncio.to_thread(host_called, name)  # may load the ssh library, which takes long
         await self._end_loads()
         await self._leave_host()

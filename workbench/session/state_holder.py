@@ -1,4 +1,4 @@
-"""The state of a session: one holder that every part changes it through, and that listeners subscribe to."""
+"""The state of a session: every part replaces it through one holder, and listeners subscribe to its changes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class StateHolder:
         return self._state
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(state, changed field names)` after each change, on the loop's thread. Return the function that
-        unsubscribes it."""
+        """Call `listener(state, changed field names)` after each change, on the thread of the event loop. Return a
+        function that unsubscribes the listener."""
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -47,7 +47,7 @@ class StateHolder:
         return unsubscribe
 
     def update(self, **changes: Any) -> None:
-        """Replace fields of the state and tell the listeners which of them have a new value."""
+        """Replace fields of the state. The listeners get the names of those fields whose value has changed."""
         changed = frozenset(name for name, value in changes.items() if getattr(self._state, name) != value)
         if not changed:
             return
@@ -60,7 +60,7 @@ class StateHolder:
         self.update(host=replace(self._state.host, **changes))
 
     def notify(self, level: Level, text: str, next_step: str | None = None) -> None:
-        """Show a message to the user, with its secrets masked."""
+        """Show a message to the user, with its secrets masked. `next_step` says what the user can do."""
         number = self._state.notice.number + 1 if self._state.notice else 1
         from workbench.model.secrets import mask_text, seen_secrets
 
@@ -73,7 +73,8 @@ class StateHolder:
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
 
     def record(self, command: str, outcome: str = "") -> None:
-        """Add an action to the activity log, in the state and on disk, as the command that a user could have typed."""
+        """Add an action and its outcome to the activity log, in the state and on disk. `command` is the command that a
+        user could have run."""
         from workbench.model.secrets import mask_text, seen_secrets  # not for the first frame, with what it imports
         from workbench.store import activity_log
 
@@ -84,7 +85,8 @@ class StateHolder:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """List `what` in `state.busy` while the block runs, and record a failure of it."""
+        """List `what` in `state.busy` while the block runs. A WorkbenchError of the block is recorded in the activity
+        log and raised."""
         self.update(busy=(*self._state.busy, what))
         try:
             yield
@@ -100,7 +102,8 @@ class StateHolder:
             self.update(busy=tuple(left))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` in the background. An error becomes a notice; a defect keeps its traceback in a crash file."""
+        """Run `work` in the background. A WorkbenchError is shown to the user. The traceback of any other exception is
+        written to a crash file."""
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -117,7 +120,7 @@ class StateHolder:
             self.notify(Level.ERROR, *defect_text(error))
 
     async def end_tasks(self) -> None:
-        """Cancel all background tasks but the current one, and wait for them."""
+        """Cancel all background tasks except the current one, and wait for them up to 5 s."""
         self._tasks.discard(asyncio.current_task())
         for task in list(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""Sweeps of a GPU setting, the concurrency or flags: started, resumed and cancelled."""
+"""Sweeps of a GPU setting, of the concurrency or of flags: started, resumed and cancelled."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
 
 
 class Sweeps:
-    """Carries out one sweep at a time. Its progress is `state.sweep`. A sweep that was stopped or failed keeps its
-    values and can be resumed."""
+    """Carries out one sweep at a time, and shows it in `state.sweep`. A stopped or failed sweep keeps its measured
+    points and can be resumed."""
 
     def __init__(self, parts: SweepParts, turn: MeasurementTurn) -> None:
         self._parts, self._turn = parts, turn
@@ -58,9 +58,9 @@ class Sweeps:
         password: str | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server (by default the run at hand) at each value of a GPU setting (its key), then
-        restore the previous values. `gpu` None: every GPU of the server. `pairs`: of the best
-        value against the previous one. `bench`: fields of BenchSpec."""
+        """Measure a server (by default the selected or newest READY run) at each value of the GPU setting with this
+        key, then restore the previous values. `gpu` None stands for every GPU of the server. `pairs` is the number of
+        pairs that compare the best value with the previous one, and `bench` has fields of BenchSpec."""
         planned = await self._gpu.new(
             setting,
             values,
@@ -78,7 +78,8 @@ class Sweeps:
     async def plan_gpu(
         self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands of such a sweep by the label of the value, and those after the last as BACK."""
+        """Return the commands that `run_gpu` would run, by the label of their value. The key BACK has the commands that
+        restore the previous values."""
         return await self._gpu.commands(setting, values, gpu, run_id)
 
     async def run_concurrency(
@@ -90,7 +91,7 @@ class Sweeps:
         max_minutes: float | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server at rising levels of concurrency."""
+        """Measure a server at rising levels of concurrency. Return the sweep as it ended."""
         return await self._start(await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench))
 
     async def run_flags(
@@ -102,13 +103,15 @@ class Sweeps:
         max_minutes: float | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Start and measure the plan under edit at every combination of one or two flags, and compare the best with the
-        current values in `pairs` pairs. The selected live run is stopped meanwhile and started again."""
+        """Start and measure the plan under edit at every combination of the values of one or two flags. Then compare
+        the best combination with the current values in `pairs` pairs. A live selected run is stopped first and started
+        again at the end."""
         planned = await self._flags.new(flags, runs=runs, pairs=pairs, max_minutes=max_minutes, bench=bench)
         return await self._start(planned)
 
     async def resume(self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None) -> Sweep:
-        """Go on with a stored sweep in its own record. `max_minutes`: of a sweep of flags, from now; None: no limit."""
+        """Continue a stored sweep and return it as it ended. `max_minutes` limits a sweep of flags from now on, None
+        does not. Raises InputError if the sweep cannot be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
                 spec = self._resumable(sweep)
@@ -120,12 +123,14 @@ class Sweeps:
                 return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands of a resumed sweep of a GPU setting, like `plan_gpu`."""
+        """Return the commands that resuming a sweep of a GPU setting would run, by the label of their value. The key
+        BACK has the commands that restore the previous values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
         return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
 
     async def cancel(self) -> None:
-        """Cancel the sweep under way. Returns when it has ended and the previous values are restored."""
+        """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored the previous
+        values."""
         if self._stop is None:
             return
         self._stop.set()
@@ -145,7 +150,7 @@ class Sweeps:
     # ---- carried out
 
     async def _start(self, planned: PlannedSweep) -> Sweep:
-        """Store a new sweep and carry it out."""
+        """Store a new sweep and carry it out. Return the sweep as it ended."""
         core = self._parts.core
         async with self._alone(f"a sweep of {planned.name}") as stop:
             points = tuple(SweepPoint(label, x) for label, x in planned.points)
@@ -164,11 +169,11 @@ class Sweeps:
 
     @asynccontextmanager
     async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
-        """Let no other sweep of this session run, and take the host's turn to measure. Yield the event that stops the
-        sweep."""
+        """Hold the measurement lock of the host while the block runs. Yield the event that stops the sweep. Raises
+        BenchError if this session runs a sweep already."""
         if self._one.locked():
             host = self._parts.core.host.name
-            raise BenchError("a sweep is running", host=host, next_step="wait for it, or cancel it")
+            raise BenchError("another sweep is running", host=host, next_step="wait until it has ended, or cancel it")
         async with self._one, self._turn.take(what):
             self._stop = asyncio.Event()
             try:
@@ -177,8 +182,8 @@ class Sweeps:
                 self._stop = None
 
     async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
-        """Carry out a sweep that this session holds, and return it as it ended. A cancelled task is cancelled once all
-        is written down."""
+        """Carry out a sweep whose lock this session holds. Return the sweep as it ended. If this task is cancelled, the
+        sweep is stored as stopped before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
         progress.change()
@@ -207,7 +212,7 @@ class Sweeps:
         return progress.sweep
 
     def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Give a sweep its last state, and name its best value."""
+        """Give a sweep its last state, the reason `why`, and its best value."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
@@ -224,30 +229,37 @@ class Sweeps:
         self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
 
     def _resumable(self, sweep: Sweep) -> SweepSpec:
-        """Return the inputs of a sweep. Raises InputError if it cannot be resumed."""
+        """Return the inputs of a sweep. Raises InputError if the sweep cannot be resumed."""
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
         if sweep.host != host:
             raise InputError(
-                f"{which} was made on {sweep.host}",
+                f"{which} was run on {sweep.host} and can be resumed only there",
                 host=host,
-                next_step=f"resume it there: workbench --host {sweep.host} …",
+                next_step=f"resume it with workbench --host {sweep.host} …",
             )
         if sweep.state == SeriesState.RUNNING:
-            raise InputError(f"another Workbench is running {which}", next_step="wait, or stop it there")
+            raise InputError(
+                f"another Workbench is running {which}", next_step="wait until it has ended, or cancel it there"
+            )
         if sweep.spec is None:
-            why = "of a concurrency" if sweep.kind == "concurrency" else "of an older Workbench, which kept no inputs"
-            raise InputError(f"{which} cannot be resumed: it is {why}", next_step="make a new one")
+            why = (
+                "sweeps of the concurrency are not resumable"
+                if sweep.kind == "concurrency"
+                else "an older Workbench stored it without its inputs"
+            )
+            raise InputError(f"{which} cannot be resumed: {why}", next_step="start a new sweep")
         if not sweep.resumable:
-            raise InputError(f"{which} is finished", next_step="make a new one for other values")
+            raise InputError(f"{which} is finished", next_step="start a new sweep to measure other values")
         if MASK in repr(sweep.spec.bench) or MASK in repr(sweep.spec.values):
             raise InputError(
-                f"{which} cannot be resumed: its inputs hold a secret, which is not kept", next_step="make a new one"
+                f"{which} cannot be resumed: its inputs contain a secret, which is not stored",
+                next_step="start a new sweep",
             )
         return sweep.spec
 
 
 def _best_value(sweep: Sweep) -> dict[str, Any]:
-    """Return the fields that name the best value of a sweep."""
+    """Return the fields of Sweep that name the best value, {} for a sweep of flags."""
     if sweep.kind == "flag":
         return {}
     found = (knee.of_concurrency if sweep.kind == "concurrency" else knee.of_setting)(sweep.points)

@@ -75,7 +75,7 @@ def test_a_missing_and_a_wrong_api_key_are_reported(cli: Cli, monkeypatch: pytes
         none = cli("bench", "--url", server.url, *SMALL)
         wrong = cli("bench", "--url", server.url, "--api-key-env", "WRONG", *SMALL)
         right = cli("bench", "--url", server.url, "--api-key-env", "RIGHT", *SMALL)
-    assert none.code == 1 and "asks for a key" in none.err and "--api-key-env NAME" in none.err
+    assert none.code == 1 and "requires an API key" in none.err and "--api-key-env NAME" in none.err
     assert wrong.code == 1 and "does not accept the key in the variable WRONG (HTTP 401)" in wrong.err
     assert "wrong-42" not in wrong.out + wrong.err and "name the variable" not in wrong.err
     assert right.code == 0 and "4 ok" in right.out
@@ -123,7 +123,7 @@ def test_every_usual_form_of_a_base_url_works(cli: Cli, path: str) -> None:
 def test_a_server_that_lists_no_model(cli: Cli, data: object) -> None:
     with ScriptedServer(lambda request, n: [plain("200 OK", {"object": "list", "data": data})]) as server:
         ran = cli("bench", "--url", server.url, *SMALL)
-    assert ran.code == 1 and "/v1/models named no model: it is not a list of models, or an empty one" in ran.err
+    assert ran.code == 1 and "/v1/models named no model: the answer is not a list of models, or is empty" in ran.err
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------

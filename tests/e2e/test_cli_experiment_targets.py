@@ -102,7 +102,7 @@ def test_two_hosts(cli: Cli) -> None:
         (("--a", "max-num-seqs=2", "--b", "vllm-any"), "--a does not begin with a target"),
         (("--a", "vllm-any"), "--b does not begin with a target"),
         (("--a", "http://127.0.0.1:9", "--b", "http://127.0.0.1:9/v1"), "A: http://127.0.0.1:9 does not answer"),
-        (("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"), "its flags cannot be changed"),
+        (("--a", "http://127.0.0.1:9 port=1", "--b", "vllm-any"), "it cannot change that server's flags"),
         (("--a", "ftp://x", "--b", "vllm-any"), "is not a base URL"),
         (("--a", "vllm-any", "--b", "nothing-called-so"), "nothing-called-so"),
         (("vllm-any", "--gpu-b", "power-limit=9999", "--yes"), "B: "),
@@ -122,7 +122,7 @@ def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words:
     ("flags", "said"),
     [
         (("no-such=1,2",), "no value can be started: vLLM"),
-        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "3 flags to sweep"),
+        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "a sweep cannot have 3 flags"),
     ],
 )
 def test_an_impossible_sweep_is_rejected_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:

@@ -135,16 +135,19 @@ def test_only_one_process_resumes_a_sweep_and_only_if_nothing_has_changed(
     older = whole["spec"]["measured"] | {"driver": "1.2"}
     assert "was measured with driver 1.2, and driver is " in resumed(spec=whole["spec"] | {"measured": older})["error"]
     assert "GPU-none, which it measured" in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
-    assert "of an older Workbench, which kept no inputs" in resumed(spec=None)["error"]
+    assert "an older Workbench stored it without its inputs" in resumed(spec=None)["error"]
     path.write_text(json.dumps(whole))
     (server,) = servers_on(cli)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
         lost = cli("gpu", "sweep", "resume", "1", "--yes", "--json")
-        assert lost.code == 1 and "its server is gone" in lost.document["error"]
+        assert lost.code == 1 and "its server cannot be measured any more" in lost.document["error"]
     cli(*PRO, "stop", server["run_id"])
     gone = cli("gpu", "sweep", "resume", "1", "--yes", "--json").document
-    assert "sweep 1 cannot be resumed: its server is gone" in gone["error"] and "new sweep" in gone["next_step"]
+    assert (
+        "sweep 1 cannot be resumed: its server cannot be measured any more" in gone["error"]
+        and "new sweep" in gone["next_step"]
+    )
     assert cli("gpu", "sweep", "resume", "7", "--json").code == 2
 
 

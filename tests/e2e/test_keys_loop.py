@@ -151,7 +151,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
     second.until(
         "● READY vllm :",
         "GPU altered (r reverts)",
-        "GPU settings that Workbench made are still on",
+        "GPU settings that an earlier Workbench made are still on",
         f"vllm {str(run['run_id'])[-4:]}",
     )
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")

@@ -99,7 +99,7 @@ def test_a_link_in_place_of_the_state_directory_is_not_followed(ada: SudoAccount
     assert "guard: NOT RUNNING" in shown, shown
     assert "is a link, which is not followed" in shown and ada.guards == []
     code, shown = ada.typed(*SET, "--trial", "1")
-    assert code == 1 and "a trial needs one" in shown and "None" not in shown
+    assert code == 1 and "a trial needs a guard" in shown and "None" not in shown
     assert untouched(victim) and not ran_as_root(told) and ada.calls
 
 

@@ -44,7 +44,9 @@ class RealScreen:
         await self.pilot.press(*keys)
 
     async def resize(self, columns: int, rows: int) -> None:
+        """Resize the terminal, and wait until the screen is drawn at its new height."""
         await self.pilot.resize_terminal(columns, rows)
+        await self.until(lambda: len(self.text.splitlines()) == rows)
 
     async def until(self, *wanted: str | Callable[[], Any], seconds: float = 20.0) -> str:
         """Wait until the screen shows each text and each condition is true. Return the text of the screen."""

@@ -51,7 +51,7 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
     spec = spec_from(None, {"prompts_file": str(path)})
     assert [json.loads(p) for p in spec.prompts] == ["a", [{"role": "user", "content": "b"}]]
     assert spec.prompts_name.startswith("mine.jsonl (2 prompts")
-    with pytest.raises(InputError, match="completions do not take"):
+    with pytest.raises(InputError, match="completions does not accept"):
         spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
 
 
@@ -61,13 +61,13 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
         ({"concurrency": 0}, "no number of concurrency"),
         ({"requests": -1}, "no number of requests"),
         ({"max_tokens": True}, "no number of max tokens"),
-        ({"warmup": -1}, "fewer than no warm-up"),
+        ({"warmup": -1}, "warm-up requests is below 0"),
         ({"rate": 0.0}, "no number of requests per second"),
         ({"rate": float("nan")}, "no number of requests per second"),
         ({"seconds": float("inf")}, "no number of seconds"),
         ({"arrival": "bursts"}, "arrival is 'bursts'"),
         ({"endpoint": "embeddings"}, "endpoint is 'embeddings'"),
-        ({"length_spread": 1.0}, "from 0 to below 1"),
+        ({"length_spread": 1.0}, "not between 0 and 1"),
         ({"extra_body": [1]}, "no JSON object"),
         ({"profile": "fast"}, "no benchmark profile 'fast'"),
     ],

@@ -116,7 +116,10 @@ def test_an_arm_that_answers_no_request_is_not_tried_again() -> None:
     none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
     one = Carried(spoiled([1], **none)).ended()
     assert one.state == "failed" and len(one.runs) == 2
-    assert one.error == "B: 128 of 128 requests failed (128 http 400) (workbench logs run-2 may say why)"
+    assert (
+        one.error
+        == "B: 128 of 128 requests failed (128 http 400) (look for the cause in the server's log: workbench logs run-2)"
+    )
     later = Carried(spoiled([2], **none)).ended()
     assert later.state == "done", "an arm that has answered before is"
 
@@ -236,7 +239,7 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
     runs = Slow(0.1, 1)
     one = Carried(runs, pairs=8, max_minutes=5.0).ended()
     assert (one.state, one.pairs_done) == ("stopped", 2)
-    assert one.error is not None and one.error.startswith("5 min were up after 2 of 8 pairs (resume it")
+    assert one.error is not None and one.error.startswith("the limit of 5 min was reached after 2 of 8 pairs (resume")
     assert one.verdict.startswith("no claim: the experiment was not finished; so far +"), "and no interval was bought"
     again = Carried(runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))).ended()
     assert (again.state, again.pairs_done, again.extensions, design.level(again)) == ("done", 8, 0, 0.95)
@@ -323,7 +326,7 @@ def test_start_temperatures_are_matched_or_told() -> None:
     runs = Warm(0.1, 1, QUIET)
     one = Carried(runs, match_temperature_c=3.0).ended()
     assert runs.asked == [(None, 3.0), *[(40.0, 3.0)] * 5]
-    assert one.note == "run 3 (B) began at 52 °C, the first one at 40 °C"
+    assert one.note == "run 3 (B) began at 52 °C, the first run at 40 °C"
     assert [r.start_temperature_c for r in one.runs] == [40, 40, 52, 40, 40, 40]
 
 

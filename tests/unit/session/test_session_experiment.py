@@ -45,9 +45,9 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
         assert now.left_s is not None and now.left_s > 0
         for meddling in (session.servers.start, session.bench.run, session.bench.restart_and_compare):
-            with pytest.raises(ServerError, match="an experiment is under way, and has the server"):
+            with pytest.raises(ServerError, match="an experiment is running and needs the server"):
                 await meddling()
-        with pytest.raises(BenchError, match="an experiment is running"):
+        with pytest.raises(BenchError, match="another experiment is running"):
             await session.experiments.run(*ARMS)
         await session.experiments.stop()
         stopped = await work

@@ -114,13 +114,15 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
         assert session.state.offers == () and session.state.alterations[0].extra["owner_state"] == "this"
         rewrite(owner_pid=2**22)
         await session.gpu.alterations.read()
-        assert session.state.offers == ("GPU settings that Workbench made are still on: r gives back what was before",)
+        assert session.state.offers == (
+            "GPU settings that an earlier Workbench made are still on: press r to revert them",
+        )
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as living:
             start = Path(f"/proc/{living.pid}/stat").read_text().rpartition(")")[2].split()[19]
             rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
             await session.gpu.alterations.read()
             assert session.state.offers == (
-                f"GPU settings are on by ada@box, process {living.pid} (another Workbench, which runs)",
+                f"GPU settings are on by ada@box, process {living.pid} (another running Workbench)",
             )
             report = await session.gpu.revert()
             whose = f"made by ada@box, process {living.pid}, which still runs"
@@ -209,7 +211,7 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
         assert session.state.plan is not None
         (found,) = [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
         assert "not applied (GPU0 power limit 400 W (now 600 W)" in found.text
-        assert found.fix == "g applies them, or: workbench gpu set --preset rtx-pro-6000-power-400w"
+        assert found.fix == "press g to apply them, or run: workbench gpu set --preset rtx-pro-6000-power-400w"
         said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
         assert "GPU settings of the preset: not applied (g)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()

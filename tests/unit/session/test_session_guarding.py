@@ -95,7 +95,10 @@ def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
         first = box.pid
         box.kill_guard()
         await until(lambda: box.pid != first and alive(box.pid), "another guard")
-        await until(lambda: session.state.notice and "another one watches now" in session.state.notice.text, "a notice")
+        await until(
+            lambda: session.state.notice and "a new guard watches over them now" in session.state.notice.text,
+            "a notice",
+        )
         assert box.in_force()[0] == 200.0
 
     attended(box, scenario)

@@ -53,7 +53,7 @@ def carried_out(gain: float, refused: tuple[str, ...] = ()) -> tuple[Sweep, list
 def test_a_value_that_saves_in_every_pair_is_confirmed() -> None:
     found, made = carried_out(1.2)
     assert found.confirmed is True
-    assert found.notes[-1].startswith("400 W against the start in 4 pairs: confirmed, tok/J +20")
+    assert found.notes[-1].startswith("400 W against the previous value in 4 pairs: confirmed, tok/J +20")
     assert sorted(made) == sorted((arm, pair) for pair in range(4) for arm in "AB")
     assert {made[2 * pair][0] for pair in range(4)} == {"A", "B"}, "either comes first in some pair"
 
@@ -64,5 +64,5 @@ def test_a_value_that_does_not_is_not() -> None:
 
 
 def test_a_run_that_refuses_itself_confirms_nothing() -> None:
-    with pytest.raises(WorkbenchError, match="not to be used: settings changed during the run"):
+    with pytest.raises(WorkbenchError, match="is invalid: settings changed during the run"):
         carried_out(1.2, ("settings changed during the run: GPU0 power limit 300 -> 220 W",))

@@ -243,7 +243,7 @@ def test_figures_that_may_not_be_used_are_measured_once_more_and_do_not_end_it(r
     sweep = levels(session, [1, 2, 4])
     assert states(sweep) == ["done", "done" if recovers else "failed", "done"] and len(session.asked) == 4
     assert any("c=2: measured again (the client was the limit)" in n for n in sweep.notes)
-    assert sweep.points[1].error == (None if recovers else "not to be used: the client was the limit")
+    assert sweep.points[1].error == (None if recovers else "the result is invalid: the client was the limit")
 
 
 def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
@@ -285,7 +285,7 @@ def test_one_sweep_at_a_time() -> None:
         await asyncio.sleep(0)
         while not session.sweeps._one.locked():
             await asyncio.sleep(0.001)
-        with pytest.raises(BenchError, match="a sweep is running"):
+        with pytest.raises(BenchError, match="another sweep is running"):
             await session.sweeps.run_concurrency([1])
         assert (await first).state == "done"
 

@@ -165,7 +165,7 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
         first = await session.sweeps.run_gpu("gpu_clocks", ["1500", "210-2000"], **QUICK)
-        assert any("a lock of before cannot be read, so at the end it is the default" in n for n in first.notes)
+        assert any("an earlier clock lock is not known, so the default is set at the end" in n for n in first.notes)
         assert driver().settings()[0].gpu_lock_mhz is None
         assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
@@ -343,7 +343,7 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
 
         session.measured = the_guard_comes
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
-        assert states(sweep) == ["failed", "skipped"] and "was reverted while it was measured" in str(sweep.error)
+        assert states(sweep) == ["failed", "skipped"] and "was reverted during the measurement" in str(sweep.error)
 
     settings_only(scenario)
 
@@ -382,8 +382,8 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(mon
         ((a, b, options),) = asked
         assert a == Arm() and b.sets == ("max-num-seqs=8",)
         assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"]}
-        assert sweep.experiment_id == 7 and "max-num-seqs=8 against the start: better by a lot" in sweep.notes
-        assert any("no difference between two values is claimed" in n for n in sweep.notes)
+        assert sweep.experiment_id == 7 and "max-num-seqs=8 against the current values: better by a lot" in sweep.notes
+        assert any("only a value that was compared in pairs is claimed" in n for n in sweep.notes)
         alive = [s for s in await session.servers.supervisor.runs() if s.state is ServerState.READY]
         assert alive == []
 

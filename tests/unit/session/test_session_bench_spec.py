@@ -58,17 +58,17 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"concurrency": 0}, "no number of concurrency"),
-        ({"requests": -1}, "no number of requests"),
-        ({"max_tokens": True}, "no number of max tokens"),
+        ({"concurrency": 0}, "0 is not a valid value of concurrency"),
+        ({"requests": -1}, "-1 is not a valid value of requests"),
+        ({"max_tokens": True}, "not a valid value of max tokens"),
         ({"warmup": -1}, "warm-up requests is below 0"),
-        ({"rate": 0.0}, "no number of requests per second"),
-        ({"rate": float("nan")}, "no number of requests per second"),
-        ({"seconds": float("inf")}, "no number of seconds"),
-        ({"arrival": "bursts"}, "arrival is 'bursts'"),
-        ({"endpoint": "embeddings"}, "endpoint is 'embeddings'"),
+        ({"rate": 0.0}, "not a valid number of requests per second"),
+        ({"rate": float("nan")}, "not a valid number of requests per second"),
+        ({"seconds": float("inf")}, "not a valid number of seconds"),
+        ({"arrival": "bursts"}, "arrival cannot be 'bursts'"),
+        ({"endpoint": "embeddings"}, "endpoint cannot be 'embeddings'"),
         ({"length_spread": 1.0}, "not between 0 and 1"),
-        ({"extra_body": [1]}, "no JSON object"),
+        ({"extra_body": [1]}, "not a JSON object"),
         ({"profile": "fast"}, "no benchmark profile 'fast'"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_rate_and_an_end_by_time_bring_what_fits_them(given: dict[str, Any], e
 
 @pytest.mark.parametrize("name", ["model", "messages", "prompt", "max_tokens", "stream", "stream_options"])
 def test_body_fields_that_the_client_counts_on_are_not_for_extra_body(name: str) -> None:
-    with pytest.raises(InputError, match=f"have '{name}'"):
+    with pytest.raises(InputError, match=f"contain '{name}'"):
         spec_from(None, {"extra_body": {name: 1}})
 
 

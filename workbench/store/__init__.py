@@ -1,22 +1,22 @@
 """Everything that Workbench keeps on the user's machine.
 
 paths.py              the directories (XDG)
-text_files.py         atomic writing of small files
+text_files.py         atomic writing of small text files
 results_db.py         benchmark results: the columns of their table, queries, samples beside the database
 database.py           the SQLite file: transactions, format versions, error messages
 experiments.py        A/B experiments, in the same database
 sweeps.py             sweeps, one JSON file each
-series_lock.py        locks: one Workbench at a time runs an experiment or a sweep
+series_lock.py        locks of experiments and sweeps: one Workbench at a time runs each
 presets.py            the preset library: list, check, load and save
 preset_file.py        reading a preset file within limits
 preset_check.py       findings about a preset's schema and variables
 preset_safety.py      findings about dangerous content of a preset
 preset_edit.py        writing presets
 toml_edit.py          changing a TOML file without losing comments
-toml_lines.py         line numbers for findings
+toml_lines.py         line numbers of TOML fields, for findings
 trusted_presets.py    what the user has agreed to run
 config.py             config.toml; config_schema.py is its schema
-screen_state.py       the screen's state between two starts
+screen_state.py       marks and forms of the screen between two starts
 activity_log.py       what was done to hosts
 crash_files.py        tracebacks of defects
 """

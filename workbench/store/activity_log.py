@@ -1,7 +1,6 @@
-"""The log of everything that Workbench did to hosts, one JSON object per line, for later screens.
+"""The log of everything that Workbench did to hosts, with one JSON object per line.
 
-The older half of a large file is dropped. If the file cannot be written there is no log, and nothing else fails.
-"""
+When the file gets large, its older half is dropped. If the file cannot be written, the entry is lost silently."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def path() -> Path:
 
 
 def keep(entry: Mapping[str, Any]) -> None:
-    """Append one entry. Its secrets must be masked already."""
+    """Append an entry to the log. Its secrets must be masked already."""
     line = (json.dumps(dict(entry)) + "\n").encode()
     with suppress(OSError, StoreError):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,7 +39,7 @@ def keep(entry: Mapping[str, Any]) -> None:
 
 
 def kept(host: str, most: int) -> list[dict[str, Any]]:
-    """Return the newest `most` entries of a host, oldest first, without lines that cannot be read."""
+    """Return the newest `most` entries of a host, oldest first. Damaged lines are left out."""
     found: list[dict[str, Any]] = []
     with suppress(OSError):
         for line in path().read_text("utf-8", "replace").splitlines():

@@ -1,8 +1,7 @@
-"""config.toml: settings of the screen, and preset variables remembered per host and preset.
+"""The user's file config.toml: settings of the screen, of GPUs and of executables, and remembered preset variables.
 
-A missing file counts as empty. An invalid setting is reported and its default is used. Only `set` changes the file: it
-keeps comments and unknown settings, and does not touch a file that it cannot read.
-"""
+A missing file counts as empty. An invalid setting is reported and its default is used. A change keeps comments and
+unknown settings; a file that is not valid TOML is not changed."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _RETIRED = {  # settings of earlier versions that may still be in the file
 
 
 class ConfigStore:
-    """The configuration file, read once at first use. `findings` then lists its problems."""
+    """The configuration file. It is read at first use and then cached; `findings` lists its problems."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.config_file()
@@ -46,15 +45,16 @@ class ConfigStore:
         return self._config
 
     def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
-        """Return the values that the variables of a preset had in its newest READY run on `host`."""
+        """Return the remembered values of a preset's variables on `host`, by variable. {} if there are none."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
     def executable(self, host: str, engine: str) -> str | None:
-        """Return the program that the user named for an engine on `host`."""
+        """Return the program that the user named for an engine on `host`, None if the user named none."""
         return self.config.executables.get(host, {}).get(engine)
 
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
-        """Remember the variables of a READY run, except those that a newer run has set. Raises StoreError."""
+        """Store the variables that the user gave for a READY run, except those that a newer run has stored. Raises
+        StoreError."""
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
@@ -63,8 +63,8 @@ class ConfigStore:
             self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
-        """Set one setting, e.g. (("ui", "refresh_s"), 2.0), or remove it if `value` is None. Raises StoreError if the
-        value is invalid or the file cannot be written."""
+        """Write one setting to the file, for example (("ui", "refresh_s"), 2.0), or remove it if `value` is None.
+        Raises StoreError if the value is invalid or the file cannot be written."""
         import tomlkit
 
         text = self._text() or ""
@@ -82,7 +82,7 @@ class ConfigStore:
         config, findings = _validated(document.unwrap(), str(self.path), None)
         wrong = [f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])]
         if wrong:
-            raise StoreError(f"not saved: {wrong[0].text}", findings=tuple(wrong))
+            raise StoreError(f"the setting was not written to {self.path}: {wrong[0].text}", findings=tuple(wrong))
         write_atomic(self.path, tomlkit.dumps(document))
         self._config, self.findings = config, findings
 
@@ -93,7 +93,7 @@ class ConfigStore:
             return None
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-            raise StoreError(f"could not read {self.path}: {reason}", next_step="correct or remove the file") from error
+            raise StoreError(f"{self.path} cannot be read: {reason}", next_step="correct or remove the file") from error
 
     def _load(self) -> tuple[Config, tuple[Finding, ...]]:
         from workbench.store.config_schema import Config
@@ -110,12 +110,12 @@ class ConfigStore:
 
 
 def _unusable(reason: str, file: str) -> Finding:
-    text = f"{reason}; defaults are used and the file was not changed"
+    text = f"the configuration file cannot be used, so every setting has its default: {reason}"
     return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove the file")
 
 
 def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
-    """Return the configuration, and a finding for each invalid setting, which has its default."""
+    """Return the configuration and a finding for each invalid setting. An invalid setting gets its default value."""
     from pydantic import ValidationError
 
     from workbench.store.config_schema import Config
@@ -130,7 +130,7 @@ def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) 
             path = _remove(usable, detail["loc"])
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             unknown = detail["type"] == "extra_forbidden"
-            text = "unknown setting, ignored" if unknown else f"{message}; the default is used"
+            text = "Workbench has no such setting and ignores it" if unknown else f"{message}; the default is used"
             text = _RETIRED.get(".".join(path), text)
             findings.append(
                 Finding(
@@ -147,7 +147,8 @@ def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) 
 
 
 def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Remove the value at `location`, or the nearest value around it, from `document`. Return its path."""
+    """Remove from `document` the value at `location`, or the nearest existing table around it. Return the path of the
+    removed value."""
     path: list[str] = []
     here: Any = document
     for part in location:
@@ -160,7 +161,7 @@ def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[
 
 
 def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set the value at `path`, or remove it if `value` is None."""
+    """Set the value at `path`, creating the tables around it; or remove that value if `value` is None."""
     for part in path[:-1]:
         if not isinstance(document.get(part), dict):
             if value is None:

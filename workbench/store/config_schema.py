@@ -1,4 +1,4 @@
-"""The schema of config.toml. It is imported when the file is read, because pydantic is slow to load."""
+"""The schema of config.toml. The module is imported only if the file exists, because pydantic is slow to load."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Remembered(_StrictConfig):
 
 
 class Config(_StrictConfig):
-    """The whole file. `executables`: host name -> engine -> the program that starts the engine there, with arguments
-    quoted as in a shell. `remembered`: host name -> preset id -> variable -> the value that was last given there."""
+    """The contents of config.toml. `executables` maps a host name and an engine to the program that starts the engine
+    there, quoted as in a shell. `remembered` maps a host name, a preset id and a variable to the value that was last
+    given there."""
 
     ui: Ui = Field(default_factory=lambda: Ui.model_validate({}))
     gpu: GpuConfig = Field(default_factory=lambda: GpuConfig.model_validate({}))

@@ -1,4 +1,4 @@
-"""Files with the tracebacks of defects. They contain no values of variables and no secrets."""
+"""Files with the tracebacks of unexpected exceptions. They contain no values of variables and no secrets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _kept: dict[tuple[object, ...], str | None] = {}  # so that a defect that recurs
 
 
 def keep_traceback(error: BaseException) -> str | None:
-    """Write a traceback, with secrets masked, to a file in the state directory. Return its path, or None if it cannot
-    be written."""
+    """Write the traceback of an exception, with secrets masked, to a file in the state directory. Return the file's
+    path, or None if it cannot be written. The same exception from the same place is written once."""
     where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     key = (type(error), *where)
     if key not in _kept:
@@ -39,13 +39,18 @@ def _written(error: BaseException) -> str | None:
 
 
 def defect_text(error: BaseException) -> tuple[str, str]:
-    """Return the message for a defect, with secrets masked, and the place of its traceback."""
+    """Return a message about an unexpected exception and a hint where its traceback is, both with secrets masked."""
     kept = keep_traceback(error)
-    details = f"the details are in {kept}" if kept else "the traceback could not be written; please report this line"
+    details = (
+        f"please report it with the file {kept}"
+        if kept
+        else "please report this line; no traceback file could be written"
+    )
     return _masked(f"a defect in Workbench: {type(error).__name__}: {error}"), details
 
 
 def _masked(text: str) -> str:
-    """Mask secrets, also the keys in this process's environment, which an error about an invalid header may quote."""
+    """Return `text` with secrets masked, including the values of secret variables of this process's environment, which
+    an error about an invalid header may quote."""
     own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
     return mask_text(text, (*seen_secrets(), *own))

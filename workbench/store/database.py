@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 BUSY_S = 5.0  # how long a call waits for another program that writes
 _NEXT_STEPS = (  # words in SQLite's error, next step
-    (("locked", "busy"), "another program holds it open: close that, then run the command again"),
+    (("locked", "busy"), "another program is using the database: end that program, then run the command again"),
     (("full", "disk i/o"), "free some space on that disk, or raise the quota or file size limit"),
     (
         ("not a database", "malformed", "corrupt"),
-        "move {path} aside (a new one is made), or restore it from a backup; it was not changed",
+        "restore {path} from a backup, or move it away to begin with an empty database; it was not changed",
     ),
-    (("",), "check that the file and its directory are yours and writable"),
+    (("",), "check that you may write the file and its directory"),
 )
 
 
 class Database:
-    """An SQLite file that is opened for each call and closed afterwards, so that any thread may use it.
+    """An SQLite file. It is opened for each call and closed afterwards, so that any thread may use it.
 
-    `migrations` has one SQL script for each format version: a file of version n gets the scripts from n on. Methods
+    `migrations` has one SQL script per format version: a file of version n gets the scripts from index n on. Methods
     raise StoreError, and InputError for a number or text that SQLite cannot store.
     """
 
@@ -35,11 +35,13 @@ class Database:
         self._migrations, self._busy_s = migrations, busy_s
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a transaction. Reading creates no file and waits for no writer."""
+        """Run `work` in a read transaction and return its value. A missing file counts as an empty database, and a
+        writer of another process does not block."""
         return self._run(work, write=False)
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a transaction. The file and its directory (mode 0700) are created first if they are missing."""
+        """Run `work` in a write transaction and return its value. A missing file and its directory (mode 0700) are
+        created first."""
         return self._run(work, write=True)
 
     def _run(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
@@ -64,9 +66,11 @@ class Database:
             raise self._problem(error) from error
         except OverflowError:  # an id beyond 64 bits
             step = "workbench results list shows the stored results"
-            raise InputError("there is no result of that number", next_step=step) from None
+            raise InputError("there is no result with so large a number", next_step=step) from None
         except UnicodeEncodeError:
-            raise InputError("the text contains invalid characters", next_step="give it in UTF-8") from None
+            raise InputError(
+                "the text cannot be stored, because it is not valid Unicode", next_step="give it in UTF-8"
+            ) from None
         finally:
             db.close()
 
@@ -84,8 +88,8 @@ class Database:
     def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
         """Return a connection that can read even if the disk is full or read-only.
 
-        There SQLite cannot create the small file by which programs share a database. If no journal is left beside the
-        database, nobody is writing, and the file can be opened as one that never changes.
+        On such a disk SQLite cannot create the small file by which processes share a database. If no unfinished journal
+        is beside the database, no process is writing, and the file can be opened as one that never changes.
         """
         try:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -105,7 +109,7 @@ class Database:
         if version > newest:
             raise StoreError(
                 f"{self.path} was written by a newer Workbench (format {version}, this version reads up to {newest})",
-                next_step="update Workbench; the file was not changed",
+                next_step="update Workbench; the database was not changed",
             )
         if version == newest:
             return

@@ -1,5 +1,5 @@
-"""Experiments, in a table of their own in the results database: each as JSON, written after every run, so that a crash
-loses nothing. The results of their runs are stored like any other."""
+"""A/B experiments in a table of the results database, each as JSON. An experiment is written after every run, so that a
+crash loses nothing; the results of its runs are stored like any other result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExperimentsDb:
         self._database = Database(path, migrations(), busy_s)
 
     def add(self, experiment: Experiment) -> Experiment:
-        """Store a new experiment and return it with its id."""
+        """Store a new experiment. Return it with its id."""
         sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
         values = (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))
         return replace(experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0))
@@ -55,15 +55,16 @@ class ExperimentsDb:
             raise _no_such(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
-        """Return an experiment. One that was running when its Workbench ended is "stopped"."""
+        """Return an experiment with this id. An experiment whose Workbench ended while running it is returned as
+        "stopped"."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
             raise _no_such(experiment_id)
         return self._with_present_state(_decode(*rows[0]))
 
     def list(self) -> tuple[Experiment, ...]:
-        """Return the experiments, newest first, without those that are damaged; `get` says what is wrong with
-        these."""
+        """Return the experiments, newest first. Damaged experiments are left out; `get` raises an error that says what
+        is wrong with them."""
         found = []
         for row in self._read("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
@@ -71,7 +72,8 @@ class ExperimentsDb:
         return tuple(found)
 
     def held(self, experiment_id: int) -> AbstractContextManager[None]:
-        """Return the lock that lets only one Workbench run an experiment."""
+        """Return the lock of an experiment as a context manager, so that only one Workbench runs it. Entering raises
+        InputError if another Workbench holds the lock."""
         return held(self._lock(experiment_id), f"experiment {experiment_id}")
 
     def _lock(self, experiment_id: int) -> Path:
@@ -92,7 +94,8 @@ class ExperimentsDb:
         return self._database.write(with_table)
 
     def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, data) of the rows; none before the first experiment, which creates the table."""
+        """Return (id, format, JSON text) of the rows that the end `rest` of the query selects. () if the table does not
+        exist yet."""
 
         def work(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
@@ -103,7 +106,7 @@ class ExperimentsDb:
 
 
 def _encode(experiment: Experiment) -> str:
-    """Return the JSON text without secrets, and without the comparison, which follows from the results."""
+    """Return an experiment as JSON text, without secrets and without its comparison."""
     return json.dumps(mask_data(to_json(replace(experiment, comparison=None))))
 
 
@@ -119,4 +122,6 @@ def _decode(number: int, form: int, text: str) -> Experiment:
 
 
 def _no_such(experiment_id: int) -> InputError:
-    return InputError(f"there is no experiment {experiment_id}", next_step="workbench experiment list shows them")
+    return InputError(
+        f"there is no experiment {experiment_id}", next_step="list the experiments with `workbench experiment list`"
+    )

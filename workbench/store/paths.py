@@ -1,4 +1,5 @@
-"""The user's directories: XDG base directories on every system, so that they are the same on ssh hosts and laptops."""
+"""The user's directories. They follow the XDG specification on every system, so that SSH hosts and laptops use the same
+paths."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def _base(variable: str, fallback: str) -> Path:
-    """Return $variable/workbench. A relative or empty value is ignored, as the XDG specification requires."""
+    """Return the directory $variable/workbench, or ~/`fallback`/workbench if the variable is unset, empty or
+    relative."""
     value = os.environ.get(variable, "")
     root = Path(value) if value.startswith("/") else Path.home() / fallback
     return root / "workbench"
@@ -20,7 +22,7 @@ def config_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Return the directory of this machine's state: activity log, revert journals of local hosts, run directories."""
+    """Return the directory of this machine's state: the activity log, journals of GPU settings, and run directories."""
     return _base("XDG_STATE_HOME", ".local/state")
 
 
@@ -42,11 +44,12 @@ def results_db() -> Path:
 
 
 def own_presets_dir() -> Path:
-    """Return the directory of the user's own presets, which may not exist."""
+    """Return the directory of the user's own presets. It may not exist."""
     return config_dir() / "presets"
 
 
 def shipped_presets_dir() -> Path:
-    """Return `workbench/_presets` of an installed wheel, or `presets/` beside the package in a checkout."""
+    """Return the directory of the presets that Workbench ships: `workbench/_presets` in an installed wheel, or
+    `presets/` beside the package in a checkout."""
     packaged = _PACKAGE / "_presets"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "presets"

@@ -1,7 +1,6 @@
-"""Check whether a file is a valid preset, and report each problem with its place and the expected value.
+"""Checks of preset files. Each problem is reported with its place and the expected value.
 
-Nothing here raises an error, whatever the file contains.
-"""
+No function here raises an error, whatever the file contains."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ MAX_FINDINGS = 100  # of one file, errors first
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A checked file. `preset` is None if a finding is an error, `document` is None if the file is not TOML."""
+    """A checked file. `preset` is None if one of the findings is an error. `document` is None if the file is not valid
+    TOML."""
 
     findings: tuple[Finding, ...]
     document: Mapping[str, Any] | None = None
@@ -36,7 +36,7 @@ class Checked:
 
 
 def check(path: Path) -> tuple[Finding, ...]:
-    """Return all findings about one file, in the order of their lines."""
+    """Return all findings about one file, sorted by line."""
     return check_file(path).findings
 
 
@@ -52,7 +52,8 @@ def check_file(path: Path) -> Checked:
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
-    """Check the text of a preset. `file` is its name for messages; without its suffix the name should be the id."""
+    """Check the text of a preset. `file` is the file name for messages; apart from its suffix it should equal the
+    preset's id."""
     document = parse(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
@@ -72,7 +73,7 @@ def _placed(finding: Finding, path: FieldPath, file: str | None, lines: LineInde
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Return a path as text: "claims[2].text" for ("claims", 2, "text")."""
+    """Return a field's path as text: "claims[2].text" for ("claims", 2, "text")."""
     text = ""
     for part in path:
         shown = part if isinstance(part, int) else _printable(part)
@@ -101,7 +102,7 @@ def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[Fi
 
 
 def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Report an engine that Workbench does not know."""
+    """Yield a finding if Workbench does not know the preset's engine."""
     table = document.get("engine")
     name = table.get("name") if isinstance(table, Mapping) else None
     if name is not None and name not in registry.names():
@@ -112,7 +113,8 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """Return `location` without the parts that pydantic adds (names of union members, "[key]")."""
+    """Return the path in `document` to which pydantic's error location refers. Parts that pydantic adds, such as names
+    of union members, are removed."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -149,7 +151,7 @@ def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, sch
 
 
 def _annotation(path: FieldPath, schema: Any) -> Any:
-    """Return the declared type at `path`; None if the schema allows any value there."""
+    """Return the type that the schema declares at `path`. None if the schema allows any value there."""
     here: Any = schema
     for part in path:
         here = _bare(here)
@@ -166,7 +168,7 @@ def _annotation(path: FieldPath, schema: Any) -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Return a type without Annotated and Optional."""
+    """Return a type without its Annotated and Optional wrappers."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
@@ -177,7 +179,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _expected(annotation: Any) -> str:
-    """Return a type in words."""
+    """Return a description of a type for a message, for example "a whole number"."""
     bare = _bare(annotation)
     origin = get_origin(bare)
     simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -242,7 +244,10 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
                     yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
     for name in defined:
         if name not in used:
-            yield ("variables", name), Finding(Level.WARN, "preset.variable-unused", "no value uses this variable")
+            yield (
+                ("variables", name),
+                Finding(Level.WARN, "preset.variable-unused", "no value of the preset uses this variable"),
+            )
 
 
 def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[FieldPath, Finding]]:
@@ -250,5 +255,8 @@ def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[F
     if isinstance(own_id, str) and own_id == baseline:
         yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
     if file and isinstance(own_id, str) and Path(file).stem != own_id:
-        text = f'the file is called "{_printable(Path(file).name)}"'
-        yield ("id",), Finding(Level.WARN, "preset.file-name", text, fix=f'call it "{_printable(own_id)}.toml"')
+        text = f'the id differs from the file name "{_printable(Path(file).name)}"'
+        yield (
+            ("id",),
+            Finding(Level.WARN, "preset.file-name", text, fix=f'rename the file to "{_printable(own_id)}.toml"'),
+        )

@@ -1,4 +1,5 @@
-"""Writing presets: making a document from a plan, and saving it without losing the user's comments."""
+"""Writing presets: making a document from a plan, and saving a document without losing the comments of an older
+file."""
 
 from __future__ import annotations
 
@@ -23,20 +24,23 @@ _ABOUT_THE_PARENT = ("references", "claims")
 
 
 def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False) -> Path:
-    """Check a document and write it to `<directory>/<id>.toml` atomically. Return the path. Raises PresetError, and
-    then writes nothing."""
+    """Check a preset document and write it atomically to `<directory>/<id>.toml`. Return the path. Raises PresetError,
+    and writes nothing, if the document is invalid or the file exists and `replace_existing` is False."""
     if not _ID.fullmatch(preset_id):
         raise PresetError(
-            f'"{preset_id}" is not a valid preset id', next_step="use 2 to 64 of a-z, 0-9, dots and dashes"
+            f'"{preset_id}" is not a valid preset id',
+            next_step="use 2 to 64 characters: a-z, 0-9, dots and dashes",
         )
     path = directory / f"{preset_id}.toml"
     if path.exists() and not replace_existing:
-        raise PresetError(f"{path} exists already", next_step="choose another id, or replace the preset explicitly")
+        raise PresetError(
+            f"the preset file {path} exists already", next_step="choose another id, or remove the file first"
+        )
     text = _merged_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
         first = next(f for f in checked.findings if f.level is Level.ERROR)
-        raise PresetError(f"not saved: {first.text}", next_step=first.fix, findings=checked.findings)
+        raise PresetError(f"the preset was not saved: {first.text}", next_step=first.fix, findings=checked.findings)
     write_atomic(path, text)
     return path
 
@@ -51,7 +55,8 @@ def _merged_text(document: Mapping[str, Any], path: Path) -> str:
 
 
 def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
-    """Return a TOML document with plain values before tables: a key after a table's head would belong to that table."""
+    """Return a TOML document with plain values before tables, because a key after a table's header would belong to that
+    table."""
     result = tomlkit.document()
     clean = without_none(document)
     for key, value in sorted(clean.items(), key=lambda item: _is_table(item[1])):
@@ -66,10 +71,10 @@ def _is_table(value: Any) -> bool:
 def from_plan(
     plan: LaunchPlan, parent: Mapping[str, Any], *, preset_id: str, title: str, summary: str | None = None
 ) -> dict[str, Any]:
-    """Return the document of a new preset: its `parent` (a TOML document) with the settings of `plan`.
+    """Return the document of a new preset: its `parent` (a preset document) with the settings of `plan`.
 
-    A value that equals the parent's value with its variables filled in keeps its `${name}`. The parent becomes the
-    baseline. Every other field is taken from the parent, except statements about the parent's own settings.
+    A value keeps its `${name}` if it equals the parent's value with the variables filled in. The parent becomes the
+    baseline. Other fields are copied from the parent, except statements about the parent's own settings.
     """
     known = dict(plan.variables)
     engine = parent["engine"]
@@ -109,7 +114,7 @@ def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known:
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
-    """Return the parent's `template` if it equals `value` with its variables filled in, else `value`."""
+    """Return `template` if filling in the variables `known` gives `value`, else `value`."""
     return template if template is not None and _filled_in(template, known) == value else value
 
 
@@ -126,7 +131,8 @@ def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[
 
 
 def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parent's facts about the model if the plan has the same model, else the model's id alone."""
+    """Return the parent's table about the model if the plan has the same model, else a table with the model's id
+    alone."""
     if _filled_in(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}

@@ -1,4 +1,4 @@
-"""Reading a preset file as text and as TOML, limited in size and depth. A problem is returned as a Finding."""
+"""Reading a preset file as text and as TOML, with limits on size and depth. A problem is returned as a Finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 
 
 def read_text(path: Path) -> str | Finding:
-    """Return the text of a regular UTF-8 file of at most MAX_BYTES, or a Finding with the problem."""
+    """Return the text of a regular UTF-8 file of at most MAX_BYTES bytes, or a Finding that describes the problem."""
     file = str(path)
     try:
         status = path.stat()
@@ -40,7 +40,7 @@ def read_text(path: Path) -> str | Finding:
 
 
 def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
-    """Return the document of a preset's TOML text, or a Finding with the problem and its line."""
+    """Return the TOML document in the text of a preset, or a Finding that describes the problem and its line."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > MAX_DEPTH and _is_deep_key(line):  # parsing it would take quadratic time
             return _file_finding("preset.too-deep", "nested too deep", file, number)
@@ -62,7 +62,8 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
 
 
 def _is_deep_key(line: str) -> bool:
-    """Return whether the line is a dotted key or table name of too many parts, and not prose with many full stops."""
+    """Return whether the line is a TOML key or table name with too many dotted parts. A line of prose with many full
+    stops is not."""
     parts = _QUOTED.sub("q", line).split("=", 1)[0].strip(" \t[]").split(".")
     return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 
@@ -72,7 +73,7 @@ def _file_finding(code: str, text: str, file: str | None, line: int | None = Non
 
 
 def _largest(value: Any) -> int:
-    """Return the largest absolute value of the integers in a document, which must not be deeply nested."""
+    """Return the largest absolute value among the integers in a document, which must not be deeply nested."""
     if isinstance(value, dict | list):
         return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) if isinstance(value, int) else 0

@@ -1,8 +1,8 @@
-"""Findings about dangerous content of a preset: values that look like commands, names that redirect execution.
+"""Findings about dangerous content of a preset: values that look like shell commands, and names that redirect
+execution.
 
-Commands are argv lists, so that no shell ever runs such a value. The findings show its probable intent before a program
-receives it.
-"""
+No shell ever runs such a value, because commands are argv lists. The findings show what the author probably intended
+before a program receives the value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield every leaf of a document with its path. The document must not be deeply nested."""
+    """Yield every value of a document that is not a table or list, with its path. The document must not be deeply
+    nested."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk(item, (*path, key))
@@ -56,7 +57,7 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield the parts that reach a command line or an environment, with their paths."""
+    """Yield the parts of a document that reach a command line or an environment, with their paths."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):
@@ -73,12 +74,12 @@ def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]
 
 
 def references(text: str) -> list[str]:
-    """Return the names of the variables that `text` uses."""
+    """Return the names of the variables that `text` uses as ${name}."""
     return _VARIABLE.findall(text)
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding for each suspicious value in a document, with its path."""
+    """Yield a finding for each suspicious value in a document, with the path of the value."""
     engine = _engine(document)
     for path, value in walk(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):
@@ -89,7 +90,12 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             if isinstance(value, str):
                 yield from ((inner, f) for f in _value_findings(value))
             elif not isinstance(value, bool | int | float):
-                yield inner, _error("preset.wrong-type", f"a date cannot be a launch value: {value}", "quote it")
+                yield (
+                    inner,
+                    _error(
+                        "preset.wrong-type", f"a launch value cannot be a date: {value}", "put quotes around the value"
+                    ),
+                )
             elif value != value or value in (float("inf"), float("-inf")):
                 yield inner, _error("preset.wrong-value", f"{value} is not a usable number", None)
         if path[-1] == "flags":
@@ -119,15 +125,23 @@ def _value_findings(value: str) -> Iterator[Finding]:
             "write the plain value",
         )
     elif _LINE_BREAK.search(value):
-        yield _error("preset.suspicious-value", f"a launch value must be one line: {_short(value)}", "use a file")
+        yield _error(
+            "preset.suspicious-value",
+            f"a launch value must be one line: {_short(value)}",
+            "put the text into a file and give its path",
+        )
     elif found := _METACHARACTER.search(bare):
         text = f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
         yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the plain value")
     elif found := _SHELL_NAME.search(bare):
-        text = f"{found[0]} is not expanded: {_short(value)}"
+        text = f"Workbench does not expand {found[0]} in {_short(value)}"
         yield Finding(Level.WARN, "preset.not-expanded", text, fix="define a variable and write ${name}")
     if "${" in bare:
-        yield _error("preset.variable-syntax", f"not a variable: {_short(value)}", "write ${name}: a-z, 0-9 and _")
+        yield _error(
+            "preset.variable-syntax",
+            f"{_short(value)} contains an invalid variable",
+            "write ${name} with a-z, 0-9 and _",
+        )
 
 
 def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
@@ -179,6 +193,6 @@ def _error(code: str, text: str, fix: str | None = None) -> Finding:
 
 
 def _short(text: str) -> str:
-    """Return a text for a message: printable, and at most 60 characters long."""
+    """Return `text` for a message: unprintable characters escaped, and cut to 60 characters."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
     return f'"{shown}…"' if len(text) > 60 else f'"{shown}"'

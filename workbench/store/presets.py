@@ -1,8 +1,7 @@
 """The preset library: the user's own presets first, then those that Workbench ships.
 
-Listing reads the files as TOML without the schema, and reads only files that changed. `get` checks the whole file. An
-invalid file is listed with its error and never hides another preset.
-"""
+Listing reads files as TOML without the schema, and only those that changed; `get` checks a whole file. An invalid file
+is listed with its error, so that it never hides another preset."""
 
 from __future__ import annotations
 
@@ -27,8 +26,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ListedPreset:
-    """A preset in a list. `origin` is "own" (the user's directory) or "shipped". `hides` is the path of a preset with
-    the same id that this one replaces. `error` says why the file cannot be listed properly."""
+    """A preset in the list of the library. `origin` is "own" (the user's directory) or "shipped". `hides` is the path
+    of another preset with the same id that this preset replaces. `error` says why the file is invalid, None if it is
+    valid."""
 
     id: str
     path: str
@@ -54,7 +54,8 @@ class ListedPreset:
 
 
 class PresetLibrary:
-    """Presets of several directories. The first is the user's own and the only one that is written."""
+    """Presets of several directories. The first directory is the user's own and the only one in which presets are
+    saved."""
 
     def __init__(self, dirs: Sequence[Path] | None = None) -> None:
         default = (paths.own_presets_dir(), paths.shipped_presets_dir())
@@ -86,8 +87,8 @@ class PresetLibrary:
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is unusual about the library: own presets that replace others, missing baselines. The errors of
-        invalid files are in `list`."""
+        """Return findings about the library as a whole: own presets that replace others, and missing baselines. Errors
+        of invalid files are in `list`."""
         entries = [entry for entry in self.list() if entry.error is None]
         ids = {entry.id for entry in entries}
         found: list[Finding] = []
@@ -103,21 +104,24 @@ class PresetLibrary:
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """Return the file of a preset; an invalid file is found by its name. Raises PresetError if there is none."""
+        """Return the file of a preset. An invalid file is found by its file name. Raises PresetError if there is no
+        such preset."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]
         if found:
             return Path(found[0].path)
         close = _close(preset_id, [e.id for e in entries])
-        hint = f"did you mean {', '.join(close)}?" if close else "see `workbench presets list`"
+        hint = f"did you mean {', '.join(close)}?" if close else "list the presets with `workbench presets list`"
         raise PresetError(f'there is no preset "{preset_id}"', next_step=hint)
 
     def get(self, preset_id: str) -> Preset:
-        """Return a checked preset. Raises PresetError with the findings if it is invalid."""
+        """Return the preset with this id after checking its file. Raises PresetError with the findings if the file is
+        invalid."""
         return self.load(self.path(preset_id))
 
     def load(self, path: Path) -> Preset:
-        """Return the preset in any file, checked as by `get`."""
+        """Return the preset in the file `path` after checking the file. Raises PresetError with the findings if the
+        file is invalid."""
         checked = self.checked(path)
         if checked.preset is not None:
             return checked.preset
@@ -126,7 +130,7 @@ class PresetLibrary:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise PresetError(
             f"{first.place or path}: {first.text}{more}",
-            next_step=first.fix or f"correct the file, then `workbench presets check {path}`",
+            next_step=first.fix or f"correct the file, then check it with `workbench presets check {path}`",
             findings=checked.findings,
         )
 
@@ -155,7 +159,8 @@ class PresetLibrary:
         return document
 
     def save(self, document: Mapping[str, Any], preset_id: str, *, replace_existing: bool = False) -> Path:
-        """Write a preset to the user's own directory. Comments of a replaced file are kept. Raises PresetError."""
+        """Write a preset to the user's own directory and return the path. Comments of a replaced file are kept. Raises
+        PresetError if the document is invalid."""
         from workbench.store.preset_edit import save
 
         return save(document, preset_id, self.own_dir, replace_existing=replace_existing)
@@ -178,7 +183,7 @@ class PresetLibrary:
         return entry
 
     def is_shipped(self, path: Path) -> bool:
-        """Return whether the file came with Workbench. Programs of other presets need the user's agreement."""
+        """Return whether the file came with Workbench. Programs of other presets need the user's trust."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
     def _is_own(self, path: Path) -> bool:
@@ -231,7 +236,7 @@ def _read_entry(path: Path, origin: str) -> ListedPreset:
 
 
 def _value(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
-    """Return the value at `path`; None if it is missing or not of the type `kind`."""
+    """Return the value at `path`. None if it is missing or not of the type `kind`."""
     found: Any = document
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -239,14 +244,15 @@ def _value(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
 
 
 def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) -> str:
-    """Return the hardware of a preset in short: "2x GB10, dgx spark", "4x any GPU"."""
+    """Return a short text about a preset's hardware, such as "2x GB10, dgx spark" or "4x any GPU"."""
     name = gpu_names[0].removeprefix("NVIDIA ").removeprefix("GeForce ") if gpu_names else "any GPU"
     line = f"{count}x {name}" if count > 1 else name
     return f"{line}, {platform}" if platform else line
 
 
 def _model_name(document: Mapping[str, Any]) -> str:
-    """Return the model's name for a list. A variable is replaced by its default, or by the last part of its example."""
+    """Return the model's name for a list. A variable in the name is replaced by its default, or by the last part of its
+    example."""
 
     def filled(match: re.Match[str]) -> str:
         example = _value(document, str, "variables", match[1], "example") or match[0]

@@ -1,8 +1,8 @@
-"""Benchmark results in one SQLite file, with the full conditions of each; raw samples beside it as gzipped JSON lines.
+"""Benchmark results in an SQLite file, each with its full conditions. The requests of a result are in a gzipped file of
+JSON lines beside the database.
 
-No measurement is lost: a result that cannot be written to the database is written as a JSON file beside it, and stored
-when the database can next be written.
-"""
+No measurement is lost: a result that cannot be written to the database is written to a JSON file beside it, and
+`recover` stores that file later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from workbench.store.database import BUSY_S, Database
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The fields of a raw request (bench/records.py) that reports compute with."""
+    """The fields of a stored request that reports compute with. The fields of a whole request are in bench/records.py."""
 
     start_s: float | None = None
     end_us: float = 0
@@ -45,10 +45,10 @@ class _Tags:
 
 
 class Column(NamedTuple):
-    """A column of the results table. `searched` lists the SQL expressions that a search looks in.
+    """A column of the results table. `searched` lists the SQL expressions in which a search looks.
 
-    A column that is a field of Conditions gets its value from there. A column that is a field of BenchResult is read
-    back. The columns of a new format version get the next `version`, and older files are extended by them.
+    A column named like a field of Conditions is filled from that field; a column named like a field of BenchResult is
+    read back into it. Columns of a new format version get the next `version`, and are added to older files.
     """
 
     name: str
@@ -59,7 +59,8 @@ class Column(NamedTuple):
 
 
 def _whole(column: str) -> str:
-    """Return SQL for a JSON column, or for [] if it is damaged: a damaged value would end the whole query."""
+    """Return an SQL expression for a JSON column that gives [] if the column is damaged, because a damaged value would
+    end the whole query."""
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
 
 
@@ -142,9 +143,10 @@ class ResultsDb:
         tags: Iterable[str] = (),
     ) -> int:
         """Store a result and return its id. `samples` has one mapping per request (`RequestRecord.as_json`). If a
-        result with this `uid` exists already, nothing is stored and its id is returned.
+        result with this `uid` is stored already, only its id is returned.
 
-        If the database cannot be written, StoreError names the JSON file that contains the result instead.
+        If the database cannot be written, the result is written to a JSON file, and the raised StoreError names that
+        file.
         """
         row = {
             "uid": uid or uuid.uuid4().hex,
@@ -168,17 +170,18 @@ class ResultsDb:
     def list(
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[BenchResult, ...]:
-        """Return the results that `read` finds, without the damaged ones."""
+        """Return the newest results, newest first, without damaged ones. The options are those of `read`."""
         return self.read(limit, search, host=host, tag=tag)[0]
 
     def read(
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[tuple[BenchResult, ...], tuple[int, ...]]:
-        """Return results, newest first, and the ids of those that are damaged.
+        """Return the newest results, newest first, and the ids of damaged ones. `limit` is the highest number of
+        results, None for all.
 
-        `search` has words that must all occur (ASCII case ignored) in host, engine, model, command, environment,
-        driver, GPUs and their settings, workload, preset, run, date (UTC), note or tags, or be "simulated". `host`
-        selects the results of that host and the imported ones, `tag` those with that tag.
+        A result matches `search` if all its words (ASCII case ignored) occur in the host, engine, model, command,
+        environment, driver, GPUs, settings, workload, preset, run, date (UTC), note or tags; the word "simulated"
+        matches simulated results. `host` selects results of that host and imported ones, `tag` those with that tag.
         """
         where: list[str] = []
         values: list[Any] = []
@@ -203,7 +206,7 @@ class ResultsDb:
         return tuple(found), tuple(damaged)
 
     def with_uid(self, uid: str) -> int | None:
-        """Return the id of the result with this `uid`."""
+        """Return the id of the result with this `uid`, None if there is none."""
         rows = self._rows(("id",), "WHERE uid = ?", uid)
         return int(rows[0][0]) if rows else None
 
@@ -211,7 +214,8 @@ class ResultsDb:
         return _result(self._row(_READ, result_id))
 
     def samples(self, result_id: int) -> tuple[dict[str, Any], ...]:
-        """Return the raw requests of a result; () if it has none."""
+        """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if the result has
+        none."""
         (name,) = self._row(("samples",), result_id)
         if name is None:
             return ()
@@ -221,7 +225,7 @@ class ResultsDb:
                 return tuple(_sample(line) for line in file)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise StoreError(
-                f"the samples of result {result_id} could not be read from {path}: {error}",
+                f"the requests of result {result_id} could not be read from {path}: {error}",
                 next_step="the result itself is not affected: `workbench results show` and the formats without requests"
                 " (md, txt) print it",
             ) from error
@@ -235,7 +239,8 @@ class ResultsDb:
         self._update(result_id, "tags", _tags_json(tags))
 
     def retag(self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
-        """Add and remove tags in one transaction, so that two Workbenches can do it at once. Return the new tags."""
+        """Add and remove tags of a result in one transaction, so that two Workbenches can do it at once. Return the new
+        tags."""
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
@@ -248,14 +253,14 @@ class ResultsDb:
         return self._database.write(work)
 
     def delete(self, result_id: int) -> None:
-        """Delete a result and its samples."""
+        """Delete a result and its requests."""
         (name,) = self._row(("samples",), result_id)
         self._database.write(lambda db: db.execute("DELETE FROM results WHERE id = ?", (result_id,)).rowcount)
         if name:
             (self.samples_dir / name).unlink(missing_ok=True)
 
     def stamp(self) -> object:
-        """Return a value that changes with every write, without opening the database."""
+        """Return a value that changes with every write to the database. The database is not opened for that."""
         found = []
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             with contextlib.suppress(OSError):
@@ -265,11 +270,12 @@ class ResultsDb:
         return tuple(found)
 
     def unsaved(self) -> tuple[Path, ...]:
-        """Return the files beside the database with results that could not be stored."""
+        """Return the JSON files beside the database with results that could not be stored."""
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
     def recover(self) -> tuple[int, ...]:
-        """Store the results of `unsaved` files and return their ids. A file is deleted after its result is stored."""
+        """Store the results of the `unsaved` files and return their ids. Each file is deleted after its result is
+        stored."""
         ids = []
         for path in self.unsaved():
             try:
@@ -277,13 +283,15 @@ class ResultsDb:
                 ids.append(self._insert(row, row.pop("requests")))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
-                    f"{path} could not be stored: {error}", next_step="the file was not changed"
+                    f"the result in {path} could not be stored: {error}",
+                    next_step="correct the cause and repeat the command; the file was not changed",
                 ) from error
             path.unlink(missing_ok=True)
         return tuple(ids)
 
     def _insert(self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]]) -> int:
-        """Write the samples, then the row. Raises OSError or StoreError, and KeyError for a missing value."""
+        """Write the requests, then the row of a result. Return its id. Raises OSError or StoreError, and KeyError if
+        the row lacks a value."""
         stored = {c.name: _encoded(c, row[c.name]) for c in _COLUMNS if c.name != "samples"}
         stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
@@ -310,7 +318,7 @@ class ResultsDb:
             raise _no_such(result_id)
 
     def _write_samples(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
-        """Write all samples or none. Return the name of the file in `samples_dir`."""
+        """Write the requests of a result into a file, all or none. Return the file's name in `samples_dir`."""
         for directory in (self.path.parent, self.samples_dir):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{uid}.jsonl.gz"
@@ -328,10 +336,10 @@ class ResultsDb:
     def _keep_unsaved(
         self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]], cause: StoreError | OSError
     ) -> StoreError:
-        """Write the result as a file beside the database, or in the system's directory for temporary files. Return the
-        error that names the file."""
+        """Write the result as a JSON file beside the database, or else into the system's directory for temporary files.
+        Return the error to raise, which names the file."""
         text = json.dumps({**row, "requests": requests}, indent=1)
-        problem, step = f"the samples could not be written: {cause}", None
+        problem, step = f"the requests of the result could not be written: {cause}", None
         if isinstance(cause, StoreError):
             problem, step = cause.message, cause.next_step
         step = step or "free some space on that disk"
@@ -346,9 +354,10 @@ class ResultsDb:
                 continue
             if directory != self.path.parent:  # `recover` finds only files beside the database
                 step += f"; then: workbench results import {path}"
-            return StoreError(f"{problem}. The result is kept in {path}", next_step=step)
+            return StoreError(f"{problem}. The result is stored in {path} instead", next_step=step)
         return StoreError(
-            f"{problem}, and no file could be written either", next_step="free disk space and run it again"
+            f"{problem}, and the result is lost, because no other file could be written",
+            next_step="free some disk space, then run the benchmark again",
         )
 
 
@@ -368,19 +377,19 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
 
 
 def _sample(line: str) -> dict[str, Any]:
-    """Return one raw request as its line has it, after a check of the fields that reports read."""
+    """Return the request in a line of JSON. Raises ValueError if a field that reports read has the wrong type."""
     data: dict[str, Any] = json.loads(line)
     from_json(_Sample, data)
     return data
 
 
 def _no_such(result_id: int) -> InputError:
-    return InputError(f"there is no result {result_id}", next_step="workbench results list shows the stored results")
+    return InputError(f"there is no result {result_id}", next_step="list the results with `workbench results list`")
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:
-    """Return a row of the columns _READ as a result. Its texts are cleaned, because an older version may have stored
-    hostile text. Raises StoreError for a damaged row."""
+    """Return the result in a row of the columns _READ, with control characters removed from its texts, which an older
+    version did not do. Raises StoreError if the row is damaged."""
     values = dict(zip(_READ, row, strict=True))
     try:
         for column in _COLUMNS:
@@ -395,5 +404,5 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
 def _damaged(result_id: int, error: Exception) -> StoreError:
     return StoreError(
         f"result {result_id} in the database is damaged: {error}",
-        next_step="the others are not affected; restore this one from a backup of the database if you need it",
+        next_step="other results are not affected; to get this result back, restore the database from a backup",
     )

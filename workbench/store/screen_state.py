@@ -1,4 +1,4 @@
-"""The state of the screen to restore when it is opened again, by host: the marks A and B and the contents of forms."""
+"""The state of the screen between two starts, by host: the marks A and B, and the contents of forms."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _path() -> Any:
 
 
 def read(host: str) -> dict[str, Any]:
-    """Return the state of a host; empty if there is none, or the file cannot be read."""
+    """Return the stored state of a host's screen. {} if there is none or the file cannot be read."""
     found = _all().get(host)
     return found if isinstance(found, dict) else {}
 
 
 def keep(host: str, state: Mapping[str, Any]) -> None:
-    """Replace the state of a host. If the file cannot be written, the state is lost silently."""
+    """Replace the stored state of a host's screen. If the file cannot be written, the state is lost silently."""
     try:
         write_atomic(_path(), json.dumps({**_all(), host: dict(state)}, indent=1))
     except StoreError:

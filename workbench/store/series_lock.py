@@ -1,4 +1,4 @@
-"""Locks that let only one Workbench at a time run an experiment or a sweep."""
+"""Lock files that let only one Workbench at a time run an experiment or a sweep."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Work
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` for `what` ("experiment 3"). The kernel releases the lock when this process ends, in
-    whatever way. Raises InputError if another process holds it, StoreError if the file cannot be created."""
+    """Hold the lock file `path` while the block runs; `what` names its owner in messages ("experiment 3"). The kernel
+    releases the lock when this process ends. Raises InputError if another process holds the lock, and StoreError if the
+    file cannot be created."""
     file = _opened(path)
     try:
         if not _locked(file, path, fcntl.LOCK_EX):
-            raise InputError(f"another Workbench is running {what}", next_step="wait, or stop it there")
+            raise InputError(
+                f"another Workbench is running {what}", next_step="wait until it has ended, or cancel it there"
+            )
         yield
     finally:
         os.close(file)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds the lock, this one included. Concurrent calls do not disturb each other."""
+    """Return whether any process holds the lock, including this one. Concurrent calls do not disturb each other."""
     file = _opened(path)
     try:
         return not _locked(file, path, fcntl.LOCK_SH)
@@ -40,7 +43,7 @@ def _opened(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"{path.parent} cannot be written: {error.strerror}") from None
+        raise StoreError(f"the lock directory {path.parent} cannot be written: {error.strerror}") from None
 
 
 def _locked(file: int, path: Path, kind: int) -> bool:
@@ -49,5 +52,5 @@ def _locked(file: int, path: Path, kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise StoreError(f"{path} cannot be locked: {error.strerror}") from None
+        raise StoreError(f"the lock file {path} cannot be locked: {error.strerror}") from None
     return True

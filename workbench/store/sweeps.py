@@ -1,5 +1,5 @@
-"""Sweeps, one JSON file each in the data directory, written at every point, so that a crash loses nothing. The results
-of their points are stored like any other."""
+"""Sweeps, stored as one JSON file each in the data directory. A sweep is written at every point, so that a crash loses
+nothing; the results of its points are stored like any other result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SweepStore:
         self.directory = directory
 
     def add(self, sweep: Sweep) -> Sweep:
-        """Store a new sweep and return it with its id."""
+        """Store a new sweep. Return it with its id."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             number = max(self._ids(), default=0) + 1
@@ -40,7 +40,9 @@ class SweepStore:
                     number += 1
         except OSError as error:
             step = "free some space there, or make the directory writable; nothing was changed or measured"
-            raise StoreError(f"{self.directory} cannot be written: {error.strerror}", next_step=step) from None
+            raise StoreError(
+                f"the directory of sweeps {self.directory} cannot be written: {error.strerror}", next_step=step
+            ) from None
         numbered = replace(sweep, id=number)
         self.save(numbered)
         return numbered
@@ -49,24 +51,27 @@ class SweepStore:
         write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
-        """Return a sweep. One that was running when its Workbench ended is "stopped"."""
+        """Return the sweep with this id. A sweep whose Workbench ended while running it is returned as "stopped"."""
         sweep = self._read(sweep_id)
         return sweep if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id)) else _interrupted(sweep)
 
     def held(self, sweep_id: int) -> AbstractContextManager[None]:
-        """Return the lock that lets only one Workbench run a sweep."""
+        """Return the lock of a sweep as a context manager, so that only one Workbench runs it. Entering raises
+        InputError if another Workbench holds the lock."""
         return held(self._lock(sweep_id), f"sweep {sweep_id}")
 
     @contextmanager
     def taken(self, sweep_id: int) -> Iterator[Sweep]:
-        """Hold the lock of a sweep, and return the sweep as it is now that no other Workbench runs it."""
+        """Hold the lock of a sweep while the block runs, and yield the sweep as it is stored then. Raises InputError if
+        another Workbench holds the lock."""
         self._read(sweep_id)  # an unknown id must not create a lock file
         with self.held(sweep_id):
             sweep = self._read(sweep_id)
             yield _interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
 
     def list(self) -> tuple[Sweep, ...]:
-        """Return the sweeps, newest first, without those that cannot be read; `get` says what is wrong with these."""
+        """Return the sweeps, newest first. Unreadable sweeps are left out; `get` raises an error that says what is
+        wrong with them."""
         found = []
         for number in sorted(self._ids(), reverse=True):
             with contextlib.suppress(StoreError, InputError):
@@ -97,7 +102,7 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return a running sweep as it is after its Workbench has ended."""
+    """Return a sweep that is stored as running as "stopped", because its Workbench has ended."""
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)
@@ -120,5 +125,5 @@ def empty(
     simulated: bool,
     spec: SweepSpec | None = None,
 ) -> Sweep:
-    """Return a sweep that is about to begin; `SweepStore.add` gives it its id."""
+    """Return a new sweep without measured values. Its id is set by `SweepStore.add`."""
     return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated, spec=spec)

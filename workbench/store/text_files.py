@@ -10,10 +10,11 @@ from workbench.model.errors import StoreError
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write UTF-8 text so that readers, even after a crash, see the old file or the new one and never a part of it.
+    """Write a UTF-8 text file so that readers see the old text or the new one and never a part, even after a crash.
+    Raises StoreError.
 
-    Directories are created with mode 0700. The file keeps its mode, or gets 0600. A symbolic link is followed, so that
-    linked dotfiles stay links. Raises StoreError.
+    Missing directories are created with mode 0700. An existing file keeps its mode, a new one gets 0600. If `path` is a
+    symbolic link, the file that it names is replaced.
     """
     target = path.resolve()
     try:
@@ -33,7 +34,7 @@ def write_atomic(path: Path, text: str) -> None:
         _sync_directory(target.parent)
     except OSError as error:
         raise StoreError(
-            f"could not write {path}: {error.strerror or error}",
+            f"{path} could not be written: {error.strerror or error}",
             next_step="check that the directory is writable and the disk is not full",
         ) from error
 

@@ -7,7 +7,8 @@ from typing import Any
 
 
 def merge(target: Any, wanted: Mapping[str, Any]) -> None:
-    """Make the TOML table `target` equal to `wanted`; equal values keep their comments and format."""
+    """Change the TOML table `target` so that its contents equal `wanted`. Values that are equal already keep their
+    comments and format."""
     present = target.unwrap()
     for key in present:
         if wanted.get(key) is None:
@@ -22,7 +23,7 @@ def merge(target: Any, wanted: Mapping[str, Any]) -> None:
 
 
 def without_none(value: Any) -> Any:
-    """Return a value without the None in it, because TOML has no null."""
+    """Return `value` without the entries that are None, because TOML has no null."""
     if isinstance(value, Mapping):
         return {k: without_none(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):

@@ -1,7 +1,6 @@
 """The line numbers of the fields in a TOML text, which neither tomllib nor tomlkit provides.
 
-The index comes from a shallow scan of a text that tomllib has parsed. It is good enough for messages only.
-"""
+The numbers come from a shallow scan of a text that tomllib has parsed. They are exact enough for messages only."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
 
 
 class LineIndex:
-    """Maps fields to line numbers. `line(("claims", 2, "text"))` is the line, counted from 1, of that field or of the
-    nearest field around it; None if there is none."""
+    """The line numbers of the fields in a TOML text. `line(("claims", 2, "text"))` returns the line, counted from 1, of
+    that field or of the nearest table around it. None if there is neither."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
@@ -51,7 +50,8 @@ class LineIndex:
                 depth, closing = _balance(pair[2], 0)
 
     def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
-        """Return the path of a table head, with the index of each array of tables in it."""
+        """Return the path of the table whose header has these parts. For an array of tables it contains the index of
+        the newest entry."""
         path: FieldPath = ()
         for position, part in enumerate(parts):
             path = (*path, part)
@@ -67,7 +67,8 @@ def _parts(key: str) -> tuple[str, ...]:
 
 
 def _balance(line: str, depth: int) -> tuple[int, str]:
-    """Return the open brackets after `line`, and the delimiter of a string that stays open, or ""."""
+    """Return the number of brackets that are open after `line`, and the delimiter of a multi-line string that is open,
+    "" if none is."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:

@@ -1,4 +1,4 @@
-"""Digests of the programs and settings from other people's presets that this user has agreed to run."""
+"""Digests of the programs and settings in other people's presets that this user has trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _path() -> Path:
 
 
 def trusted() -> frozenset[str]:
-    """Return the trusted digests; none if the file cannot be read."""
+    """Return the trusted digests. Empty if there are none or the file cannot be read."""
     try:
         found = json.loads(_path().read_text("utf-8"))["trusted"]
         return frozenset(one for one in found if isinstance(one, str))
@@ -24,7 +24,7 @@ def trusted() -> frozenset[str]:
 
 
 def trust(digests: Iterable[str]) -> None:
-    """Add digests. Raises StoreError."""
+    """Add digests to the trusted ones. Raises StoreError if the file cannot be written."""
     new = trusted() | set(digests)
     if new != trusted():
         write_atomic(_path(), json.dumps({"trusted": sorted(new)}, indent=1))

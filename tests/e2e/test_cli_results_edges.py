@@ -42,7 +42,7 @@ def test_a_damaged_result_is_reported_and_the_others_are_listed(cli: Cli, tmp_pa
     assert listed.code == 0 and "#2 " in listed.out and "#1 " not in listed.out
     assert "damaged results are left out: #1" in listed.err
     shown = cli("results", "show", "1")
-    assert shown.code == 1 and "is damaged" in shown.err and "next: the others are not affected" in shown.err
+    assert shown.code == 1 and "is damaged" in shown.err and "next: other results are not affected" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pyte
             await s.press("question_mark")
             await s.until("every action by name")
             await s.press("escape", "z")
-            text = await s.until("a defect in Workbench: IndexError", "the details are in", "GPU0")
+            text = await s.until("a defect in Workbench: IndexError", "please report it with the file", "GPU0")
             assert "sesame" not in text
             await s.press("p")  # keys still work
             await s.until(lambda: s.app.query("Search"))

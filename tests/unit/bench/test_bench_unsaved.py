@@ -41,9 +41,9 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
         first = await session.bench.run_url(url, **SHAPE)
         other = sqlite3.connect(paths.results_db(), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StoreError, match=r"locked.*The result is kept in") as caught:
+        with pytest.raises(StoreError, match=r"locked.*The result is stored in") as caught:
             await session.bench.run_url(url, **SHAPE)
-        assert "another program holds it open" in str(caught.value.next_step)
+        assert "another program is using the database" in str(caught.value.next_step)
         assert not session.state.bench.running and "is kept in" in str(session.state.bench.error)
         (waiting,) = session.results.db.unsaved()
         assert str(waiting) in caught.value.message
@@ -69,7 +69,7 @@ def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     paths.results_db().parent.write_text("a file in the directory's place")
 
     async def scenario(session: Session, url: str) -> None:
-        with pytest.raises(StoreError, match="The result is kept in") as caught:
+        with pytest.raises(StoreError, match="The result is stored in") as caught:
             await session.bench.run_url(url, **SHAPE)
         (kept,) = (tmp_path / "tmp").glob("unsaved-result-*.json")
         assert str(kept) in caught.value.message and f"workbench results import {kept}" in str(caught.value.next_step)

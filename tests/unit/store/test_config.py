@@ -104,7 +104,7 @@ def test_an_invalid_value_is_not_saved(store: ConfigStore) -> None:
         ("ui = '\xe9'".encode("latin-1"), "not UTF-8", None),
         ("a = " + "[" * 5000, "not valid TOML", None),
         ("[gpu]\nheartbeat_s = 'x'\n[ui]\nrefresh_s = 0.5\n", "gpu.heartbeat_s", 2),
-        ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: unknown setting, ignored", 2),
+        ('[ui]\nthem = "x"\nrefresh_s = 0.5\n', "ui.them: Workbench has no such setting and ignores it", 2),
         ("[ui]\ncolour = false\nrefresh_s = 0.5\n", "ui.colour: no longer used", 2),
         ("other = 1\n[ui]\nrefresh_s = 0.5\n", "other", 1),
         ("[ui]\nrefresh_s = 0.5\n[remembered.h.p]\nx = 1\n", "remembered.h.p.x", 4),

@@ -266,7 +266,7 @@ def test_a_result_is_kept_if_its_samples_cannot_be_written(db: ResultsDb) -> Non
         path.unlink()
     db.samples_dir.rmdir()
     db.samples_dir.write_text("in the way")
-    with pytest.raises(StoreError, match="the samples could not be written") as caught:
+    with pytest.raises(StoreError, match="the requests of the result could not be written") as caught:
         add(db)
     path = kept(db, caught)
     assert json.loads(path.read_text())["requests"] == list(SAMPLES)
@@ -376,7 +376,7 @@ def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, t
     assert db.read()[1] == (ids[1],)
     with pytest.raises(StoreError, match=f"result {ids[1]} in the database is damaged") as caught:
         db.get(ids[1])
-    assert "the others are not affected" in str(caught.value.next_step)
+    assert "other results are not affected" in str(caught.value.next_step)
     assert db.add(SPEC, CONDITIONS, SUMMARY) == ids[2] + 1
 
 

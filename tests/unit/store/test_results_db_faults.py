@@ -87,8 +87,8 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
         for change in (lambda: db.note(first, "x"), lambda: db.tag(first, ["x"]), lambda: db.retag(first, ["x"])):
             with pytest.raises(StoreError, match="locked") as caught:
                 change()
-            assert "another program holds it open" in (caught.value.next_step or "")
-        with pytest.raises(StoreError, match="The result is kept in"):
+            assert "another program is using the database" in (caught.value.next_step or "")
+        with pytest.raises(StoreError, match="The result is stored in"):
             add(db, note="kept too", tags=["grün"])
         assert (db.get(first).note, db.get(first).tags) == ("n", ("t",))  # reading goes on
     finally:
@@ -134,7 +134,7 @@ def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
     process.join(30)
     (first, step), *changes = said
     (waiting,) = db.unsaved()
-    assert f"The result is kept in {waiting}" in first and step is not None and "free some space" in step
+    assert f"The result is stored in {waiting}" in first and step is not None and "free some space" in step
     for message, next_step in changes:
         assert "could not be used" in message and next_step is not None and "free some space" in next_step
     assert json.loads(waiting.read_text())["requests"] == list(made.samples())

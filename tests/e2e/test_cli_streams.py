@@ -65,7 +65,7 @@ def test_every_command_reports_a_broken_configuration(tmp_path: Path) -> None:
     file.write_text("misspelt = 1\n[gpu]\nheartbeat_s = nan\n")
     for words in ("presets path", "config print", "servers", "results list"):
         ran = shell(f'"$@" {words}')
-        assert "config.toml:1: misspelt: unknown setting" in ran.stderr, words
+        assert "config.toml:1: misspelt: Workbench has no such setting" in ran.stderr, words
         assert "config.toml:3: gpu.heartbeat_s" in ran.stderr, words
     assert shell('"$@" config print').returncode == 2
     assert shell('"$@" config path').stdout.strip() == str(file)

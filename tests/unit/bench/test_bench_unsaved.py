@@ -44,7 +44,7 @@ def test_a_database_that_is_held_while_a_benchmark_ends(monkeypatch: pytest.Monk
         with pytest.raises(StoreError, match=r"locked.*The result is stored in") as caught:
             await session.bench.run_url(url, **SHAPE)
         assert "another program is using the database" in str(caught.value.next_step)
-        assert not session.state.bench.running and "is kept in" in str(session.state.bench.error)
+        assert not session.state.bench.running and "is stored in" in str(session.state.bench.error)
         (waiting,) = session.results.db.unsaved()
         assert str(waiting) in caught.value.message
         kept = json.loads(waiting.read_text())

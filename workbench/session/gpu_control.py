@@ -51,51 +51,51 @@ class GpuControl:
         uuids = [info.uuid for info in reading.infos if info.uuid]
         return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
 
-    async def plan(self, wanted: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
-        """Return the commands that set `wanted` on a GPU (None: on all). Raises WorkbenchError for a value outside the
+    async def plan(self, settings: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
+        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError for a value outside the
         driver's limits."""
-        return await self.plan_each({_selector(gpu): wanted})
+        return await self.plan_each({_selector(gpu): settings})
 
     async def plan_each(
-        self, wanted: Mapping[str, GpuSettings], rights: Rights | None = None
+        self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
-        """Return the commands that set `wanted`, which has the settings by GPU: an index, a UUID or "all". Raises
+        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all". Raises
         WorkbenchError for a value outside the driver's limits."""
         host = self._core.host
-        governors = await governors_on(host) if any(GOVERNOR.key in w for w in wanted.values()) else None
+        governors = await governors_on(host) if any(GOVERNOR.key in w for w in by_gpu.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         try:
-            return plan(wanted, reading, rights, governors)
+            return plan(by_gpu, reading, rights, governors)
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise
 
     async def apply(
         self,
-        wanted: GpuSettings,
+        settings: GpuSettings,
         gpu: int | str | None = None,
         *,
         dry_run: bool = False,
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `wanted` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted unless
+        """Set `settings` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted unless
         the user confirms them. `dry_run` changes nothing and reports the commands. `password` goes to sudo's stdin
         only."""
-        return await self.apply_each({_selector(gpu): wanted}, dry_run=dry_run, trial_s=trial_s, password=password)
+        return await self.apply_each({_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password)
 
     async def apply_each(
         self,
-        wanted: Mapping[str, GpuSettings],
+        by_gpu: Mapping[str, GpuSettings],
         *,
         dry_run: bool = False,
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `wanted`, which has the settings by GPU, under a guard; if one setting fails, all are restored. The
+        """Set the settings in `by_gpu` under a guard; if one setting fails, all are restored. The
         options are those of `apply`."""
         rights = await self.rights.with_password(password)
-        commands = await self.plan_each(wanted, rights)
+        commands = await self.plan_each(by_gpu, rights)
         check_trial(trial_s)
         with self._core.busy("applying GPU settings"):
             if dry_run:

@@ -289,7 +289,7 @@ def test_a_directory_that_cannot_be_created_gives_a_clear_error(
 def test_damaged_samples_give_a_clear_error(db: ResultsDb) -> None:
     add(db)
     next(db.samples_dir.iterdir()).write_bytes(b"no gzip")
-    with pytest.raises(StoreError, match="samples of result 1 could not be read"):
+    with pytest.raises(StoreError, match="requests of result 1 could not be read"):
         db.samples(1)
 
 
@@ -388,5 +388,5 @@ def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None
 
 
 def test_a_search_for_invalid_characters_is_an_input_error(db: ResultsDb) -> None:
-    with pytest.raises(InputError, match="invalid characters"):
+    with pytest.raises(InputError, match="not valid Unicode"):
         db.list(search="\udcff")

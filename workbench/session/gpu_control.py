@@ -52,15 +52,15 @@ class GpuControl:
         return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
 
     async def plan(self, settings: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
-        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError for a value outside the
-        driver's limits."""
+        """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError for a value outside
+        the driver's limits."""
         return await self.plan_each({_selector(gpu): settings})
 
     async def plan_each(
         self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
-        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all". Raises
-        WorkbenchError for a value outside the driver's limits."""
+        """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all".
+        Raises WorkbenchError for a value outside the driver's limits."""
         host = self._core.host
         governors = await governors_on(host) if any(GOVERNOR.key in w for w in by_gpu.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
@@ -79,9 +79,9 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `settings` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted unless
-        the user confirms them. `dry_run` changes nothing and reports the commands. `password` goes to sudo's stdin
-        only."""
+        """Set `settings` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted
+        unless the user confirms them. `dry_run` changes nothing and reports the commands. `password` goes to sudo's
+        stdin only."""
         return await self.apply_each({_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password)
 
     async def apply_each(
@@ -92,8 +92,8 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set the settings in `by_gpu` under a guard; if one setting fails, all are restored. The
-        options are those of `apply`."""
+        """Set the settings in `by_gpu`, whose keys name a GPU, under a guard. If one setting fails, all are restored.
+        The options are those of `apply`."""
         rights = await self.rights.with_password(password)
         commands = await self.plan_each(by_gpu, rights)
         check_trial(trial_s)

@@ -30,7 +30,7 @@ from workbench.store.database import BUSY_S, Database
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The fields of a stored request that reports compute with. The fields of a whole request are in bench/records.py."""
+    """The fields of a stored request with which reports compute. bench/records.py lists all fields of a request."""
 
     start_s: float | None = None
     end_us: float = 0

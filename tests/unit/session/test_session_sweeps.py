@@ -171,7 +171,7 @@ def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
         locked = driver().settings()[0].gpu_lock_mhz
         sweep = await session.sweeps.run_gpu("gpu_clocks", ["1500", "1800"], **QUICK)
         assert states(sweep) == ["done", "done"] and driver().settings()[0].gpu_lock_mhz == locked
-        assert not any("a lock of before" in note for note in sweep.notes)
+        assert not any("earlier clock lock" in note for note in sweep.notes)
         await session.gpu.revert()
 
     settings_only(scenario)

@@ -88,7 +88,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
         return
     if "concurrency" in given:
         raise InputError(
-            f"{count_of(requests, 'request')}: too few for {streams} streams",
+            f"{count_of(requests, 'request')} cannot keep {streams} streams busy",
             next_step=f"give --requests {ROUNDS * streams}, or a lower --concurrency",
         )
     merged["concurrency"] = requests

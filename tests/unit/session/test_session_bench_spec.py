@@ -129,7 +129,7 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
 
 
 def test_a_closed_loop_has_a_request_for_each_stream() -> None:
-    with pytest.raises(InputError, match="1 requests cannot keep 8 streams busy"):
+    with pytest.raises(InputError, match="1 request cannot keep 8 streams busy"):
         spec_from(None, {"concurrency": 8, "requests": 1})
     assert spec_from(None, {"requests": 3}).concurrency == 3  # streams of the profile, which nobody asked for
     assert spec_from(None, {"rate": 5.0, "requests": 16}).concurrency == 256

@@ -91,7 +91,7 @@ def test_the_model_is_a_row_that_can_be_set_but_not_taken_away() -> None:
     editor.set_flag("model", "/other")
     row = editor.rows()[0]
     assert (row.value, row.origin) == ("/other", Origin.EDITED) and row.spec is not None
-    with pytest.raises(InputError, match="needs a model"):
+    with pytest.raises(InputError, match="model cannot be removed"):
         editor.unset_flag("model")
     assert [r.name for r in editor.rows("all")].count("model") == 1
 

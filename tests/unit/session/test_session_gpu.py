@@ -148,7 +148,9 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
         rewrite(boot_id="an earlier one")
         await session.gpu.alterations.read()
         notice = session.state.notice
-        assert notice is not None and "lost, since the host was restarted: GPU0 power limit 400 W" in notice.text
+        assert (
+            notice is not None and "no longer on, because the host was restarted: GPU0 power limit 400 W" in notice.text
+        )
         assert session.state.alterations == () and session.state.offers == ()
         await session.gpu.alterations.read()
         assert session.state.notice is notice
@@ -210,7 +212,7 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
         assert session.state.unapplied[0] == "GPU0 power limit 400 W (now 600 W)"
         assert session.state.plan is not None
         (found,) = [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
-        assert "not applied (GPU0 power limit 400 W (now 600 W)" in found.text
+        assert "are not applied: GPU0 power limit 400 W (now 600 W)" in found.text
         assert found.fix == "press g to apply them, or run: workbench gpu set --preset rtx-pro-6000-power-400w"
         said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
         assert "GPU settings of the preset: not applied (g)" in said

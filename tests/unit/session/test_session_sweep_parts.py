@@ -234,7 +234,7 @@ def test_a_level_that_fails_ends_it_and_the_rest_says_why(answer: Any, said: str
 
 def test_one_failed_request_of_many_is_told_and_does_not_end_it() -> None:
     sweep = levels(Levels({1: 1.0, 16: (2.0, 1)}), [1, 16])
-    assert states(sweep) == ["done", "done"] and "c=16: 1 requests failed" in sweep.notes
+    assert states(sweep) == ["done", "done"] and "c=16: 1 request failed" in sweep.notes
 
 
 @pytest.mark.parametrize("recovers", [True, False])
@@ -250,7 +250,7 @@ def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
     session = Levels({1: 10.0, 4: 10.0, 16: 10.0})  # 16 requests of 128 tokens at 10 tok/s: more than 3 minutes
     sweep = levels(session, [1, 4, 16], max_minutes=2.0)
     assert states(sweep) == ["done", "skipped", "skipped"] and len(session.asked) == 1
-    assert "2 minutes were given" in str(sweep.points[1].error) and "c=4 would take about" in str(sweep.points[1].error)
+    assert "limit of 2 minutes" in str(sweep.points[1].error) and "c=4 would take about" in str(sweep.points[1].error)
 
 
 def test_nothing_measured_is_a_failed_sweep() -> None:

@@ -315,7 +315,7 @@ def test_a_sample_that_is_no_request_gives_a_clear_error(db: ResultsDb, line: st
     add(db)
     with gzip.open(next(db.samples_dir.iterdir()), "at") as file:
         file.write(f"{line}\n")
-    with pytest.raises(StoreError, match="samples of result 1 could not be read") as caught:
+    with pytest.raises(StoreError, match="requests of result 1 could not be read") as caught:
         db.samples(1)
     assert "`workbench results show`" in str(caught.value.next_step)
 

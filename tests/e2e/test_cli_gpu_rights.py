@@ -179,5 +179,5 @@ def test_a_driver_that_denies_permission_to_root_is_explained(cli: Any) -> None:
     SimState(driver, profiles.get("gb10")).set_faults(no_permission=True)
     ran = cli(*host, "gpu", "set", "--lock-gpu-clocks", "1005", "--yes", "--json")
     (outcome,) = ran.document["outcomes"]
-    assert ran.code == 1 and "NO_PERMISSION: root here is not root for the driver" in outcome["message"]
+    assert ran.code == 1 and "NO_PERMISSION: the driver does not accept this root" in outcome["message"]
     assert "change settings on the machine that runs it. By hand: sudo nvidia-smi -i GPU-" in outcome["message"]

@@ -200,7 +200,7 @@ def test_a_value_that_only_another_told_is_not_set_without_asking(directories: T
     a.ok(*power("a"))
     file.unlink()
     code, document = a.run("revert")
-    assert code == 1 and "reports that 200 W was set before" in document["outcomes"][0]["message"]
+    assert code == 1 and "reports 200 W as the previous value" in document["outcomes"][0]["message"]
     assert directories.power_w == A_W and len(a.entries) == 1
 
 
@@ -208,7 +208,7 @@ def test_a_value_that_only_another_told_is_not_set_without_asking(directories: T
 def test_a_register_that_cannot_be_used_is_said_with_the_change(directories: TwoUsers) -> None:
     directories.register.parent.joinpath("register").write_text("a file")
     (outcome,) = directories.a.ok(*power("a"))["outcomes"]
-    assert "Not a directory; nor can they see this change" in outcome["message"]
+    assert "Not a directory; other users cannot see this change either" in outcome["message"]
 
 
 # ---- someone with nvidia-smi
@@ -233,7 +233,7 @@ def test_a_revert_over_a_value_of_someone_else_needs_a_choice(
     report = a.ok("revert", "--foreign", choice)
     assert directories.power_w == left_w and bool(a.entries) is (choice == "ours")
     assert choice == "keep" or report["outcomes"][0]["before"] == 200.0
-    assert choice != "ours" or "set again, as Workbench had it" in report["outcomes"][0]["message"]
+    assert choice != "ours" or "Workbench's value is set again" in report["outcomes"][0]["message"]
     a.ok("revert")
     assert directories.power_w == (200.0 if choice == "keep" else ORIGINAL_W) and a.entries == []
 

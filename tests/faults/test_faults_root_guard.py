@@ -120,7 +120,9 @@ def test_a_program_of_the_users_is_never_run_as_root(ada: SudoAccount) -> None:
     if any((Path(d) / "nvidia-smi").exists() for d in ("/usr/bin", "/usr/local/bin")):
         return
     code, shown = ada.typed(*SET)
-    assert code == 1 and "is not run as root: another than root can change" in shown and "sudoers" not in shown
+    assert (
+        code == 1 and "is not run as root, because users other than root can change" in shown and "sudoers" not in shown
+    )
     assert ada.run("sudoers")[0] == 1 and not ran_as_root(told)
 
 

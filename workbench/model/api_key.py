@@ -13,11 +13,13 @@ def api_key(name: str, env: Mapping[str, str]) -> str:
     empty, or contains characters that an HTTP header cannot carry."""
     key = env.get(name)
     if key is None:
-        raise InputError(f"the environment variable {name} is not set", next_step=f"export {name}=… first")
+        raise InputError(
+            f"the environment variable {name} is not set", next_step=f"run `export {name}=…`, then try again"
+        )
     if problem := _problem(key):
         raise InputError(
             f"the API key in the variable {name} {problem}, so it cannot be sent in an HTTP header",
-            next_step=f"set it again, for example {name}=$(tr -d '\\r\\n' < keyfile)",
+            next_step=f"set the variable again, for example {name}=$(tr -d '\\r\\n' < keyfile)",
         )
     return key
 

@@ -203,7 +203,7 @@ class Preset(_Strict):
     @classmethod
     def _ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
         if sorted(n.rank for n in value) != list(range(len(value))):
-            raise ValueError("expected ranks 0, 1, … each once")
+            raise ValueError("the ranks must be 0, 1, 2, …, each once")
         return value
 
     def filled(self, text: str) -> str:

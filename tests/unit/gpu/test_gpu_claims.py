@@ -98,7 +98,7 @@ def test_the_way_back(ours: dict[str, Any], live: Any, others: list[SettingClaim
 def test_what_is_said_of_a_value_that_is_not_ours() -> None:
     assert claims.drift(entry(now=400.0), 200.0) == "set to 400 W by Workbench, now 200 W: changed by someone else"
     assert "set by bob with Workbench" in (claims.drift(entry(), 200.0, [claim()]) or "")
-    assert (claims.drift(CORES, HALF) or "").endswith(": a change or revert that was cut off")
+    assert (claims.drift(CORES, HALF) or "").endswith(": a change or a revert was interrupted")
     assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
     assert claims.drift(entry(setting=LOCK, now="1,2"), None) is None
     assert "3-4 MHz, set by bob" in (

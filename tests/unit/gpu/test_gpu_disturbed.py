@@ -47,9 +47,11 @@ def test_another_gpu_a_silent_driver_and_a_window_are_no_change() -> None:
 
 def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None:
     assert watched(reading(300.0, 1), reading(300.0, 1, 7)) == (
-        "other programs came to the GPU during the run: p7 (7) on GPU0",
+        "other programs started on the GPU during the run: p7 (7) on GPU0",
     )
-    assert watched(reading(300.0, 1, 7), reading(300.0, 1)) == ("programs left the GPU during the run: p7 (7) on GPU0",)
+    assert watched(reading(300.0, 1, 7), reading(300.0, 1)) == (
+        "programs on the GPU ended during the run: p7 (7) on GPU0",
+    )
     assert watched(reading(300.0, 1), reading(300.0, 1, 7), ours=frozenset([7])) == ()
 
 
@@ -58,7 +60,7 @@ def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() ->
     for _ in range(3):
         watch.see(reading(300.0, 1, 7, 8))
     (said,) = watch.programs_beside(frozenset([1]))
-    assert said == "other programs were on the GPU all the time: p7 (7) on GPU0, p8 (8) on GPU0"
+    assert said == "other programs used the GPU during the whole run: p7 (7) on GPU0, p8 (8) on GPU0"
     assert watch.programs_beside(frozenset([1, 7, 8])) == ()
     assert watch.programs_beside(frozenset([99])) == (), "a container's own numbers tell nothing"
 

@@ -181,7 +181,7 @@ def test_a_limit_that_reads_differently_was_changed_by_someone_else(limit_w: flo
 
 def test_a_load_that_was_too_light_says_how_light() -> None:
     proof = judge(lock("2400,2400"), moments(util=34.0))
-    assert proof is not None and proof.text.endswith("the GPU was at most 34 % busy, and one counts from 50 %")
+    assert proof is not None and proof.text.endswith("the GPU was at most 34 % busy, and readings count from 50 %")
 
 
 seen = st.lists(

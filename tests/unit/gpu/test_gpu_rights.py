@@ -155,7 +155,7 @@ def test_what_another_can_change_is_neither_run_nor_proposed(sudo: Sudo, uid: in
         return
     for command in plan(WANTED, HOST, found):
         assert command.right == found.refusal and "sudo" not in command.argv
-    assert f"{smi} is not run as root: another than root can change {smi}" in (found.refusal or "")
+    assert f"{smi} is not run as root, because users other than root can change {smi}" in (found.refusal or "")
     assert "gpu sudoers" not in (found.refusal or "") and not found.by_sudoers and not found.sudo_password
 
 
@@ -365,7 +365,7 @@ def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Ben
         session = Session(bench.host)
         for dry_run in (True, False):
             (outcome,) = (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)).outcomes
-            assert outcome.ok and "with these rights it cannot be reverted" in outcome.message
+            assert outcome.ok and "these rights allow the change but not its revert" in outcome.message
             assert "the file that `workbench gpu sudoers` prints" in outcome.message
         back = await session.gpu.revert()
         assert not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message

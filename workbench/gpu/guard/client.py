@@ -28,7 +28,7 @@ from workbench.model.settings import HOST, GuardView, stored
 START_S = 30.0
 NOTICED_S = 3.0  # time for the guard to read a changed journal
 KEPT = "kept"
-NO_PYTHON = "this host has no python3 that runs it (3.8 or later)"
+NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
 # $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the last reported act, the
 # boot id and the state of the guard's process; a line for each of the newest heartbeats; an empty line; the guard's
@@ -144,7 +144,7 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
         return GuardView(False, problem=answer["error"], log=log)
     view = (await read_status(host)).view
     if not view.running and view.problem is None:
-        why = f"the guard (process {answer.get('pid')}) left no state that can be read in {root}/guard"
+        why = f"the guard (process {answer.get('pid')}) started, but its state in {root}/guard cannot be read"
         view = replace(view, problem=why, log=log)
     return view
 
@@ -173,7 +173,7 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         return SUDO, None
     if how and rights.password is not None:
         return SUDO_ASKED, None
-    return (), "sudo allows no revert: the guard needs python3 as root, or a rule for the commands that revert"
+    return (), "the guard cannot revert anything: sudo must allow python3 as root, or the commands that revert"
 
 
 async def read_status(host: Host, beat: str = "") -> GuardStatus:
@@ -280,7 +280,7 @@ async def keep(host: Host) -> GuardView:
         left = [e for e in _living(state) if e.state != KEPT]
         if not left:
             raise SettingsError(
-                "there is no GPU setting of Workbench's to keep",
+                "Workbench has changed no GPU setting on this host, so there is none to keep",
                 host=host.name,
                 next_step=await _what_became(host),
             )

@@ -119,7 +119,7 @@ class Guard:
                 self.files.log("ending: another guard takes over")
                 return False
             self.files.ask_to_leave(False)
-            self.files.log("asked to make way, but no guard took over; watching on")
+            self.files.log("another process asked this guard to make way but did not take over; this guard continues")
         self.read()
         self.publish_again()
         self.check_heartbeats()
@@ -152,7 +152,7 @@ class Guard:
             if self.seen is None and self.programs.user is not None:
                 self.seen = {}
             if self.broken is None and self.entries:
-                self.files.log(f"{why}: going by its earlier contents")
+                self.files.log(f"{why}; the guard uses its earlier contents")
             self.broken = str(why)
 
     def publish_again(self) -> None:
@@ -231,7 +231,9 @@ class Guard:
         stays = [e for e in self.entries if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.heats(e)]
         whys = "; ".join(dict.fromkeys(hot[e["gpu_uuid"]] for e in stays))
         note = (
-            f"{', '.join(map(named, stays))} kept, since a revert could only make it hotter: {whys}" if stays else None
+            f"{', '.join(map(named, stays))} kept, because a revert could make the GPU hotter: {whys}"
+            if stays
+            else None
         )
         if note and note != self.note:
             self.files.log(note)
@@ -371,7 +373,7 @@ class Guard:
                 self.unrecorded = {}
             except (OSError, UnreadableJournal) as error:
                 self.unrecorded.update({r.due.key: r for r in results if r.ok})
-                left = "; ".join(filter(None, (left, f"the journal could not be brought up to date: {error}")))
+                left = "; ".join(filter(None, (left, f"the journal could not be updated: {error}")))
         if left:
             self.fail(left)
         else:
@@ -439,5 +441,6 @@ class Guard:
             self.files.write_state(state)
 
     def problem(self) -> str | None:
-        later = f"{', '.join(self.unseen)}: the journal changed after the guard's start, so the guard does not set this"
+        names = ", ".join(self.unseen)
+        later = f"{names}: the journal changed after the guard's start, so the guard does not revert this setting"
         return self.broken or (later if self.unseen else None) or self.temperatures.problem

@@ -189,7 +189,7 @@ def unchangeable(program: str) -> str:
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
         if not root_owned.only_roots(found.st_uid, found.st_gid, found.st_mode):
-            raise Unsafe(f"as root the guard runs only files that nobody else can change, and others can change {here}")
+            raise Unsafe(f"the guard does not run {program} as root, because users other than root can change {here}")
         if here == "/":
             return real
         here = os.path.dirname(here)

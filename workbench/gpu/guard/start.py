@@ -61,7 +61,7 @@ def detach(guard: Guard) -> dict[str, Any]:
         if not more:
             break
         said += more
-    ended = {"error": f"it ended at once; its log is {guard.files.root}/guard/log"}
+    ended = {"error": f"the guard ended at once; its log is {guard.files.root}/guard/log"}
     return json.loads(said.decode()) if said else ended
 
 

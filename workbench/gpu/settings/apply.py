@@ -265,7 +265,7 @@ def _with_notes(commands: Sequence[SettingCommand], state: Journal, now: Current
 
 def _unpublished(state: Journal) -> str:
     problem = state.register.problem
-    return f"{problem}; nor can they see this change" if problem else ""
+    return f"{problem}; other users cannot see this change either" if problem else ""
 
 
 def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
@@ -275,7 +275,7 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
     value = remote_settings.value_to_restore(before[0])
     commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.governors)
     lacking = [c.right for c in commands if c.right]
-    return f"with these rights it cannot be reverted: {lacking[0]}" if lacking else ""
+    return f"these rights allow the change but not its revert: {lacking[0]}" if lacking else ""
 
 
 # -- after the commands ----------------------------------------------------------------------------------------------

@@ -171,13 +171,13 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
     cut = was_interrupted(setting, live, entry["now"], entry["before"])
     if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
-            return RevertDecision(DONE, value, "it is as it was before already")
+            return RevertDecision(DONE, value, "the setting has its previous value already")
         if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
             origin = entry.get("origin") or "another user"
-            return RevertDecision(ASK, live, f"only {origin} reports that {shown(setting, value)} was set before")
+            return RevertDecision(ASK, live, f"only {origin} reports {shown(setting, value)} as the previous value")
         return RevertDecision(RESTORE, value)
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
-        return RevertDecision(DONE, live, "it is as it was before already")
+        return RevertDecision(DONE, live, "the setting has its previous value already")
     return RevertDecision(ASK, live, drift(entry, live, claims) or "")
 
 
@@ -189,7 +189,9 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
         return RevertDecision(LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}")
     # Only this journal knows the value before ours.
     ours = shown(setting, entry["before"])
-    return RevertDecision(ASK, by.now, f"it is {by.text}; its revert sets {back}, and not {ours} as before ours")
+    return RevertDecision(
+        ASK, by.now, f"it is {by.text}; its revert sets {back}, not {ours}, the value before this Workbench's change"
+    )
 
 
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
@@ -207,7 +209,7 @@ def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str |
     elif equal(setting, live, entry["before"]):
         whose = "as it was before; someone else or a reload of the driver reset it"
     elif was_interrupted(setting, live, now, entry["before"]):
-        whose = "a change or revert that was cut off"
+        whose = "a change or a revert was interrupted"
     return f"{ours}, now {shown(setting, live)}: {whose}"
 
 

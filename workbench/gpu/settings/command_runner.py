@@ -16,7 +16,7 @@ from workbench.model.settings import SettingCommand
 GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
 NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
 NOT_ROOT_ENOUGH = (
-    "NO_PERMISSION: root here is not root for the driver, as in an unprivileged container or one without "
+    "NO_PERMISSION: the driver does not accept this root, as in an unprivileged container or one without "
     "CAP_SYS_ADMIN: change settings on the machine that runs it"
 )
 COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: seconds

@@ -66,7 +66,7 @@ class DisturbanceWatch:
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):
             return ()
-        return (f"other programs were on the GPU all the time: {_some(others)}",)
+        return (f"other programs used the GPU during the whole run: {_some(others)}",)
 
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """Return the changes during the benchmark as texts. `ours` are the processes of the server under test, which do
@@ -76,8 +76,8 @@ class DisturbanceWatch:
         went = [name for pid, name in self._went.items() if pid not in ours]
         return (
             *([f"settings changed during the run: {', '.join(settings)}"] if settings else []),
-            *([f"other programs came to the GPU during the run: {_some(came)}"] if came else []),
-            *([f"programs left the GPU during the run: {_some(went)}"] if went else []),
+            *([f"other programs started on the GPU during the run: {_some(came)}"] if came else []),
+            *([f"programs on the GPU ended during the run: {_some(went)}"] if went else []),
         )
 
 

@@ -330,7 +330,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} {why}; nothing was changed",
         host=host,
-        next_step=f"the previous values are in it; `mv {path} {path}.bad` lets Workbench begin a new one",
+        next_step=f"the file has the previous values; after `mv {path} {path}.bad` Workbench begins a new journal",
     )
     if isinstance(error, DamagedJournal):
         error.why = f"it {why}"

@@ -47,7 +47,7 @@ def of_change(
         return SettingOutcome(one, ok, known, one.value, found, in_force, joined(*parts), how)
 
     if ran is None:
-        return outcome(False, InForce.NOT_CHECKED, "not run: the one before failed")
+        return outcome(False, InForce.NOT_CHECKED, "not run, because the command before it failed")
     if ran.failure and not (
         ran.unsure and equal(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
@@ -103,7 +103,7 @@ def of_restoring(
 def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
     """Return the outcome of a setting that a revert leaves alone, for the reason in `way`."""
     asks = way.do == claims.ASK
-    message = joined(way.why, "left alone until someone chooses") if asks else way.why
+    message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
     known = entry.before_known
     return SettingOutcome(
         one, not asks, entry.now, way.value, way.value, InForce.NOT_CHECKED, message, known, foreign=asks

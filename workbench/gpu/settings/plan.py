@@ -58,7 +58,7 @@ def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
-            raise InputError(f"{one.where}: {label_of(one.setting)} is given twice")
+            raise InputError(f"{one.where}: {label_of(one.setting)} has two different values")
     return tuple(seen.values())
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
 PresetSettings: TypeAlias = Sequence[tuple[str, GpuSettings, str]]  # GPU index or "all", settings, reason
-NO_LOCK = "none of Workbench's"
+NO_LOCK = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:

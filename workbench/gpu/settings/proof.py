@@ -146,7 +146,7 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
         found = _clocks(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
         busy = [r.gpu_util_pct or 0.0 for m in moments for r in m.gpus if r.gpu_index == alteration.gpu_index]
-        most = f"the GPU was at most {max(busy):.0f} % busy, and one counts from {LOADED_PCT:.0f} %" if busy else ""
+        most = f"the GPU was at most {max(busy):.0f} % busy, and readings count from {LOADED_PCT:.0f} %" if busy else ""
         return replace(found, text="; ".join(filter(None, [found.text, most])))
     return found
 
@@ -170,7 +170,7 @@ def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: Contr
 def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
     other = next((c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None)
     if clock is None or other is None:
-        return "how the card clocks without it is not known"
+        return "the card's clock without the lock is unknown"
     why = limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
     return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
 

@@ -26,7 +26,7 @@ from workbench.model.errors import HostError
 from workbench.model.settings import HOST, UNKNOWN, SettingCommand, SettingOutcome, SettingsReport
 
 Foreign: TypeAlias = str  # "keep", "ours" or "original": the choice about a value that another program has set
-SET_AGAIN = "set again, as Workbench had it; it stays in the journal"
+SET_AGAIN = "Workbench's value is set again; the setting stays in the journal"
 RETRY_S = 0.1
 QUIET_S = 3.0
 

@@ -109,7 +109,7 @@ async def rights_on(host: Host) -> Rights:
     sudo's rules."""
     facts = await host.facts()
     if facts.nvidia_smi is None:
-        return Rights(refusal="nvidia-smi is not on this host's PATH: settings are made with it")
+        return Rights(refusal="nvidia-smi, which changes GPU settings, is not on this host's PATH")
     smi, user = facts.nvidia_smi, facts.user or "you"
     if facts.simulated is not None:
         return Rights(smi, user=user)
@@ -244,7 +244,7 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     safe, unsafe = _programs(looked)
     if "nvidia-smi" not in safe:
         where = unsafe.get("nvidia-smi", smi)
-        why = f"{smi} is not run as root: another than root can change {where}"
+        why = f"{smi} is not run as root, because users other than root can change {where}"
         return Rights(smi, refusal=f"{why}; install the driver's own nvidia-smi where only root can write", user=user)
     helps = how == "asks" and ("may run the following" in rules or WANTS_PASSWORD in rules)
     found = Rights(

@@ -77,7 +77,7 @@ class HostReader:
                 if not wanted:
                     break
         for field in wanted.values():
-            absent[field] = "/proc/meminfo does not tell"
+            absent[field] = "not in /proc/meminfo"
         self.memory_total_bytes = out.get("memory_total_bytes")
         if self.governor is None:
             absent["cpu_governor"] = "no cpufreq here (virtual machine or container)"

@@ -239,7 +239,7 @@ def parse_host(text: str) -> HostSample:
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
     absent = {"cpu_governor": "not read without python3 on the host"}
     if not found:
-        absent["memory_total_bytes"] = absent["memory_available_bytes"] = "/proc/meminfo does not tell"
+        absent["memory_total_bytes"] = absent["memory_available_bytes"] = "not in /proc/meminfo"
     return HostSample(
         memory_total_bytes=found.get("MemTotal"),
         memory_available_bytes=found.get("MemAvailable"),

@@ -129,6 +129,6 @@ def _nothing_understood(done: Completed) -> DriverInfo:
     said = " ".join((done.out + done.err).split())[:300]
     return DriverInfo(
         status=DriverStatus.ERROR,
-        message=f"nvidia-smi gave no reading: {said or 'it said nothing'}",
+        message=f"nvidia-smi gave no reading: {said or 'its output is empty'}",
         source="nvidia-smi",
     )

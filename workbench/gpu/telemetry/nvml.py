@@ -82,7 +82,7 @@ DRIVER_MESSAGES = {
     NVML_ERROR_GPU_NOT_FOUND: ("no gpu", "the driver runs but has no GPU"),
     NVML_ERROR_NO_PERMISSION: (
         "no permission",
-        "the driver refuses this user: see who may open /dev/nvidiactl and /dev/nvidia*",
+        "the driver rejects this user: check who may open /dev/nvidiactl and /dev/nvidia*",
     ),
     NVML_ERROR_OPERATING_SYSTEM: (
         "no permission",
@@ -90,7 +90,7 @@ DRIVER_MESSAGES = {
     ),
     NVML_ERROR_UNKNOWN: (
         "error",
-        "Unknown Error; in a container its access to /dev/nvidia* may have been revoked: restart it",
+        "Unknown Error; a container's access to /dev/nvidia* may have been revoked: restart the container",
     ),
 }
 REVOKED = "the driver cannot be opened: access to /dev/nvidia* was revoked (device cgroup); restart the container"

@@ -192,7 +192,7 @@ class TelemetrySource:
                         return None
         except TimeoutError:
             raise Abandoned(
-                f"the telemetry agent said nothing for {self._silent_s:.0f} s; it was left behind"
+                f"the telemetry agent said nothing for {self._silent_s:.0f} s; Workbench abandoned it"
             ) from None
         return await self._ended(stream)
 
@@ -205,7 +205,7 @@ class TelemetrySource:
             reading = decoder.feed(document)
         except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever answers there is no agent of ours
             said = f"{type(error).__name__}: {error}"
-            raise HostError(f"the telemetry agent sent what is no reading: {said}", host=self.host.name) from None
+            raise HostError(f"the telemetry agent sent an invalid reading: {said}", host=self.host.name) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
                 return await self._smi_works()
@@ -223,7 +223,7 @@ class TelemetrySource:
             self._on_telemetry(self.latest)
         self._changed.set()
         if document["for_s"] >= self._abandon_s:
-            raise DriverHung(message + "; its agent was left behind")
+            raise DriverHung(message + "; Workbench abandoned its agent")
 
     async def _ended(self, stream: Stream) -> None:
         """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent, else start the agent
@@ -271,7 +271,7 @@ class TelemetrySource:
                     patience.reschedule(loop.time() + self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
-            raise Abandoned(f"nvidia-smi said nothing for {self._silent_s:.0f} s; it was left behind") from None
+            raise Abandoned(f"nvidia-smi said nothing for {self._silent_s:.0f} s; Workbench abandoned it") from None
         except CommandNotFound:
             self._hopeless = True
             raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None

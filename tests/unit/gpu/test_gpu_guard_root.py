@@ -233,7 +233,7 @@ def test_a_program_that_another_can_change_is_not_run(served: Served, whose: str
         smi.unlink()
         eventually(lambda: served.altered() == [], "the settings of before")
     else:
-        assert "only files that nobody else can change" in answer["error"] and not served.calls
+        assert "because users other than root can change" in answer["error"] and not served.calls
         assert not (served.gpu / "guard").exists()
 
 

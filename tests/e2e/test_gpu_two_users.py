@@ -265,7 +265,7 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         screen.press("6")
         screen.until("sm 1000MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
         screen.press("r")
-        screen.until("Someone else has changed this", "set Workbench's value again")
+        screen.until("Someone else has changed these settings", "set Workbench's value again")
         screen.until("GPU changed by someone else (r asks)")  # as long as that is so, also while it is asked
         assert directories.power_w == 200.0
         screen.press("down", "enter")
@@ -274,7 +274,7 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         directories.by_hand(200.0)
         screen.until("GPU changed by someone else (r asks)")
         screen.press("r")
-        screen.until("Someone else has changed this")
+        screen.until("Someone else has changed these settings")
         screen.press("down", "down", "enter")
         eventually(lambda: screen.text and directories.power_w == ORIGINAL_W, "what was there before Workbench")
         screen.until("Reverted: GPU0 power limit")

@@ -193,7 +193,7 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
         said = ("? not checked", "x failed", "not supported", "3000-3090 MHz", "unknown (someone", "Reverted, because")
         for words in (
             *said,
-            "V puts load on the GPU",
+            "press V to put load on the GPU",
             "reverts the settings if Workbench is silent for 60 s",
             "journal.json",
         ):

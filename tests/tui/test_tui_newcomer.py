@@ -76,7 +76,7 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
         await s.press("s")
         await s.until("1 process that outlived", "is stopped first", "enter restart")
         await s.press("escape", "x")
-        await s.until("1 process outlived it", "stop it")
+        await s.until("process outlived it", "stop it")
         await s.press("enter")
         await s.until(lambda: not s.state.server.outlived)
 
@@ -103,9 +103,9 @@ def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
         await s.serve()
         run_id = s.state.run_id
         s.session.core.update(run_id=None)
-        await s.until("s starts the server, then b")
+        await s.until("Press s to start the server, then b")
         s.session.core.update(run_id=run_id)
-        await s.until("b runs a quick benchmark now")
+        await s.until("Press b to run a quick benchmark")
 
     shown(scenario)
 
@@ -140,7 +140,7 @@ def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
         await s.session.switch_host("no-such-host.invalid")
-        text = await s.until("NOT CONNECTED", "R connects again, h works on another host", "x no-such-host.invalid:")
+        text = await s.until("NOT CONNECTED", "press R to connect again", "x no-such-host.invalid:")
         assert "no server" not in text.splitlines()[0]
         await s.session.switch_host("sim:four-pcie")
         await s.until("/250W", lambda: "no-such-host" not in s.text)

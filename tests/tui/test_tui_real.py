@@ -53,7 +53,7 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
         assert "waiting for the first reading" not in text and "No presets" not in text
         before = host.tries
         await s.press("R")
-        await s.until(lambda: host.tries > before, "R connects again", seconds=4)
+        await s.until(lambda: host.tries > before, "press R to connect again", seconds=4)
         host.closed = False
         await s.press("R")
         await s.until("GPU3", lambda: "NOT CONNECTED" not in s.text, seconds=4.5)
@@ -107,7 +107,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
         await s.press("escape")
         assert s.app.screen is s.app.main
         await s.press("question_mark")  # keys are taken again
-        await s.until("every action by name")
+        await s.until("list every action by name")
 
     shown(scenario)
 
@@ -165,7 +165,7 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
             file.writelines([*lines[:9_000], "a needle of long ago\n", *lines[9_000:], "NEEDLE now\n"])
         await s.until(lambda: ring.dropped and ring.find("needle now") is not None, seconds=30)
         await s.press("3", "slash", *"needle", "enter")
-        await s.until("“needle”: 2 lines of the whole log", "esc, then m lists all")
+        await s.until("“needle”: 2 lines of the whole log", "esc, then m to list all")
         await s.press("escape", "m")
         await s.until("a needle of long ago", "NEEDLE now")
         await s.press("escape", "slash", *"long ago", "enter")

@@ -61,7 +61,7 @@ def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> 
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
         await d.press("X")
-        await d.until(lambda: "A is what runs now, B the plan under edit." in d.text)
+        await d.until(lambda: "A is the running server, B the plan under edit." in d.text)
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
         assert "6 runs of 64 requests at 8 streams, and a first run that is discarded: about 6m12s" in d.text
         await d.press("down", "down", "5")
@@ -295,7 +295,7 @@ def test_a_sweep_needs_a_server(drive: Any) -> None:
 def test_nothing_is_cancelled_when_nothing_is_measured(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("K")
-        assert "nothing is being measured" in d.text
+        assert "no benchmark, sweep or experiment is running" in d.text
 
     drive(scenario, stage="ready")
 
@@ -461,7 +461,7 @@ def test_an_arm_may_name_gpu_settings() -> None:
     assert target.target.name == "vllm-any" and parse_arm(line_of(target)) == target
     url = parse_arm("http://127.0.0.1:8000")
     assert isinstance(url, Arm) and url.target is not None and url.target.name == "http://127.0.0.1:8000"
-    with pytest.raises(InputError, match="one target each"):
+    with pytest.raises(InputError, match="an arm has one target"):
         parse_arm("@one http://two:1")
     found = parse_arm("gpu.power=400W gpu.sm=210-1755 gpu.persistence=off")
     assert found == Arm(gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755)))

@@ -166,7 +166,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pyte
             monkeypatch.setattr(s.app.main.controllers.view, "zoom", broken)
             s.pane("results").repaint()
             await s.press("question_mark")
-            await s.until("every action by name")
+            await s.until("list every action by name")
             await s.press("escape", "z")
             text = await s.until("a defect in Workbench: IndexError", "please report it with the file", "GPU0")
             assert "sesame" not in text

@@ -4,10 +4,10 @@ app, screen     the application and its main screen
 bindings        the table of keys; controllers/ has the methods that they call
 panes/          one file for each pane of the main screen
 modals/         pages, forms and questions over the main screen
-widgets/        rows of the main screen, and what panes and pages draw
-cells           the base of all that is drawn: only the cells that changed are sent to the terminal
-bridge          from changes of the session to repaints
-services        messages and work beside the screen, for panes and controllers
+widgets/        the rows of the main screen, and the parts of panes and pages
+cells           rows of text, and the base widget, which sends only changed cells to the terminal
+bridge          repaints after changes of the session's state
+services        messages and background work, for panes and controllers
 screenshots     the pictures of the documentation
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
-    """Show the screen until the user leaves, and return the exit code.
+    """Show the screen until the user leaves, and return the exit code. Raise InputError without a terminal.
 
     The session is opened after the first frame, and closed at the end. With `mouse` None the mouse is off under ssh,
     where it costs traffic and disables the selection of tmux.
@@ -48,7 +48,8 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _ended_text(defect: Exception, host: str) -> str:
-    """Return the message after a defect: what happened, the file with the details, and the next step."""
+    """Return the message for a screen that a defect has ended: the defect, the file with its details, and the next
+    step."""
     from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)

@@ -1,4 +1,4 @@
-"""The Textual application: theme, keys in order, signals, and one main screen."""
+"""The Textual application: the theme, the order of keys, signals, and the main screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.session.session import Session
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
-from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_is_gone
+from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_hangs_up
 from workbench.tui.theme import DIM, FIELD, GROUNDS, LINE, ORANGE, SKY, STRONG, TEXT, VERMILLION
 
 THEME = Theme(
@@ -75,7 +75,8 @@ class WorkbenchApp(PlainEnd):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own answer to NO_COLOR is grey, which is a colour too."""
+        """Return the filters of the output. With NO_COLOR a filter removes all colours, because Textual's own filter
+        leaves shades of grey."""
         if not self.no_color:
             return super().get_line_filters()
         if self._uncoloured is None:
@@ -102,11 +103,11 @@ class WorkbenchApp(PlainEnd):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
 
-        when_terminal_is_gone(self, gone)
+        when_terminal_hangs_up(self, gone)
         self.session.link.ask = self._ask_login
 
     async def _ask_login(self, prompt: str) -> str | None:
-        """Ask for a passphrase, password or code of an ssh login. Returns None if the user declines."""
+        """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the user declines."""
         from workbench.tui.modals.login import Login
 
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -119,7 +120,8 @@ class WorkbenchApp(PlainEnd):
         return await answer
 
     async def on_unmount(self) -> None:
-        """Close the session: agent, forwards and link. Servers and GPU settings stay as they are."""
+        """Close the session: its telemetry agent, port forwards and connection. Servers and GPU settings stay as they
+        are."""
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 

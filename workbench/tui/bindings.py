@@ -21,7 +21,7 @@ SHOWN = {"slash": "/", "question_mark": "?", "full_stop": ".", "ctrl+p": "^p", "
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, and the call of a controller that it makes.
+    """A key of the main screen, with the controller method that it runs.
 
     `where` is the pane in which the key works, "" for the whole screen. `footer` is the position in the footer, lowest
     first; a key with 0 is not in the footer.
@@ -36,7 +36,7 @@ class Key:
 
     @property
     def shown(self) -> str:
-        """Return the key as it is printed on a keyboard."""
+        """Return the key as it is printed on a keyboard, such as "/" for "slash"."""
         return SHOWN.get(self.key, self.key)
 
     @property
@@ -58,38 +58,44 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
     Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 3),
     Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
-    Key("b", "Bench", "benchmark the server; while it starts: as soon as it is READY", lambda c: c.bench.run(), 4),
+    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 4),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
     Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 5),
     Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", change_gpu_settings, 8),
     Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
-    Key("T", "Keep trial", "keep the GPU settings that are on trial until r", lambda c: c.gpu.keep_trial()),
-    Key("V", "Verify", "put load on the server: which GPU settings are in force?", lambda c: c.gpu.verify(), 15),
-    Key("X", "A/B", "the A/B experiment that runs or ran last, else a new one", lambda c: c.experiments.open(), 13),
-    Key("S", "Sweep", "measure over values of a GPU setting, the concurrency or a flag", lambda c: c.sweeps.open(), 14),
+    Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
+    Key(
+        "V", "Verify", "put load on the server, and show which GPU settings are in force", lambda c: c.gpu.verify(), 15
+    ),
+    Key(
+        "X", "A/B", "show the A/B experiment that runs or ran last, else start one", lambda c: c.experiments.open(), 13
+    ),
+    Key(
+        "S", "Sweep", "benchmark at several values of a GPU setting, concurrency or flag", lambda c: c.sweeps.open(), 14
+    ),
     Key("K", "Cancel", "cancel the benchmark, sweep or experiment that is running", lambda c: c.bench.cancel()),
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
-    Key("v", "Command", "the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
+    Key("v", "Command", "show the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
     Key("y", "Copy", "copy the command (OSC 52; in tmux into its buffer too)", lambda c: c.plan.copy_command(), 17),
     Key("Y", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
-    Key("n", "New", "new preset from the plan", lambda c: c.plan.save()),
+    Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
-    Key("l", "Activity", "every command that changed the host", lambda c: c.view.activity()),
-    Key("question_mark", "Help", "this page", lambda c: c.view.help(), 6),
-    Key("ctrl+p", "palette", "every action by name", lambda c: c.palette.open(), 99),
+    Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
+    Key("question_mark", "Help", "explain every key, sign and word", lambda c: c.view.help(), 6),
+    Key("ctrl+p", "palette", "list every action by name", lambda c: c.palette.open(), 99),
     Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
-    Key("tab", "Next pane", "next pane", lambda c: c.view.next_pane(1)),
-    Key("shift+tab", "Previous pane", "previous pane", lambda c: c.view.next_pane(-1)),
-    Key("escape", "Back", "close the search, the message, the zoom or pane 6", lambda c: c.view.back()),
+    Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
+    Key("shift+tab", "Previous pane", "go to the previous pane", lambda c: c.view.next_pane(-1)),
+    Key("escape", "Back", "close the search, the message, the zoom or the GPUs pane", lambda c: c.view.back()),
 )
 
 
 def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
-    """Return the keys as those of a pane."""
+    """Return copies of the keys that work only in the pane `where`."""
     return tuple(replace(key, where=where) for key in keys)
 
 
@@ -99,7 +105,8 @@ def bindings_for(keys: Sequence[Key]) -> list[BindingType]:
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
-    """Return "/ find  enter load" for a border. Keys that the pane does not have are those of the whole screen."""
+    """Return key hints for a border, such as "/ find  enter load". A key in `shown` that is not among `keys` is a key
+    of the whole screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 

@@ -1,8 +1,8 @@
-"""From changes of the session to repaints.
+"""Repaints of the main screen after changes of the session's state.
 
 Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is visible. Everything
-else is drawn at once, with all changes of one turn of the event loop together. A clock of 1 s draws ages and elapsed
-times. Nothing is drawn while the terminal has not taken the frames before.
+else is drawn at once, with all changes of one iteration of the event loop together. Ages and elapsed times are drawn
+once a second. Nothing is drawn while the terminal has not yet taken earlier frames.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s"})
 
 
 class Viewer(Protocol):
-    """The main screen, as the bridge uses it."""
+    """The properties and methods of the main screen that the bridge uses."""
 
     @property
     def app(self) -> Any: ...
@@ -93,7 +93,8 @@ class Bridge:
         self._draw(self.viewer.show, self.session.state, changed)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
-        """Draw unless the screen is being removed. A defect in drawing becomes a message."""
+        """Call `draw` with the arguments `what`, unless the screen is being removed. A defect in drawing becomes a
+        message."""
         if not self.viewer.display:  # Textual removes the panes before it stops this screen
             return
         try:
@@ -111,7 +112,8 @@ class Bridge:
             self._draw(self.viewer.show, self.session.state, LOG)
 
     def _tick(self) -> None:
-        """Draw elapsed times and the age of the readings, unless telemetry has just drawn them."""
+        """Draw elapsed times and the age of the readings, unless new telemetry has just drawn them. Call this again in
+        1 s."""
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         if self._behind():
             return

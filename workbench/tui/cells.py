@@ -43,7 +43,8 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return both ends of `text` in at most `width` cells: names that begin alike differ at their ends."""
+    """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end is kept, because
+    similar names often differ there."""
     if width_of(text) <= width or width < 8:
         return cut(text, width)
     head = (width - 1) // 2
@@ -51,21 +52,22 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Return `text` in exactly `width` cells, cut or filled with blanks."""
+    """Return `text` in exactly `width` cells, cut or filled with blanks. With `right` the blanks are at the left."""
     text = cut(text, width)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
 def safe(row: Row) -> Row:
-    """Return the row without control sequences. Text is cleaned where it enters; this is the last line of defence."""
+    """Return the row without control sequences, in case a text was not cleaned where it entered Workbench."""
     if all(text.isprintable() for text, _ in row):
         return row
     return tuple((clean(text), role) for text, role in row)
 
 
 def border_text(text: str) -> Content:
-    """Return `text` for a border without markup: Textual would interpret a string, and fail on half a tag."""
+    """Return `text` for a border as content without markup. Textual would interpret a plain string, and fail on half a
+    tag."""
     return Content(plain(clean(text)))
 
 
@@ -79,7 +81,7 @@ def row_width(row: Iterable[Run]) -> int:
 
 
 def fit(row: Row, width: int) -> Row:
-    """Return the row in exactly `width` cells: cut within a run, or filled with blanks."""
+    """Return the row in exactly `width` cells: cut within a run, with "…" at the cut, or filled with blanks."""
     used, out = 0, []
     for index, (text, role) in enumerate(row):
         size = width_of(text)
@@ -104,7 +106,8 @@ def spread(left: Row, right: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return lines of at most `width` cells, broken at blanks if possible."""
+    """Return `text` as lines of at most `width` cells, broken at blanks if possible. `indent` begins every line but the
+    first."""
     import textwrap
 
     lines: list[str] = []
@@ -114,7 +117,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
-    """Return `text` as wrapped rows. `indent` begins every row but the first."""
+    """Return `text` as rows of at most `width` cells. `indent` begins every row but the first."""
     return [((line, role),) for line in wrap(text, width, indent)]
 
 
@@ -124,7 +127,7 @@ def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
 
 
 def joined(parts: Iterable[Row], gap: Run) -> Row:
-    """Return one row of the parts, with `gap` between them."""
+    """Return one row that joins the parts, with the run `gap` between them."""
     runs: list[Run] = []
     for part in parts:
         runs += [gap, *part] if runs else part
@@ -132,7 +135,7 @@ def joined(parts: Iterable[Row], gap: Run) -> Row:
 
 
 def merged(runs: Iterable[Run]) -> Row:
-    """Return the row with adjacent runs of one role as one run."""
+    """Return the runs as a row in which adjacent runs of the same role are joined."""
     groups = groupby(runs, key=lambda run: run[1])
     return tuple(("".join(text for text, _ in group), role) for role, group in groups)
 
@@ -179,7 +182,8 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a strip with as few segments as possible: each one costs a colour change."""
+    """Return the row as a Textual strip on the ground `ground`, with as few segments as possible, because each one
+    costs a colour change."""
     return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
 
@@ -198,7 +202,7 @@ class Painted(Widget):
         return ()
 
     def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
-        """Return the rows of `make(width, …)`. A defect in `make` becomes a text in their place."""
+        """Return the rows of `make(width, …)`. If `make` raises, return rows that describe the defect."""
         try:
             return list(make(width, *more))
         except Exception as error:
@@ -261,4 +265,5 @@ class Painted(Widget):
         self.action_move(by)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor, or scroll, by `by` rows: for the arrow keys and the mouse wheel. By default do nothing."""
+        """Move the cursor, or scroll, by `by` rows. The arrow keys and the mouse wheel call this method. By default
+        nothing happens."""

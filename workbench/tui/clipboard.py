@@ -16,11 +16,11 @@ BY_TERMINAL = "sent to the terminal by OSC 52: a terminal that does not allow OS
 IN_MULTIPLEXER = "sent by OSC 52, which tmux and screen pass on only if configured (tmux: set -s set-clipboard on)"
 IN_TMUX = "copied into tmux's buffer (prefix ] pastes it)"
 TO_TERMINAL = f"{IN_TMUX} and sent to the terminal: a terminal that does not allow OSC 52 ignores it"
-OFF = f"{IN_TMUX} only, for set-clipboard is off: `tmux set -s set-clipboard external` reaches the clipboard too"
+OFF = f"{IN_TMUX} only, because set-clipboard is off; `tmux set -s set-clipboard external` reaches the clipboard too"
 
 
 async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
-    """Copy `text`, and return a text on the outcome."""
+    """Copy `text` to the clipboard, and return a message about the outcome."""
     if env.get("TMUX"):
         said = await _by_tmux(text)
         if said:
@@ -31,10 +31,10 @@ async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) ->
 
 
 async def _by_tmux(text: str) -> str | None:
-    """Copy by tmux's own command, and return a text on the outcome; None if tmux failed.
+    """Copy `text` with tmux's own command, and return a message about the outcome; None if tmux failed.
 
-    By default tmux drops OSC 52 of the programs inside it. Its command fills its buffer and, with -w (tmux 3.2), the
-    clipboard of the terminal.
+    By default tmux drops OSC 52 of the programs inside it. Its command fills its own buffer and, with -w (tmux 3.2),
+    the clipboard of the terminal.
     """
     setting = await _tmux(("show-options", "-sv", "set-clipboard"))
     if await _tmux(("load-buffer", "-w", "-"), text) is not None:
@@ -43,7 +43,7 @@ async def _by_tmux(text: str) -> str | None:
 
 
 async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
-    """Run a tmux command with `text` on stdin. Return its output; None if it failed."""
+    """Run a tmux command with `text` on stdin, and return its output; None if the command failed."""
     process = None
     try:
         async with asyncio.timeout(TMUX_S):

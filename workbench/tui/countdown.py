@@ -1,4 +1,4 @@
-"""A countdown of seconds that the session reported once, on the clock of this machine."""
+"""A countdown on the clock of this machine, for a number of seconds left that the session reports only now and then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class Countdown:
         self._at_s = 0.0
 
     def left(self, source: object, left_s: float | None) -> float | None:
-        """Return `left_s` less the time since the first call with this `source`; None if `left_s` is None."""
+        """Return `left_s` minus the seconds since the first call with this `source`; None if `left_s` is None. Another
+        `source` starts a new countdown."""
         if source is not self._source:
             self._source, self._at_s = source, time.monotonic()
         return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))

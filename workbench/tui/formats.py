@@ -17,7 +17,7 @@ GIB = 1024**3
 
 
 def elapsed(seconds: float) -> str:
-    """Return "58s", "12m41s", "3h07m" or "2d04h"."""
+    """Return a duration as "58s", "12m41s", "3h07m" or "2d04h"."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -29,7 +29,7 @@ def elapsed(seconds: float) -> str:
 
 
 def clock(unix_s: float) -> str:
-    """Return the local time of day."""
+    """Return the local time of day, as in "14:03:07"."""
     import time
 
     return time.strftime("%H:%M:%S", time.localtime(unix_s))
@@ -45,12 +45,12 @@ def figure(value: float | None, digits: int | None = None) -> str:
 
 
 def whole(value: float | None, unit: str = "") -> str:
-    """Return a number without decimals, with its unit."""
+    """Return a number without decimals, followed by `unit`; "n/a" for None."""
     return NA if value is None else f"{value:.0f}{unit}"
 
 
 def gauge(share: float, cells: int) -> str:
-    """Return a bar such as ▓▓▓░░, with at least one full cell for any share above 0."""
+    """Return a bar such as ▓▓▓░░ for a share from 0 to 1. Any share above 0 has at least one full cell."""
     full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 
@@ -72,7 +72,7 @@ def progress_text(state: SessionState) -> str:
 
 
 def is_checking(state: SessionState) -> bool:
-    """Return whether the present load is no benchmark, but checks GPU settings."""
+    """Return whether the running load is a check of GPU settings, and not a benchmark."""
     return any(what.startswith("verifying") for what in state.busy)
 
 
@@ -83,7 +83,7 @@ def countdown(seconds: float) -> str:
 
 
 def gib(value: float | None, digits: int = 1) -> str:
-    """Return bytes as GiB, without the unit."""
+    """Return a number of bytes in GiB, without the unit; "n/a" for None."""
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
 
@@ -105,7 +105,7 @@ def value_text(value: object) -> str:
 
 
 def path_text(path: str, width: int) -> str:
-    """Return the end of `path` in at most `width` cells: long paths differ at their ends."""
+    """Return the end of `path` in at most `width` cells, because long paths differ at their ends."""
     return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
 
 
@@ -116,14 +116,15 @@ def short_gpu_name(name: str) -> str:
 
 
 def setting_value(setting: str, value: object) -> str:
-    """Return the value of a setting in words: "500 W", "210-1755 MHz", "on"; `setting` is a key, as in results too."""
+    """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as "power_limit_w", or
+    "gpu0.power_limit_w" as in results."""
     from workbench.model.settings import split_key, stored_text  # takes a tenth of the first frame
 
     return NA if value is None else stored_text(split_key(setting)[1], value)
 
 
 def setting_name(setting: str) -> str:
-    """Return the label of a setting: "power limit"; "gpu0.gpu_clocks" is "GPU0 GPU clocks"."""
+    """Return the label of a setting: "power limit" for "power_limit_w", "GPU0 GPU clocks" for "gpu0.gpu_clocks"."""
     from workbench.model.settings import label_of, split_key
 
     place, key = split_key(setting)
@@ -136,7 +137,7 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def gpus_text(indexes: Iterable[int]) -> str:
-    """Return "GPU0", "GPU0-3", "GPU0,2,5" or "host"."""
+    """Return GPU indexes as "GPU0", "GPU0-3" or "GPU0,2,5"; the index -1 alone as "host"."""
     listed = sorted(indexes)
     if listed == [-1]:
         return "host"
@@ -146,7 +147,7 @@ def gpus_text(indexes: Iterable[int]) -> str:
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
-    """Return (GPUs, value now, value before), one entry for all GPUs that are altered alike."""
+    """Return (GPUs, setting with its present value, previous value). GPUs with the same alteration share an entry."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
         texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
@@ -154,8 +155,9 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
 
-def there_before(text: str) -> str:
-    """Return the value that a revert restores: a lock that could not be read is reset to the default."""
+def restored_value(text: str) -> str:
+    """Return the text of the value that a revert restores. `text` is the previous value; if it is unknown, the driver's
+    default is restored."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
 
 
@@ -171,6 +173,7 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
 
 
 def preset_name(preset_id: str, engine: str) -> str:
-    """Return the preset's id without its engine, which has a column of its own, unless the rest is too short."""
+    """Return the preset's id without its engine, which has a column of its own. If the rest is too short, return the
+    whole id."""
     short = preset_id.removeprefix(f"{engine}-")
     return short if len(short) > 5 else preset_id  # "vllm-any"

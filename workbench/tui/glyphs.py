@@ -1,4 +1,4 @@
-"""The signs of the screen, in Unicode or ASCII. A sign has the meaning that a colour only repeats."""
+"""The signs of the screen, in Unicode or ASCII. Each sign is understandable without its colour."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ ASCII = Glyphs(
 
 
 def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
-    """Return the ASCII signs if WORKBENCH_ASCII is 1, or if the locale cannot encode block elements and it is not 0."""
+    """Return the ASCII signs if WORKBENCH_ASCII is 1, and the Unicode signs if it is 0. If it is not set, return the
+    ASCII signs if the locale cannot encode block elements."""
     asked = env.get("WORKBENCH_ASCII")
     if asked:
         return Glyphs() if asked == "0" else ASCII
@@ -53,7 +54,7 @@ def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
 
 
 def _locale(env: Mapping[str, str]) -> str:
-    """Return the locale for characters at the start of this process.
+    """Return the name of the locale for characters when this process was started, such as "C" or "en_US.UTF-8".
 
     In the C locale Python sets LC_CTYPE to UTF-8 for itself (PEP 538); that value does not describe the terminal.
     """
@@ -70,7 +71,8 @@ _PLAIN = str.maketrans("“”„‘’…·≥≤±×→←─│┌┐└┘�
 
 
 def plain(text: str) -> str:
-    """Return `text` with ASCII replacements for other characters, if the screen is drawn in ASCII."""
+    """Return `text` with ASCII in place of other characters if the screen uses the ASCII signs, otherwise `text`
+    itself."""
     if G is not ASCII or text.isascii():
         return text
     from rich.cells import cell_len

@@ -1,4 +1,4 @@
-"""How the interval of an experiment narrowed with each pair, for its page."""
+"""The earlier intervals of experiments. The page of an experiment draws them, to show how its interval narrowed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ Trail = Mapping[int, tuple[float, float]]  # complete pairs -> (change, half wid
 
 
 class IntervalTrails:
-    """The trails of the experiments that this screen has seen."""
+    """The earlier intervals of every experiment that this screen has shown."""
 
     def __init__(self) -> None:
         self._trails: dict[int, dict[int, tuple[float, float]]] = {}  # experiment id -> trail
 
     def add(self, e: Experiment | None) -> None:
-        """Keep the interval of the experiment's own metric."""
+        """Keep the present interval of the deciding metric. Do nothing for None or for an experiment without an
+        interval."""
         if e is None or e.comparison is None:
             return
         for metric in e.comparison.metrics:

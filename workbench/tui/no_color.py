@@ -1,4 +1,4 @@
-"""NO_COLOR: the terminal gets no colours. Bold stays, and a light ground (a cursor) becomes reverse video."""
+"""NO_COLOR: output without colours. Bold stays, and a light ground, such as that of a cursor, becomes reverse video."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panes on the main screen: the one that is active, and those that the size of the terminal leaves room for."""
+"""The arrangement of the panes on the main screen, which depends on the active pane and the size of the terminal."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 
 
 class PaneLayout:
-    """On a small terminal (`single`) one pane is shown at a time, with a row of tabs. A pane without an area has the
-    whole work area while it is active, and so has every pane while `zoomed`."""
+    """The arrangement of the panes. On a small terminal (`single`) only the active pane is shown, with a row of tabs.
+    The active pane also has the whole work area if its `AREA` is "" or while `zoomed`."""
 
     def __init__(self, screen: Screen[None], panes: Sequence[Pane], tabs: TabRow, strip: GpuStrip) -> None:
         self.screen, self.tabs, self.strip = screen, tabs, strip
@@ -41,7 +41,7 @@ class PaneLayout:
         return [frame.body for frame in self.frames.values()]
 
     def of(self, kind: type[P]) -> P:
-        """Return the pane of a class."""
+        """Return the pane whose class is `kind`."""
         return next(pane for pane in self.all if isinstance(pane, kind))
 
     def shown(self, pane: Pane) -> bool:
@@ -59,7 +59,8 @@ class PaneLayout:
             yield from (f for f in frames if not f.body.AREA)
 
     def arrange(self) -> None:
-        """Set which panes are shown and the height of the GPU strip, if either has changed."""
+        """Show the panes that have room, and set the height of the GPU strip. Do nothing if both are the same as
+        before."""
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
@@ -80,7 +81,7 @@ class PaneLayout:
         self.refresh_titles()
 
     def go(self, name: str) -> None:
-        """Show and focus a pane."""
+        """Make the pane `name` the active one, show it, and focus it."""
         self.active = name
         self.arrange()
         self.current.show_again()
@@ -99,7 +100,8 @@ class PaneLayout:
         self.refresh_titles()
 
     def refresh_titles(self) -> None:
-        """Set the border texts: the subject of each pane, and the keys of the one with the focus."""
+        """Set the title of each pane, and the key hints of the active pane. On a small terminal, set the badges of the
+        tabs."""
         for name, frame in self.frames.items():
             frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
         if self.single:

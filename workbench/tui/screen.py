@@ -79,7 +79,7 @@ class MainScreen(Screen[None]):
         return self.services.working
 
     async def action_do(self, key: str) -> None:
-        """Run the controller's method of a key, given by its id in the table."""
+        """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         running = KEYS[key].run(self.controllers)
         if running is not None:
             await running
@@ -100,7 +100,7 @@ class MainScreen(Screen[None]):
         return self.panes.shown(self.panes.of(LogPane)) and self.is_current
 
     def show(self, state: SessionState, changed: frozenset[str]) -> None:
-        """Draw the fields of the state that have changed."""
+        """Draw `changed`, the names of the fields of `state` that have changed."""
         if changed != LOG:
             self.status_bar.show(state)
         if changed & self.strip.FIELDS:
@@ -125,7 +125,8 @@ class MainScreen(Screen[None]):
             self.panes.refresh_titles()
 
     def tick(self, state: SessionState, drawn: bool = False) -> None:
-        """Draw elapsed times and ages once a second. The readings are drawn again unless they were just `drawn`."""
+        """Draw elapsed times and ages, once a second. With `drawn`, the readings have just been drawn and are not drawn
+        again."""
         if drawn:
             self.status_bar.show(state)  # its countdown agrees with the page's
         else:
@@ -141,7 +142,7 @@ class MainScreen(Screen[None]):
             page.state_changed(state)
 
     def _host_changed(self, state: SessionState) -> None:
-        """Ask about an unknown host key once; show other reasons for no connection as a message."""
+        """Ask about an unknown host key, or show a message if the host cannot be reached. Each reason is shown once."""
         message = state.host.message
         if state.host.link == "connecting":  # a new attempt: its outcome is shown again
             self._host_message = ""
@@ -155,7 +156,9 @@ class MainScreen(Screen[None]):
         if state.host.unknown_key:
             self.call_later(self.controllers.hosts.ask_host_key)
         else:
-            self.services.say(f"{state.host.name}: {message}", Level.ERROR, "R connects again, h works on another host")
+            self.services.say(
+                f"{state.host.name}: {message}", Level.ERROR, "press R to connect again, or h to work on another host"
+            )
 
     def _close_pages(self) -> None:
         """Close the pages about the host before, unanswered: a yes to them would act on the new host."""
@@ -167,7 +170,8 @@ class MainScreen(Screen[None]):
             page.dismiss(None)
 
     def _server_changed(self, state: SessionState) -> None:
-        """Ring the bell when the server is READY or has failed, and show the first error of a failure in the log."""
+        """Ring the bell if the server has become READY or has failed. After a failure, show the first error in the
+        log."""
         server = state.server
         before, self._server_state = self._server_state, (state.run_id, server.state if server else None)
         if server is None or before == self._server_state or before[0] != state.run_id:

@@ -32,13 +32,14 @@ _ALIVE = frozenset({ServerState.STARTING, ServerState.READY})
 
 
 def plain_fonts(svg: str) -> str:
-    """Return the picture with a font of most machines in place of the web font, which no renderer loads."""
+    """Return the SVG with a font that most machines have. It replaces the web font, which programs that draw SVG do not
+    load."""
     svg = re.sub(r"@font-face\s*{[^}]*}", "", svg)
     return svg.replace("Fira Code", FONT)
 
 
 def write(svg: str, path: Path) -> Path:
-    """Write PATH.png, or PATH.svg if resvg_py is not installed. Return the path."""
+    """Write the picture as PATH.png, or as PATH.svg if resvg_py is not installed. Return the path of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         import resvg_py
@@ -52,7 +53,7 @@ def write(svg: str, path: Path) -> Path:
 
 
 class Scene:
-    """A run of the screen on a simulated host."""
+    """The screen on a simulated host, driven by keys, with the pictures taken so far."""
 
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
@@ -72,9 +73,11 @@ class Scene:
         while not condition():
             notice = self.session.state.notice
             if notice is not None and notice.level is Level.ERROR:
-                raise ServerError(f"the scene failed: {notice.text}", next_step=notice.next_step)
+                raise ServerError(f"a picture could not be taken: {notice.text}", next_step=notice.next_step)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the scene waited {_DEADLINE_S:g} s in vain: {self.session.state.notice}")
+                raise TimeoutError(
+                    f"a picture could not be taken within {_DEADLINE_S:g} s; last message: {self.session.state.notice}"
+                )
             await asyncio.sleep(0.1)
         await self.pilot.pause()
 
@@ -104,7 +107,7 @@ class Scene:
 
     @property
     def page(self) -> str:
-        """Return the class of the top page."""
+        """Return the name of the class of the page on top; "MainScreen" if no page is open."""
         return type(self.pilot.app.screen).__name__
 
     async def sweep_ends(self) -> None:
@@ -118,7 +121,7 @@ class Scene:
 
 
 async def _tuning(scene: Scene) -> None:
-    """Tune on four GPUs: the eager baseline of the guide, one change, and the comparison."""
+    """Take pictures of the guide on four GPUs: the baseline, one change, and the comparison."""
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
@@ -142,7 +145,7 @@ async def _tuning(scene: Scene) -> None:
 
 
 async def _sizes(scene: Scene) -> None:
-    """Show the same state at other sizes, and its pages."""
+    """Take pictures of the same state at other sizes, of the help page, and of a sweep of the concurrency."""
     await scene.shot("loop-200x60", (200, 60))
     for key, name in (("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare")):
         await scene.press(key)
@@ -158,7 +161,8 @@ async def _sizes(scene: Scene) -> None:
 
 
 async def _settings(scene: Scene) -> None:
-    """Lock the clocks of a passed-through card: the driver accepts the lock, and a load shows that it has no effect."""
+    """Take pictures of a clock lock on a passed-through GPU: the driver accepts the lock, and a load shows no
+    effect."""
     await scene.load("sglopt")
     await scene.start()
     await scene.press("g")
@@ -182,7 +186,7 @@ async def _settings(scene: Scene) -> None:
 
 
 async def _preset(scene: Scene) -> None:
-    """Show the page of a preset."""
+    """Take a picture of the page of a preset."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.press("p")
     await scene.type("fp8")
@@ -191,7 +195,7 @@ async def _preset(scene: Scene) -> None:
 
 
 async def _measuring(scene: Scene) -> None:
-    """Sweep the power limit of a bare card, then run an A/B experiment at the knee."""
+    """Take pictures of a sweep of the power limit, and of an A/B experiment at its knee."""
     await scene.load("sglopt")
     await scene.start()
     await scene.bench("8", "tab", "1", "6")
@@ -223,7 +227,7 @@ SCENES: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Take every picture, and return the paths. The user's own files are not touched."""
+    """Take every picture, write them into `folder`, and return their paths. The user's own files are not touched."""
     with _own_directories():
         return asyncio.run(_take_all(folder))
 

@@ -1,4 +1,4 @@
-"""The services of the main screen for its panes and controllers: messages, work beside the screen, and panes."""
+"""The services of the main screen for panes and controllers: messages, background work, and access to the panes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ INFO_S = 8.0
 
 
 class Services:
-    """`working` is true while a page looks something up: the application then drops keys (OrderedKeys)."""
+    """Messages, background work and access to the panes, for controllers. While `working` is true, the application
+    drops all keys but escape."""
 
     def __init__(
         self, screen: Screen[None], session: Session, panes: PaneLayout, notice_bar: NoticeBar, status_bar: StatusBar
@@ -49,7 +50,7 @@ class Services:
         self.show_notice(Notice(-1, level, text, next_step))
 
     def show_notice(self, notice: Notice) -> None:
-        """Show a message above the command, and on the open page if it shows messages."""
+        """Show a message in the message row, and on the open page if that page shows messages."""
         self.notice_bar.show(notice, self.app.size.width)
         page = self.app.screen
         if isinstance(page, NoticeViewer):
@@ -58,7 +59,7 @@ class Services:
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def take_notice(self, notice: Notice | None) -> None:
-        """Show a message of the session, unless an information would replace a warning or an error."""
+        """Show a new message of the session. A message of level INFO does not replace a warning or an error."""
         if notice is None or notice.number == self._notice_number:
             return
         self._notice_number = notice.number
@@ -67,12 +68,12 @@ class Services:
             self.show_notice(notice)
 
     def hush(self) -> None:
-        """Remove the message."""
+        """Remove the message from the message row."""
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
 
     def count_down(self, text: str, seconds: float) -> None:
-        """Show a bar that fills within `seconds`, until `stop_counting`."""
+        """Show `text` with a bar that fills within `seconds`. `stop_counting` stops the bar."""
         self._counted = (text, time.monotonic(), seconds)
         self._show_count()
 
@@ -88,8 +89,8 @@ class Services:
         self.say(f"{text}  {gauge(done / seconds, cells)} {done:.0f}/{seconds:.0f} s")
 
     def tick(self) -> None:
-        """Move the bar of `count_down`, and remove a message whose time is over. A message stays while a page covers
-        the row."""
+        """Move the bar of `count_down`, and remove a message whose time is over. While a page covers the message row,
+        the message stays."""
         self._show_count()
         if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
             self.hush()
@@ -103,8 +104,8 @@ class Services:
         failed: Callable[[], None] | None = None,
         only: str = "",
     ) -> None:
-        """Run `work` beside the screen, and call `then` with its result. An error becomes a message, and `failed` is
-        called. Work with the same name in `only` replaces the work before it."""
+        """Run `work` in the background, and call `then` with its result. An error becomes a message, and `failed` is
+        called. `only` names the work; new work with the same name cancels the earlier work."""
 
         async def run() -> None:
             try:
@@ -120,7 +121,7 @@ class Services:
         self.screen.run_worker(run(), group=only or "session", exclusive=bool(only), exit_on_error=False)
 
     def try_now(self, work: Callable[[], T]) -> T | None:
-        """Return the result of a quick call. An error becomes a message, and the result is None."""
+        """Call `work` now, and return its result. A WorkbenchError becomes a message, and the result is None."""
         try:
             return work()
         except WorkbenchError as error:
@@ -128,7 +129,7 @@ class Services:
             return None
 
     def explain(self, error: Exception) -> None:
-        """Show an error as a message; keep the details of a defect in a file."""
+        """Show an error as a message. The details of a defect, which is no WorkbenchError, go to a file."""
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return

@@ -30,8 +30,8 @@ def frames_waiting(app: App[Any]) -> int:
 
 
 class PlainEnd(App[int]):
-    """An application without Textual's traceback after a defect, which shows every local variable. `defect` is the
-    exception that ended it."""
+    """An application that ends without Textual's traceback, which shows every local variable. `defect` is the exception
+    that ended the application; None without one."""
 
     defect: Exception | None = None
 
@@ -44,10 +44,10 @@ class PlainEnd(App[int]):
         self._close_messages_no_wait()
 
 
-def when_terminal_is_gone(app: App[Any], tell: Callable[[], None]) -> None:
+def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
     """Call `tell` from a thread when the terminal hangs up.
 
-    A process without a controlling terminal gets no SIGHUP: it would read the end of input again and again, and a full
+    A process without a controlling terminal gets no SIGHUP. It would read the end of input again and again, and a full
     queue of frames would block the event loop for ever.
     """
     driver = getattr(app, "_driver", None)
@@ -72,12 +72,13 @@ def when_terminal_is_gone(app: App[Any], tell: Callable[[], None]) -> None:
 
 
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
-    """Run the action bound to `key` for the focused widget now, before the event bubbles up. Return whether one ran."""
+    """Run the action bound to `key` for the focused widget now, before the event bubbles up. Return whether an action
+    ran."""
     return bool(await app._check_bindings(key, priority=priority))
 
 
 class _Cells(CompositorUpdate):
-    """An update of pieces of rows at (x, y) on the screen."""
+    """An update of the screen that consists of pieces of rows at (x, y)."""
 
     def __init__(self, pieces: list[tuple[int, int, Strip]]) -> None:
         self.pieces = pieces
@@ -87,7 +88,8 @@ class _Cells(CompositorUpdate):
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """Return `strip.crop(start, end)` without rich's cache of 16,384 cuts, which the lines of a log fill with 4 MB."""
+    """Return the cells from `start` to `end` of `strip`. Textual's `crop` keeps 16,384 results, which the lines of a
+    log fill with 4 MB."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
@@ -101,10 +103,11 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send cells of a widget to the terminal now. Return False if the compositor has to send them.
+    """Send the cells in `regions` of a widget to the terminal now. Return False if they were not sent and Textual has
+    to draw the widget.
 
     For each changed span Textual sends the row from the start of the widget: with 24 values five times the bytes and
-    twice the CPU. This works only for a widget without border that nothing covers.
+    twice the CPU. This function works only for a widget without border that nothing covers.
     """
     screen, app = widget.screen, widget.app
     covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count

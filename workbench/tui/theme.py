@@ -38,7 +38,8 @@ _ROLES: dict[str, tuple[str, bool]] = {
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
-    """Return the style of a role on a ground. "select" is the cursor of the focused list, "rest" of any other."""
+    """Return the style of a role such as "warn" on a ground such as "box". The role "select" is the cursor of the
+    focused list, and "rest" that of any other list."""
     back = GROUNDS[ground]
     if role == "select":
         return Style(color="#121212", bgcolor="#d7d7d7", bold=True)

@@ -1,15 +1,15 @@
-"""The controllers: what the keys do. Each drives one part of the session.
+"""The controllers: the classes whose methods the keys of the screen run. Each drives one part of the session.
 
-plan        presets, the plan under edit and its flags
-servers     starting, stopping and choosing servers, the search in their logs
-hosts       choosing the host, connecting again, trusting its key
-bench       benchmarks
-results     results and their comparison
-sweeps, experiments (series: their common part)
-gpu         GPU settings: commands, guard, proof
-search      the inputs above the panes
-view        panes, pages to read, leaving
-palette     every action by name
+plan                  loading presets, editing the plan and its flags
+servers               starting, stopping and choosing servers, searching their logs
+hosts                 choosing a host, connecting again, trusting a host's key
+bench                 running, repeating and cancelling benchmarks
+results               showing, marking, comparing and exporting results
+sweeps, experiments   running and showing them; series is their common base class
+gpu                   changing and reverting GPU settings, checking them under load
+search                the search inputs above the panes
+view                  moving between panes, the help page, leaving
+palette               the list of every action by name
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ P = TypeVar("P", bound="Pane")
 
 
 class Controllers:
-    """The controllers of the main screen. Each is imported when a key first needs it, after the first frame."""
+    """The controllers of the main screen, as attributes. A controller is imported and built when a key first needs it,
+    so that the first frame is drawn sooner."""
 
     plan: PlanController
     servers: ServerController
@@ -56,13 +57,14 @@ class Controllers:
         self.trails = IntervalTrails()
 
     def pane(self, kind: type[P]) -> P:
-        """Return the pane of a class."""
+        """Return the pane of the main screen whose class is `kind`."""
         return self.services.panes.of(kind)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Make the controller that is declared above: the class of its annotation, in the module of its name."""
+            """Import, build and keep the controller `name`. Raise AttributeError for a name without an annotation
+            above."""
             if name not in Controllers.__annotations__:
                 raise AttributeError(name)
             from importlib import import_module

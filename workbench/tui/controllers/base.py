@@ -1,4 +1,4 @@
-"""The base of the controllers: the session, and the services of the screen under short names."""
+"""The base class of the controllers. It gives them the session, its state, and the services of the screen."""
 
 from __future__ import annotations
 

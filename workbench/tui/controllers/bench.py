@@ -1,4 +1,4 @@
-"""Benchmarks: running one, repeating the loop, and cancelling whatever is measuring."""
+"""The keys of benchmarks: run a benchmark, restart and benchmark again, cancel a measurement."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from workbench.tui.modals.launch import change_rows
 
 class BenchController(Controller):
     async def run(self) -> None:
-        """Ask for the load, then benchmark the server. While the server starts, the benchmark waits for READY."""
+        """Show the benchmark form, then benchmark the server. If the server is starting, the benchmark begins when it
+        is READY."""
         if self.state.bench.running:
-            self.say("a benchmark is running", next_step="K cancels it")
+            self.say("a benchmark is running", next_step="press K to cancel the benchmark")
             return
         server = self.state.server
         if server is None or server.state not in (ServerState.READY, ServerState.STARTING):
-            self.say("there is no server to benchmark", Level.WARN, "s starts the plan")
+            self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
             return
 
         def decided(values: Values | None) -> None:
@@ -29,7 +30,7 @@ class BenchController(Controller):
                 self.go("results")
                 self.attempt(lambda: self.session.bench.run(**made))
 
-        waits = "; starts at READY" if server.state is ServerState.STARTING else ""
+        waits = "; the benchmark starts when the server is READY" if server.state is ServerState.STARTING else ""
         text = f"{server.engine} {server.model} at {server.url or 'its port'}{waits}"
         profiles = self.try_now(lambda: self.session.bench.profiles()) or {}
         without = "preset's own" if server.preset_id else "standard"
@@ -37,18 +38,29 @@ class BenchController(Controller):
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 
     async def again(self) -> None:
-        """Restart with the plan, benchmark as before, and compare, if the user agrees."""
+        """Ask for consent, then restart the server with the plan, repeat the last benchmark, and compare the two
+        results."""
         if self.state.bench.running or self.state.bench.queued:
-            self.say("a benchmark is under way", next_step="“.” repeats it when it is done; K cancels it")
+            self.say(
+                "a benchmark is running or waiting", next_step="press “.” again when it has ended, or K to cancel it"
+            )
             return
         if self.state.plan is None or self.state.bench.last_id is None:
-            self.say("“.” repeats a measurement, and there is none yet", Level.WARN, "s starts, b benchmarks")
+            next_step = "press s to start the server, then b to benchmark it"
+            self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
         changes = self.try_now(self.session.servers.changes_against_running) or ()
 
         def text(width: int) -> list[Row]:
             rows = paragraph("Restart with the plan, benchmark as before, compare with the previous result.", width)
-            return [*rows, (), *(change_rows(changes, width) or paragraph("no change: a repeat", width, "dim"))]
+            return [
+                *rows,
+                (),
+                *(
+                    change_rows(changes, width)
+                    or paragraph("The plan has not changed: the same benchmark runs again.", width, "dim")
+                ),
+            ]
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -58,15 +70,19 @@ class BenchController(Controller):
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
     def cancel(self) -> None:
-        """Cancel whatever is measuring. An experiment and a sweep keep the runs that are complete."""
+        """Cancel the experiment, the sweep or the benchmark that is running. Complete runs of an experiment or a sweep
+        are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(
-                lambda: self.session.experiments.stop(), lambda _: self.say("experiment stopped; X, R resumes it")
+                lambda: self.session.experiments.stop(),
+                lambda _: self.say("experiment stopped; press X, then R to resume it"),
             )
         elif state.sweep is not None and state.sweep.state == "running":
-            self.attempt(lambda: self.session.sweeps.cancel(), lambda _: self.say("sweep stopped; S shows its points"))
+            self.attempt(
+                lambda: self.session.sweeps.cancel(), lambda _: self.say("sweep stopped; press S to see its points")
+            )
         elif state.bench.running or state.bench.queued:
             self.attempt(lambda: self.session.bench.cancel())
         else:
-            self.say("nothing is being measured")
+            self.say("no benchmark, sweep or experiment is running")

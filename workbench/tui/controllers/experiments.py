@@ -1,4 +1,4 @@
-"""A/B experiments against the plan."""
+"""The keys of A/B experiments: start, show, stop, resume and list them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ class ExperimentController(SeriesController[Experiment]):
         return ExperimentPage(self.state, left, self.act, self.controllers.trails.of, fixed)
 
     async def show(self) -> None:
-        """Open the page of the experiment that pane 5 shows."""
+        """Open the page of the experiment that the Compare pane shows."""
         if self.measured is None:
-            self.say("no experiment is shown", next_step="X makes one, o in 5 lists them")
+            self.say(
+                "the Compare pane shows no experiment",
+                next_step="press X to start one, or o in the Compare pane to list all",
+            )
             return
         await self._watch(self.new_page())
 
@@ -52,20 +55,21 @@ class ExperimentController(SeriesController[Experiment]):
 
     def summary(self, measured: Experiment) -> tuple[str, str]:
         e = measured
-        return f"experiment {e.id}: {e.verdict or e.error or e.state}", "X shows it"
+        return f"experiment {e.id}: {e.verdict or e.error or e.state}", "press X to see the experiment"
 
     # a new one
     async def new(self) -> None:
         if self.state.plan is None:
-            self.say("there is no plan to experiment with", Level.WARN, "p picks a preset")
+            self.say("there is no plan to experiment with", Level.WARN, "press p to load a preset")
         elif self.nothing_measured():
             self.attempt(self._arms(), lambda found: self._ask(*found))
 
     async def _arms(self) -> tuple[Arm, Arm, str]:
-        """Suggest A (the running server, else result A) and B (the plan under edit), with a text on their sources."""
+        """Return suggestions for the form: arm A (the running server, or else result A), arm B (the plan under edit),
+        and a text that names their sources."""
         state = self.state
         changes = list(self.try_now(self.session.servers.changes_against_running) or ())
-        about = "A is what runs now, B the plan under edit."
+        about = "A is the running server, B the plan under edit."
         if not changes and state.mark_a is not None and state.plan is not None:
             result = await self.session.results.get(state.mark_a)
             if result.conditions.engine == state.plan.plan.engine:
@@ -73,11 +77,11 @@ class ExperimentController(SeriesController[Experiment]):
                 changes = _flag_changes(result.conditions.flags, new)
                 about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
         if not changes:
-            return Arm(), Arm(), "A is the plan as it is loaded. Write what B changes."
+            return Arm(), Arm(), "A is the plan as it is loaded. Write into B what B changes."
         try:
             return *arms_of(changes), about
         except InputError as error:
-            return Arm(), Arm(), f"A and B start from the plan. What runs now cannot be A: {error.message}."
+            return Arm(), Arm(), f"A and B start from the plan. The running server cannot be A: {error.message}."
 
     def _ask(self, a: Arm, b: Arm, about: str) -> None:
         spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
@@ -108,7 +112,7 @@ class ExperimentController(SeriesController[Experiment]):
 
     def _listed(self, found: Sequence[Experiment]) -> None:
         if not found:
-            self.say("no experiment has been made on this host", next_step="X makes one")
+            self.say("no experiment has been made on this host", next_step="press X to start an experiment")
             return
 
         def chosen(number: str | None) -> None:
@@ -121,7 +125,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
-        """Open the page of an experiment of the list. The page of the one that runs follows the state."""
+        """Open the page of an experiment that the user chose from the list. The page of the running experiment follows
+        the state."""
         fixed = None if self.measured is not None and self.measured.id == e.id else e
         self.app.push_screen(self.new_page(fixed), self._left)
 

@@ -1,4 +1,4 @@
-"""GPU settings: the commands first, then the guard, the proof under load, and the revert with one key."""
+"""The keys of GPU settings: change, keep, leave on and revert settings, and check them under load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import alteration_texts, countdown, setting_name, there_before
+from workbench.tui.formats import alteration_texts, countdown, restored_value, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, foreign_settings
 from workbench.tui.modals.base import Make
@@ -38,14 +38,15 @@ CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "
 
 class GpuController(Controller):
     async def edit(self) -> None:
-        """Ask for settings, then show their commands."""
+        """Show the form of GPU settings, then the commands that would change them, and run these if the user agrees."""
         state = self.state
         if state.telemetry is None or not state.telemetry.gpus:
             if state.telemetry is None and not state.host.telemetry_problem and state.host.link != "failed":
                 self.say("the GPUs have not been read yet", Level.WARN, "press g again after the first reading")
             else:
                 why = f": {state.host.telemetry_problem}" if state.host.telemetry_problem else ""
-                self.say(f"no GPU can be set here{why}", Level.WARN, "h works on another host")
+                text = f"no GPU setting can be changed on this host{why}"
+                self.say(text, Level.WARN, "press h to work on another host")
             return
         count = len(state.telemetry.gpus)
         found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
@@ -67,7 +68,8 @@ class GpuController(Controller):
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """Return the error with the name of its field in front: look up each setting by itself."""
+        """Return `error` with the label of the invalid setting in front. A dry run of each setting by itself finds that
+        setting."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -76,7 +78,8 @@ class GpuController(Controller):
         return error
 
     def _suggested(self) -> Suggestion | None:
-        """Return the settings that the plan's preset mentions, as text for the form."""
+        """Return the GPU settings that the preset of the plan mentions, as texts for the form. None if it mentions
+        none, or if GPU settings are altered already."""
         preset_id = self.state.plan.plan.preset_id if self.state.plan else None
         if preset_id is None or self.state.alterations:
             return None
@@ -84,7 +87,8 @@ class GpuController(Controller):
         return suggestion_of(mentioned, preset_id) if mentioned else None
 
     async def _processes(self) -> Sequence[Process] | None:
-        """Return the processes on the GPUs. None if they are not known: the page says so, and the user decides."""
+        """Return the processes on the GPUs; None if they cannot be listed. The page then says so, and the user
+        decides."""
         try:
             return await self.session.gpu.processes()
         except Exception as error:
@@ -92,7 +96,8 @@ class GpuController(Controller):
             return None
 
     def _ask(self, title: str, text: Make, yes: str, agreed: Callable[[str | None], None], *, default_no: bool) -> None:
-        """Ask before commands run, with the password of sudo if it wants one. `agreed` gets the password."""
+        """Ask for consent to commands, and for the sudo password if sudo needs one. Call `agreed` with the password, or
+        with None if none is needed."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
@@ -110,9 +115,9 @@ class GpuController(Controller):
             rows = [*disturbed_rows(state.host.measured_by, width)]
             rows += [*concerned_rows(state, indexes, processes, width), (), *change_rows(planned, width), ()]
             rows += [*command_rows(commands, width, state.host.sudo_password), (), *note_rows(planned, width)]
-            after = "The previous values are written to disk first; r restores them."
+            after = "The previous values are written to disk first; press r to restore them."
             if wanted.trial_s is not None:
-                after += f" On trial for {wanted.trial_s:g} s: reverted then unless T keeps it."
+                after += f" On trial for {wanted.trial_s:g} s: the settings are then reverted unless you press T."
             return [*rows, *paragraph(after, width, "dim")]
 
         def agreed(password: str | None) -> None:
@@ -126,12 +131,13 @@ class GpuController(Controller):
 
     # revert
     def revert(self) -> None:
-        """Revert every setting at once. Ask first if that disturbs a measurement, or if sudo wants a password."""
+        """Revert every altered GPU setting. Ask first if the revert disturbs a measurement, or if sudo needs a
+        password."""
         state = self.state
         if not state.alterations:
             self.say("no GPU setting is altered")
             return
-        texts = [f"{gpus}: {now} back to {there_before(b)}" for gpus, now, b in alteration_texts(state.alterations)]
+        texts = [f"{gpus}: {now} back to {restored_value(b)}" for gpus, now, b in alteration_texts(state.alterations)]
         disturbs = state.bench.running or state.host.measured_by is not None
         if not disturbs and not state.host.sudo_password:
             self._revert(texts)
@@ -158,13 +164,16 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Ask about settings that someone else has changed since; the revert has left them alone."""
+        """Ask what to do about settings that another program has changed. The revert has left these settings alone."""
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:
-                self.say("the settings that someone else has changed are left as they are", next_step="r asks again")
+                self.say(
+                    "the settings that someone else has changed are left as they are",
+                    next_step="press r to decide again",
+                )
             else:
                 self._revert(texts, password, choice)
 
@@ -172,15 +181,16 @@ class GpuController(Controller):
 
     # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
-        """Show a message if every setting is in force, else a page. `texts` describe the settings of a revert."""
+        """Show the outcome of a change or a revert: a message if every setting is in force, otherwise a page. `texts`
+        describe the settings of a revert; a change has none."""
         in_force = report.ok and not report.rolled_back and all(o.in_force is InForce.YES for o in report.outcomes)
         trial = report.guard.trial_left_s if report.guard and not texts else None
         problem = report.guard.problem if report.guard and not texts else None
         if in_force and not problem:
             counted = f"{count_of(len(report.outcomes), 'setting')} read back and in force"
-            next_step = "r reverts them; l lists the commands"
+            next_step = "press r to revert them, or l to list the commands"
             if trial is not None:
-                next_step = f"on trial for {trial:.0f} s: T keeps them, r reverts them"
+                next_step = f"on trial for {trial:.0f} s: press T to keep them, or r to revert them"
             self.say(
                 "; ".join([f"{title}: {texts[0]}", *texts[1:], counted]) if texts else f"{title}: {counted}",
                 next_step=None if texts else next_step,
@@ -190,7 +200,7 @@ class GpuController(Controller):
         self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
-        """Show a page on the settings. Its keys work until the settings are reverted."""
+        """Show a page about GPU settings. The keys of the page work until the settings are reverted."""
         self.services.hush()
 
         def keys() -> Keys:
@@ -206,13 +216,14 @@ class GpuController(Controller):
         return {"T": ("keep", self.keep_trial), "r": ("revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Make:
-        """Return the top of a page: the time left of a trial, or that the trial has ended since."""
+        """Return a function for the top rows of a page: the time left of the trial, or a note that the settings have
+        been reverted."""
 
         def rows(width: int) -> list[Row]:
             guard = self.state.guard
             left = self.services.status_bar.trial.left(guard, guard.trial_left_s if guard else None)
             if left is not None:
-                text = f"{G.alert} on trial: reverted in {countdown(left)} unless T keeps it"
+                text = f"{G.alert} on trial: reverted in {countdown(left)} unless you press T"
             elif on_trial and not self.state.alterations:
                 text = "! The settings have been reverted since. The text below was true before that."
             else:
@@ -225,16 +236,19 @@ class GpuController(Controller):
     def keep_trial(self) -> None:
         guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
-            self.say("no GPU setting is on trial", next_step="g sets some; its last field is the trial time")
+            self.say(
+                "no GPU setting is on trial", next_step="press g to change settings; the last field is the trial time"
+            )
             return
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
-        silence = f"; they are reverted if Workbench is silent for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
-        self.say(f"kept: the settings stay until r{silence}")
+        silence = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
+        self.say(f"kept: the settings stay until you press r{silence}")
 
     async def leave_on(self) -> None:
-        """Leave the settings on after Workbench ends, if the user agrees."""
+        """Ask whether the GPU settings stay on when Workbench ends, and give this order to the guard if the user
+        agrees."""
         alterations = self.state.alterations
         if not alterations:
             self.say("no GPU setting is altered")
@@ -248,35 +262,35 @@ class GpuController(Controller):
             for caution in cautions:
                 rows += paragraph(f"! {caution}", width, "warn")
             about = (
-                "They stay on when Workbench ends or its link is lost, until r or a restart of the host. The journal "
-                "keeps the previous values."
+                "The settings stay on when Workbench ends or its connection is lost, until you press r or the host "
+                "restarts. The journal keeps the previous values."
             )
             return [*rows, *paragraph(about, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
                 keep = self.session.gpu.guard.keep
-                self.attempt(lambda: keep(), lambda _: self.say("the settings are left on; r reverts them"))
+                self.attempt(lambda: keep(), lambda _: self.say("the settings stay on; press r to revert them"))
 
         await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
     # proof
     def verify(self) -> None:
-        """Put load on the server, and show its effect on each altered setting."""
+        """Put load on the server for some seconds, then show which of the altered GPU settings are in force."""
         if not self.state.alterations:
-            self.say("no GPU setting is altered: there is nothing to check", next_step="g sets some")
+            self.say("no GPU setting is altered: there is nothing to check", next_step="press g to change settings")
         elif (server := self._ready_server()) is None:
             return
         elif self.state.bench.running:
-            self.say("a benchmark is running: it checks the settings itself")
+            self.say("a benchmark is running, and it checks the GPU settings itself")
         else:
             self._load(server.engine)
 
     def _ready_server(self) -> ServerStatus | None:
-        """Return the server if it is READY, else say that there is none."""
+        """Return the server if it is READY. Otherwise show a message, and return None."""
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
-            self.say("the load needs a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            self.say("the load needs a server that is READY, and there is none", Level.WARN, "press s to start one")
             return None
         return server
 
@@ -288,7 +302,8 @@ class GpuController(Controller):
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
-        """Show the findings. `probe` are the commands of a probe, if the load proved nothing."""
+        """Show what the load proved about each setting. `probe` are the commands of a probe, which is offered if the
+        load proved nothing; otherwise empty."""
         self.services.stop_counting()
         keys: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
         keys = {**keys, "r": ("revert", self.revert), "V": ("again", self.verify)}
@@ -296,13 +311,16 @@ class GpuController(Controller):
         self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Ask for a probe: another lock for a moment under load shows whether the clock follows locks at all."""
+        """Ask for consent to a probe: another clock lock for some seconds under load shows whether the clock follows
+        locks at all."""
         server, password = self._ready_server(), self.state.host.sudo_password
         if server is None:
             return
 
         def text(width: int) -> list[Row]:
-            about = f"{VERIFY_S:g} s under load, then another lock for some seconds, then yours again:"
+            about = (
+                f"After {VERIFY_S:g} s under load, these commands set another lock for some seconds, then yours again:"
+            )
             return [*paragraph(about, width), (), *command_rows(commands, width, password)]
 
         self._ask(

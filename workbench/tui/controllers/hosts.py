@@ -1,4 +1,4 @@
-"""Hosts: working on another one, connecting again, and trusting a host's key."""
+"""The keys of hosts: choose another host, connect again, and trust the key of a host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HostController(Controller):
         self.attempt(self.session.try_again())
 
     async def ask_host_key(self) -> None:
-        """Ask whether the fingerprint in the host's message is right, and connect if it is."""
+        """Show the fingerprint of an unknown host key, and connect if the user confirms that it is right."""
         host = self.state.host
 
         def decided(yes: bool | None) -> None:

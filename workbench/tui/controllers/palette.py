@@ -1,4 +1,5 @@
-"""The palette: every action of the key table, every preset and every host, found by typing part of its name."""
+"""The palette: a list of every action of the keys, every preset and every host. Typing a part of a name filters the
+list."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class PaletteController(Controller):
             yield Entry(f"Host {host}", "", partial(self.controllers.hosts.switch, host))
 
     async def _run(self, key: Key) -> None:
-        """Run the action of a key. The key of a pane acts on the item under the cursor of that pane."""
+        """Run the action of `key`. If the key belongs to a pane, go to that pane first and act on the item under its
+        cursor."""
         if key.where:
             self.go(key.where)
         running = key.run(self.controllers)

@@ -1,4 +1,4 @@
-"""The plan under edit: presets, flags, environment variables, and the command that the plan makes."""
+"""The keys of the plan under edit: load and save presets, edit flags and variables, show and copy the command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PATH_CELLS = 72
 class PlanController(Controller):
     # presets
     def load(self, entry: PresetEntry | None) -> None:
-        """Load a preset. Ask first for its variables that have neither a remembered value nor a default."""
+        """Load the preset of `entry`; None does nothing. Ask first for variables that have neither a remembered value
+        nor a default."""
         if entry is None:
             return
         if entry.problem:
@@ -80,7 +81,7 @@ class PlanController(Controller):
 
         def check(values: Values) -> None:
             if not values["id"] or not values["title"]:
-                raise InputError("an id and a title are needed")
+                raise InputError("a preset needs an id and a title")
 
         fields = [Field("id", "id", f"{base}-mine"), Field("title", "title", plan.title or base)]
         form = Form("Save the plan as a preset", fields, check=check, accept="save", submit=submit, doing="saving")
@@ -88,9 +89,9 @@ class PlanController(Controller):
 
     # flags
     def _plan(self) -> PlanView | None:
-        """Return the plan. Without one, say how to get one."""
+        """Return the plan under edit. Without a plan, show a message and return None."""
         if self.state.plan is None:
-            self.say("there is no plan yet", Level.WARN, "p picks a preset")
+            self.say("there is no plan yet", Level.WARN, "press p to load a preset")
         return self.state.plan
 
     async def edit(self) -> None:
@@ -116,14 +117,17 @@ class PlanController(Controller):
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
 
     async def _edit_executable(self, row: FlagRow) -> None:
-        """Choose the program that starts the engine: found on the host, or typed."""
+        """Ask for the program that starts the engine: one of the programs found on the host, or a path from the
+        user."""
         session, host = self.session, self.state.host.name
         own = f"{row.default}, as PATH finds it"
         items = [
             ("", own, "text"),
             *((path, path_text(path, PATH_CELLS), "text") for path in session.plans.executables()),
         ]
-        intro = "Programs found on the host; none was started to list them. Or type the path of another."
+        intro = (
+            "These programs were found on the host; none of them was started. You may type the path of another program."
+        )
 
         def chosen(path: str | None) -> None:
             if path is None:
@@ -141,7 +145,7 @@ class PlanController(Controller):
         await self.app.push_screen(picker, chosen)
 
     def _edited(self, is_env: bool, name: str) -> None:
-        """Move the cursor to the edited flag: its help and its finding are shown below the list."""
+        """Go to the Launch pane, and move its cursor to the edited flag or variable."""
         self.go("launch")
         self.pane(Launch).select((is_env, name))
 
@@ -156,7 +160,7 @@ class PlanController(Controller):
         def check(values: Values) -> None:
             name = values["name"]
             if not name.isascii() or not name.isidentifier():
-                raise InputError(f"expected a variable's name, got “{name}”")
+                raise InputError(f"expected the name of an environment variable, got “{name}”")
 
         fields = [Field("name", "name"), Field("value", "value")]
         await self.app.push_screen(Form("Environment variable", fields, check=check, accept="set", submit=submit))
@@ -171,13 +175,13 @@ class PlanController(Controller):
         if self.state.plan is not None and self.state.plan.can_undo:
             self.try_now(self.session.plans.undo)
         else:
-            self.say("nothing to undo")
+            self.say("the plan has no edit to undo")
 
     def redo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_redo:
             self.try_now(self.session.plans.redo)
         else:
-            self.say("nothing to redo")
+            self.say("the plan has no undone edit to redo")
 
     # the command
     async def show_command(self) -> None:
@@ -192,7 +196,7 @@ class PlanController(Controller):
             if plan.command and not plan.nodes:
                 made = command_rows(plan.command, width)
             elif not plan.command:
-                made = paragraph("x The plan cannot become a command; the findings say why.", width, "bad")
+                made = paragraph("x The plan gives no command; the findings below say why.", width, "bad")
             findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
             return [*made, (), (("Findings", "strong"),), *findings]
 
@@ -202,7 +206,9 @@ class PlanController(Controller):
     def copy_command(self) -> None:
         plan = self.state.plan
         if plan is None or plan.command is None:
-            self.say("there is no command to copy", Level.WARN, "v says why" if plan else "p picks a preset")
+            self.say(
+                "there is no command to copy", Level.WARN, "press v to see why" if plan else "press p to load a preset"
+            )
             return
         self._copy("command" if not plan.nodes else "command of each node", plan.shell())
 

@@ -1,4 +1,4 @@
-"""Results: their pages, marks, notes and files, and the comparison of two."""
+"""The keys of results: show, mark, compare, plot, annotate, export and delete them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ResultController(Controller):
     @property
     def row(self) -> BenchRow | None:
-        """Return the result under the cursor."""
+        """Return the result under the cursor of the Bench pane; None if the list is empty."""
         return self.pane(Results).current
 
     def compare(self) -> None:

@@ -1,4 +1,4 @@
-"""The search inputs: one above each pane that can be searched."""
+"""The keys that open, use and close the search input above a pane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class SearchController(Controller):
         await self.open("presets")
 
     async def find(self) -> None:
-        """Search the presets or the log if one of them is active, else the flags: after a benchmark, / edits a flag."""
+        """Open the search of the Presets pane or the Log pane if one of them is active, otherwise the search for
+        flags."""
         active = self.services.panes.active
         await self.open(active if active in ("presets", "log") else "launch")
 
@@ -20,7 +21,7 @@ class SearchController(Controller):
         await self.open("results")
 
     async def open(self, name: str) -> None:
-        """Show and focus the input of a pane, and close that of any other."""
+        """Show and focus the search input above the pane `name`. Close the search input of any other pane."""
         self.go(name)
         pane = self.services.panes.current
         for old in self.services.screen.query(Search):

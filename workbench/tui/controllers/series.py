@@ -1,4 +1,4 @@
-"""The common part of sweeps and experiments: a form, a page that follows the measurement, and that page's keys."""
+"""The common keys of sweeps and experiments: open the form, start, stop and resume, and show the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SeriesController(Controller, Generic[M]):
     STARTING = "starting: everything is checked before anything is changed"
 
     async def open(self) -> None:
-        """Show the measurement that runs or ran last, or the form for a new one."""
+        """Open the page of the measurement that runs or ran last. Without one, open the form for a new measurement."""
         if self.measured is not None:
             await self._watch(self.new_page())
         else:
@@ -27,11 +27,11 @@ class SeriesController(Controller, Generic[M]):
     # of a subclass
     @property
     def measured(self) -> M | None:
-        """Return the measurement that runs or ran last."""
-        raise AssertionError("a subclass returns it")
+        """Return the sweep or experiment that runs or ran last; None if there is none."""
+        raise NotImplementedError
 
     def new_page(self) -> Live:
-        raise AssertionError("a subclass returns it")
+        raise NotImplementedError
 
     async def new(self) -> None:
         """Show the form for a new measurement."""
@@ -40,14 +40,15 @@ class SeriesController(Controller, Generic[M]):
         """Stop the measurement that runs."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return the text for the page and the work that resumes what the page shows."""
+        """Return (text for the page, function that resumes the measurement of the page); None if nothing can be
+        resumed. `outcome` is the key's: "resume" or "more"."""
 
     def summary(self, measured: M) -> tuple[str, str]:
-        """Return a message and its next step for a measurement that has ended."""
-        raise AssertionError("a subclass returns it")
+        """Return (message, next step) about a measurement that has ended."""
+        raise NotImplementedError
 
     def pick(self) -> None:
-        """List the measurements of this host."""
+        """Show a list of the measurements on this host, and open the page of the chosen one."""
 
     # the page
     async def _watch(self, page: Live) -> None:
@@ -60,7 +61,7 @@ class SeriesController(Controller, Generic[M]):
             self.pick()
 
     def act(self, page: Live, outcome: str) -> None:
-        """Do what a key of the page stands for. The page stays open."""
+        """Stop the measurement if `outcome` is "stop", otherwise resume the one on the page. The page stays open."""
         if outcome == "stop":
             page.ask(STOPPING)
             self.attempt(self.stop, failed=lambda: page.request_failed(self.state))
@@ -70,20 +71,21 @@ class SeriesController(Controller, Generic[M]):
             self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     async def begin(self, work: Work[M]) -> None:
-        """Start a measurement. Its page opens at once, so that the next key reaches the page."""
+        """Open the page of a new measurement, then start it with `work`. The page opens first, so that it gets the next
+        key."""
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
         await self._watch(page)
         self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def _ended(self, measured: M) -> None:
-        """Say how the measurement ended, unless its page is open and shows that."""
+        """Show a message about the end of the measurement, unless a page is open that shows it."""
         if not isinstance(self.app.screen, Live) and measured.state != "running":
             text, next_step = self.summary(measured)
             self.say(text, next_step=next_step)
 
     def nothing_measured(self) -> bool:
-        """Return whether nothing is being measured; say so if something is."""
+        """Return True if no measurement is running. Otherwise show a message, and return False."""
         if self.state.bench.running:
-            self.say("something is being measured", next_step="K cancels it")
+            self.say("a measurement is running", next_step="press K to cancel the measurement")
         return not self.state.bench.running

@@ -1,4 +1,4 @@
-"""Servers: starting, stopping, choosing one, and searching its log."""
+"""The keys of servers: start, stop and choose a server, and search its log."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ServerController(Controller):
         self.searched, self.matches = "", tuple[tuple[int, str], ...]()  # in the whole log file
 
     async def start(self) -> None:
-        """Show the plan, and start its server if the user agrees."""
+        """Show the plan with its command, and start the server if the user agrees."""
         state = self.state
         if state.plan is None:
-            self.say("there is no plan to start", Level.WARN, "p picks a preset")
+            self.say("there is no plan to start", Level.WARN, "press p to load a preset")
             return
         untrusted = self.session.plans.untrusted()
         if untrusted:
@@ -54,7 +54,7 @@ class ServerController(Controller):
         await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.host.measured_by), decided)
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
-        """Show what a foreign preset runs before its first start."""
+        """Show the programs that a preset from someone else would run, and trust the preset if the user agrees."""
         plan = self.state.plan
 
         def text(width: int) -> list[Row]:
@@ -73,7 +73,7 @@ class ServerController(Controller):
     async def stop(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
         if server is None or not (server.state in ALIVE or server.outlived):
-            self.say("no server of Workbench is running here")
+            self.say("no server that Workbench started is running on this host")
             return
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
 
@@ -95,10 +95,10 @@ class ServerController(Controller):
         self.attempt(self.session.servers.others, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
-        """List the runs to choose from, then the servers that Workbench did not start, to read about."""
+        """Show a list of the runs to select from, followed by the servers that Workbench did not start."""
         state = self.state
         if not state.servers and not others:
-            self.say("no runs on this host yet", next_step="s starts the plan")
+            self.say("no server has run on this host yet", next_step="press s to start the plan")
             return
         by_hand = {f"pid {o.pid}": o for o in others}
         items = [
@@ -120,10 +120,10 @@ class ServerController(Controller):
     # the log
     def next_error(self) -> None:
         if not self.pane(LogPane).next_error():
-            self.say("no error in the log")
+            self.say("the log contains no error")
 
     def search_log(self, text: str) -> None:
-        """Go to the next line with `text` in the pane, and count the lines with it in the whole file."""
+        """Move the Log pane to the next line that contains `text`, and count such lines in the whole log file."""
         pane = self.pane(LogPane)
         if not text:
             pane.find("")
@@ -143,14 +143,17 @@ class ServerController(Controller):
         if hit:
             self.say(
                 f"“{self.searched}”: {count} of the whole log",
-                next_step="enter goes to the next; esc, then m lists all",
+                next_step="press enter for the next line; press esc, then m to list all",
             )
         else:
-            self.say(f"“{self.searched}”: {count} of the log, none of them kept here", next_step="m lists them")
+            self.say(
+                f"“{self.searched}”: {count} of the log, none of them in the Log pane",
+                next_step="press m there to list them",
+            )
 
     async def show_matches(self) -> None:
         if not self.matches:
-            self.say("nothing has been found in the log", next_step="/ searches it")
+            self.say("no text has been found in the log", next_step="press / in the Log pane to search")
             return
 
         def rows(width: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Sweeps over a GPU setting, the concurrency or flags."""
+"""The keys of sweeps: start, show, stop and resume a sweep over a GPU setting, the concurrency or flags."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ class SweepController(SeriesController[Sweep]):
         )
 
     def summary(self, measured: Sweep) -> tuple[str, str]:
-        return f"sweep of {measured.name}: {measured.error or measured.knee_text or measured.state}", "S shows it"
+        return (
+            f"sweep of {measured.name}: {measured.error or measured.knee_text or measured.state}",
+            "press S to see the sweep",
+        )
 
     async def new(self) -> None:
         if not self.nothing_measured():
             return
         state = self.state
         if state.server is None or state.server.state is not ServerState.READY:
-            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "s starts the plan")
+            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "press s to start one")
             return
         count = len(state.telemetry.gpus) if state.telemetry else 0
 

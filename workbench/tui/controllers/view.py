@@ -1,4 +1,4 @@
-"""Moving between panes, pages to read, and leaving."""
+"""The keys for moving between panes, for the help and activity pages, and for leaving."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ViewController(Controller):
         panes.go(panes.active)
 
     async def back(self) -> None:
-        """Close the first of these that is open: the search, the message, the zoomed pane, a pane without an area."""
+        """Close the first of these that is open: the search, the message, the zoomed pane, the GPUs pane."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
@@ -58,13 +58,14 @@ class ViewController(Controller):
         try:
             path = self.app.save_screenshot(path=".")
         except OSError as error:
-            self.say(f"cannot write the picture: {error}", Level.ERROR)
+            self.say(f"cannot write the picture of the screen: {error}", Level.ERROR)
         else:
-            self.say(f"written: {path}")
+            self.say(f"picture written: {path}")
 
     # leaving
     async def quit(self) -> None:
-        """Leave at once if nothing is running and nothing is altered, else ask what to do about it."""
+        """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask what to stop, revert or
+        leave on."""
         state = self.state
         server = state.server
         alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
@@ -97,7 +98,8 @@ class ViewController(Controller):
         )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """Do what was chosen, then end the screen. An error keeps the screen open."""
+        """End the benchmark, stop the server if `stop`, leave the GPU settings on if `keep` and otherwise revert them,
+        then end the screen. The screen stays open if a setting could not be reverted."""
         if self.state.bench.running:
             self.say("ending the benchmark …")
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Questions before something that cannot be undone, and the question on leaving."""
+"""Questions before an act that cannot be undone, and the question on leaving Workbench."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Question(Modal[T]):
-    """A text with choices below it. `outcome` turns the chosen word into the outcome."""
+    """A text with choices below it. `outcome` turns the name of the chosen item into the outcome of the modal."""
 
     AUTO_FOCUS = "Choices"
 
@@ -50,7 +50,8 @@ class Question(Modal[T]):
 
 
 class Confirm(Question[bool]):
-    """Yes or no. `default` is False for an act that loses something."""
+    """A question with the outcome True for yes and False for no. `default` is the choice under the cursor; it is False
+    for an act that loses something."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "choose('yes')", show=False),
@@ -72,9 +73,10 @@ class Confirm(Question[bool]):
 
 
 def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
-    """Ask what to do about settings that another program has changed since Workbench applied them.
+    """Return the question what to do about settings that another program has changed since Workbench applied them.
 
-    The outcome is "keep", "ours" or "original".
+    The outcome is "keep" (keep the other program's values), "ours" (set Workbench's values again) or "original"
+    (restore the values from before Workbench).
     """
 
     def text(width: int) -> list[Row]:
@@ -86,7 +88,7 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
         ("ours", "set Workbench's value again", "text"),
         ("original", "restore the value from before Workbench", "text"),
     ]
-    title, keys = "Someone else has changed this", "enter choose   esc leave everything as it is"
+    title, keys = "Someone else has changed these settings", "enter choose   esc leave everything as it is"
     return Question(title, text, items, str, keys=keys)
 
 
@@ -144,7 +146,7 @@ class Quit(Modal[dict[str, bool]]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]
 
     def __init__(self, state: SessionState, server: str | None) -> None:
-        """`server`: the name of the server that runs."""
+        """`server` is the name of the running server; None if no server runs."""
         super().__init__("Leave Workbench", "enter leave   left/right change   esc stay")
         self.state = state
         items: list[tuple[str, str, tuple[str, str]]] = []

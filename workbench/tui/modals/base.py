@@ -52,11 +52,11 @@ class Modal(ModalScreen[T], Generic[T]):
         return ()
 
     def show_keys(self, text: str) -> None:
-        """Show another text in the place of the keys."""
+        """Show `text` in the bottom border of the box, in place of the key hints."""
         self.query_one(".box").border_subtitle = border_text(text)
 
     def copy_text(self, text: str) -> None:
-        """Copy, and show the outcome in the place of the keys."""
+        """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
         async def work() -> None:
             self.show_keys(await copy(self.app, text))
@@ -68,7 +68,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """The rows of `make`, as wide as the box. `reserve` rows of the screen are left for other widgets."""
+    """A text whose rows `make` returns for a width. It leaves `reserve` rows of the screen for other widgets of the
+    box."""
 
     GROUND = "box"
 
@@ -80,7 +81,7 @@ class Text(Scrolled, can_focus=False):
         return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
 
     def make_again(self) -> None:
-        """Draw the rows again after a change of their number."""
+        """Make and draw the rows again, and fit the height to their number."""
         self._painted = []
         self.refresh(layout=True)
         self.repaint()
@@ -94,7 +95,7 @@ class TextBody(Text, can_focus=True):
 
 
 class Label(Text):
-    """One line in a column of `cells`."""
+    """One line of text, in a column that is `cells` wide."""
 
     def __init__(self, text: str, cells: int) -> None:
         super().__init__(lambda _: [((text, "dim"),)])
@@ -102,7 +103,7 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list to choose from; enter calls `on_take` with the outcome under the cursor."""
+    """A list to choose from. Enter calls `on_take` with the outcome of the item under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
@@ -129,7 +130,7 @@ class Choices(PickList):
 
 
 class TextModal(Modal[None]):
-    """A page to read. `copy` returns the text that y puts on the clipboard."""
+    """A page to read. `copy` returns the text that the key y copies to the clipboard; None if y has no effect."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]
 
@@ -146,8 +147,8 @@ class TextModal(Modal[None]):
 
 
 class PickModal(Modal[str]):
-    """One of several. With `filter`, typing narrows the list down; with `free`, a text without a match is an outcome
-    too."""
+    """A list from which the user chooses one item. With `filter`, typing narrows the list. With `free`, a typed text
+    that matches no item is a valid outcome."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),

@@ -13,7 +13,7 @@ from workbench.tui.modals.form import Field, Form, Values, positive, whole_numbe
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
 STANDING = {  # source of the first values -> its description
-    "as before": "as the last one",
+    "as before": "as in the last benchmark",
     "preset's own": "as the preset suggests",
     "standard": "Workbench's standard",
 }
@@ -42,7 +42,7 @@ def text_of(value: object) -> str:
 
 
 def overrides(values: Values) -> dict[str, Any]:
-    """Return the values as fields of BenchSpec. InputError for an invalid field."""
+    """Return the values of the form as fields of BenchSpec. Raise InputError for an invalid field."""
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
@@ -60,10 +60,10 @@ def overrides(values: Values) -> dict[str, Any]:
 
 
 class BenchForm(Form):
-    """The chosen profile fills the fields, and the user may change each of them."""
+    """The form of a benchmark. A chosen profile fills the other fields, and the user may then change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`standing`: the source of `spec`, a key of STANDING."""
+        """`spec` has the first values of the fields. `standing` is the source of `spec`, a key of STANDING."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",
@@ -77,10 +77,10 @@ class BenchForm(Form):
         )
 
     def _summary(self, values: Values, width: int) -> list[Row]:
-        """Return the purpose of the profile, and a summary of the folded fields."""
+        """Return rows with the purpose of the profile and the values of the folded fields."""
         chosen = values.get("profile", "")
         title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
-        return [*paragraph(title, width), *_summary(values, width)]
+        return [*paragraph(title, width), *_folded_values(values, width)]
 
     def changed(self, name: str) -> None:
         if name == "profile":
@@ -116,8 +116,7 @@ def _check(values: Values) -> None:
         )
 
 
-def _summary(values: Values, width: int) -> list[Row]:
-    """Return a summary of the folded fields."""
+def _folded_values(values: Values, width: int) -> list[Row]:
     try:
         made = overrides(values)
     except InputError:  # enter shows the error

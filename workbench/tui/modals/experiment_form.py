@@ -27,13 +27,14 @@ class Wanted(NamedTuple):
 
 
 def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm]:
-    """Return A (the running values) and B (the edited ones). InputError if an experiment cannot make a change."""
+    """Return arm A with the values before the changes and arm B with the values after them. Raise InputError for a
+    change that is neither a flag nor an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
         if change.kind not in ("flag", "env"):
             text = f"{value_text(change.a)} > {value_text(change.b)}"
-            raise InputError(f"they differ in {change.kind} too: {text}")
+            raise InputError(f"A and B would also differ in the {change.kind}: {text}")
         for arm, value in ((a, change.a), (b, change.b)):
             if change.kind == "env":
                 arm["envs"].append(f"{change.name}={'' if value is None else value}")
@@ -53,7 +54,8 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm:
-    """Parse words such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400"."""
+    """Return the arm of a line such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400". Raise
+    InputError for an invalid word."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -63,7 +65,7 @@ def parse_arm(text: str) -> Arm:
         name, equals, value = word.partition("=")
         if "://" in word or (word.startswith("@") and word[1:]):
             if arm.target is not None:
-                raise InputError(f"one target each: {arm.target.name} and “{word}”")
+                raise InputError(f"an arm has one target, got two: {arm.target.name} and “{word}”")
             arm = replace(arm, target=ArmTarget(word.removeprefix("@")))
         elif name.startswith("gpu."):
             try:
@@ -83,10 +85,10 @@ def parse_arm(text: str) -> Arm:
 
 
 def parse(values: Values) -> Wanted:
-    """Return the arms and the options of the experiment. InputError for an invalid field."""
+    """Return the two arms and the options of the experiment. Raise InputError for an invalid field."""
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
-        raise InputError("A and B are the same: write what B changes")
+        raise InputError("A and B are the same: write into B what B changes")
     options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs", 2), "metric": METRICS[values["metric"]]}
     limits = {
         "until_pct": positive(values, "until", "until", "%"),
@@ -111,8 +113,9 @@ def experiment_form(
     estimate: Callable[[Wanted], float | None],
     last: Mapping[str, str] | None = None,
 ) -> Form:
-    """Return the form. `about` is the source of A and B, `load` the benchmark of each run, `estimate` returns seconds.
-    `last` are the values of the form when it was last accepted."""
+    """Return the form of a new experiment. `about` says where A and B come from. `load` describes the benchmark of each
+    run. `estimate` returns the duration in seconds, None if unknown. `last` are the values of the form that the user
+    accepted last."""
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),

@@ -21,7 +21,8 @@ UNSET = "\0unset"
 
 
 class FlagEdit(Modal[bool]):
-    """`set_value` and `unset` change the plan. The error of an invalid value is shown in the box, which stays open."""
+    """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset`. An invalid
+    value keeps the box open and shows the error. The outcome is True if the plan has changed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
 
@@ -37,7 +38,7 @@ class FlagEdit(Modal[bool]):
 
     @staticmethod
     def options(row: FlagRow) -> tuple[str, ...]:
-        """Return the values to choose from; () for a flag whose value is typed."""
+        """Return the allowed values for a list; () if the user has to type the value."""
         spec = row.spec
         if spec is None or spec.repeatable:
             return ()

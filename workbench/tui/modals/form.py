@@ -25,8 +25,8 @@ ENTRY_CELLS = 22
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row of a form. With `options` the value is one of these; a `detail` is folded away at first; the input of a
-    `wide` field takes the rest of the row; a `secret` is shown as dots."""
+    """One row of a form. With `options`, the value is one of them. A `detail` is hidden until ctrl+o, the input of a
+    `wide` field takes the rest of the row, and a `secret` is shown as dots."""
 
     name: str
     label: str
@@ -39,7 +39,8 @@ class Field:
 
 
 def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
-    """Return the fields with the values of `last`, except values that are no longer among the options."""
+    """Return the fields with the values of `last`, which maps field names to texts. A value that is not among the
+    options of its field is ignored."""
     return tuple(
         replace(f, value=last[f.name]) if f.name in last and (not f.options or last[f.name] in f.options) else f
         for f in fields
@@ -47,7 +48,8 @@ def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...
 
 
 class Cycle(Painted, can_focus=True):
-    """One of several words. Left, right and space change it; a letter selects the next word that begins with it.
+    """A field whose value is one of several words. Left, right and space change the word; a letter selects the next
+    word that begins with it.
 
     Textual's Select would need two more keys for each change, and would draw a list over the form.
     """
@@ -104,9 +106,10 @@ class _Hint(Text):
 class Form(Modal[Values]):
     """A form whose outcome is the values of its fields. Enter accepts all of them.
 
-    `check` raises InputError for invalid values; the form stays open and shows the message. `hints` returns texts for
-    the places beside the fields, `tail` rows below them. `submit` acts on the values while the form is open, with
-    `doing` in its border; its error is shown likewise. Until `submit` has ended, keys other than escape are dropped.
+    `check` raises InputError for invalid values; the form then stays open and shows the message. `hints` returns the
+    texts beside the fields, by field name. `tail` returns rows below the fields. `submit` acts on the accepted values
+    while the form stays open with the text `doing` in its border; its error is shown in the form. Until `submit` has
+    ended, keys other than escape are dropped.
     """
 
     HINT_ROLE: ClassVar[str] = "dim"
@@ -150,7 +153,8 @@ class Form(Modal[Values]):
         self.lines: dict[str, Horizontal] = {}
 
     def _tail(self, width: int) -> list[Row]:
-        """Return the rows below the fields. A problem is shown here while the user types, above after enter."""
+        """Return the rows below the fields. If a value is invalid while the user types, the row explains the
+        problem."""
         if self.problem or self.make_tail is None:
             return []
         try:
@@ -174,7 +178,7 @@ class Form(Modal[Values]):
         return {name: one.value.strip() for name, one in self.inputs.items()}
 
     def put(self, name: str, value: str) -> None:
-        """Set the value of a field as if it had been typed."""
+        """Set the value of the field `name`, with the same effects as typing."""
         one = self.inputs[name]
         if isinstance(one, Cycle):
             one.set_value(value)
@@ -206,7 +210,7 @@ class Form(Modal[Values]):
         self.known = self.hints(self.values) if self.hints else {}
 
     def changed(self, name: str) -> None:
-        """Update the hints and the tail after a change of a value."""
+        """Update the hints and the tail after the field `name` got another value."""
         if not self.lines:  # the first values are set before the form is built
             return
         self._update_hints()
@@ -217,7 +221,7 @@ class Form(Modal[Values]):
             self.tail.make_again()
 
     def action_unfold(self) -> None:
-        """Show or hide the details, and focus the first of them."""
+        """Show or hide the detail fields, and focus the first one that is shown."""
         details = [f for f in self.fields if f.detail]
         if not details:
             return
@@ -227,7 +231,7 @@ class Form(Modal[Values]):
         self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Show a problem, and focus the field that its text begins with. "" removes the problem."""
+        """Show `problem`, and focus the field whose name begins it. An empty text removes the problem."""
         if problem == self.problem:
             return
         self.problem = problem
@@ -256,7 +260,7 @@ class Form(Modal[Values]):
             self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
 
     async def _submitted(self, submit: Submit, values: Values) -> None:
-        """Close the form once `submit` has succeeded; show its error otherwise."""
+        """Await `submit` for the values. Close the form after a success, otherwise show the error."""
         problem = ""
         try:
             await submit(values)
@@ -275,7 +279,8 @@ class Form(Modal[Values]):
 
 
 def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
-    """Return the field that begins a text such as "power limit: expected watts", by its name or a part of it."""
+    """Return the field whose name or label begins a text such as "power limit: expected watts"; None if there is
+    none."""
     subject = problem.partition(":")[0].lower()
     named = [(f.name.lower(), f.label.lower(), f) for f in fields]
     exact = [f for name, label, f in named if subject in (name, label)]
@@ -292,7 +297,8 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
 
 
 def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
-    """Return a number above 0, typed with or without its unit; None for an empty field."""
+    """Return the number of a field, whose text may end with its unit; None for an empty field. Raise InputError for a
+    number that is not above 0."""
     text = values.get(name, "").rstrip(f"{unit} ")
     try:
         number = float(text) if text else None
@@ -304,7 +310,8 @@ def positive(values: Values, name: str, label: str, unit: str = "") -> float | N
 
 
 def gpu_index(values: Values, count: int) -> int | None:
-    """Return the chosen GPU; None for all GPUs."""
+    """Return the index of the chosen GPU; None for all GPUs. Raise InputError unless the host, which has `count` GPUs,
+    has that GPU."""
     text = values.get("gpu", "all").lower()
     if text in ("", "all"):
         return None

@@ -47,7 +47,7 @@ def place_of(index: int) -> str:
 def concerned_rows(
     state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
 ) -> list[Row]:
-    """Return the names of the GPUs, and the processes on them."""
+    """Return rows with the names of the GPUs and the processes on them. `processes` is None if they are unknown."""
     rows: list[Row] = []
     telemetry = state.telemetry
     for index in indexes:
@@ -70,7 +70,7 @@ def concerned_rows(
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return a table of the changes, with the source of each value before. GPUs that change alike share a row."""
+    """Return a table of the changes, with the source of each previous value. GPUs with the same change share a row."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
         word, before = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
@@ -88,7 +88,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return the notes on the commands, each once."""
+    """Return the notes of the commands as rows. A note that several commands have is shown once."""
     rows: list[Row] = []
     notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
     rights = {part for o in planned for part in sentences(o.command.right or "")}  # listed below the commands
@@ -98,12 +98,12 @@ def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the parts of "this; that"."""
+    """Return ["this", "that"] for "this; that"."""
     return [part.strip() for part in text.split("; ") if part.strip()]
 
 
 def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
-    """Return what a load showed about each setting. GPUs with the same finding share a paragraph."""
+    """Return rows with the findings of a load about each setting. GPUs with the same finding share a paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
         place, colon, text = finding.partition(": ")
@@ -121,7 +121,7 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         rows += [row for line in more for row in paragraph(f"  {line}", width, "text", "  ")]
         rows.append(())
     said = rows or [*paragraph("The load gave no evidence about the settings.", width, "dim"), ()]
-    where = "The GPU's row shows this until the settings change, and every result records it."
+    where = "The GPU's row on the main screen shows this until the settings change, and every result records it."
     return [*said, *paragraph(where, width, "dim")]
 
 
@@ -137,7 +137,8 @@ _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force co
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
-    """Return the commands and the rights that they lack. `password`: the page asks for one, so they may still run."""
+    """Return rows with the commands, followed by the permissions that they lack. `password` means that the page asks
+    for the sudo password, with which the commands may still run."""
     rows: list[Row] = []
     for c in commands:
         line = f"$ {shlex.join(c.argv)}" + (f" <<< {shlex.quote(c.stdin)}" if c.stdin else "")
@@ -188,9 +189,9 @@ class ConfirmSettings(Modal[dict[str, str]]):
 
 
 def report_rows(report: SettingsReport, width: int) -> list[Row]:
-    """Return a table of each setting before, requested, read back and in force.
+    """Return a table of the settings: the value before, requested and read back, and whether it is in force.
 
-    The rolled back settings, the guard and the journal follow.
+    Below it are the settings that were rolled back, the guard and the journal.
     """
     rows: list[Row] = []
     if report.outcomes:
@@ -203,7 +204,7 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
         rows += _outcomes(report.rolled_back, width)
     unchecked = [o for o in report.outcomes if o.ok and o.in_force is InForce.NOT_CHECKED]
     if unchecked:
-        text = "A clock lock cannot be read back: V puts load on the GPU and shows the effect."
+        text = "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
         rows += [(), *paragraph(text, width)]
     if report.guard is not None:
         rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]  # the page counts it down
@@ -221,7 +222,6 @@ def _sizes(width: int) -> tuple[int, ...]:
 
 
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return the rows of the outcomes. GPUs with the same outcome share a row."""
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
         said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _nameless(o))
@@ -230,7 +230,8 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def _nameless(o: SettingOutcome) -> str:
-    """Return the message without the UUID and the index of its GPU."""
+    """Return the message without the UUID and the index of its GPU, so that equal messages of several GPUs can be
+    joined."""
     return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
 
 

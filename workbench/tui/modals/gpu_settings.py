@@ -25,7 +25,8 @@ class Wanted(NamedTuple):
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the settings. An empty field leaves its setting alone. InputError for an invalid field."""
+    """Return the settings, the GPU and the trial time. An empty field leaves its setting alone. Raise InputError for an
+    invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
     settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
     if not settings:
@@ -34,7 +35,7 @@ def parse(values: Values, count: int) -> Wanted:
 
 
 class Suggestion(NamedTuple):
-    """The loaded preset's settings as text for the form's fields, and the preset's reason."""
+    """The GPU settings of the loaded preset as texts for the fields of the form, and the preset's reason for them."""
 
     values: dict[str, str]
     reason: str
@@ -42,8 +43,8 @@ class Suggestion(NamedTuple):
 
 
 def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str) -> Suggestion | None:
-    """Return a preset's GPU settings as form text: the entry for all GPUs, or the first entry; None without entries.
-    Entries are (GPU index or "all", settings, reason)."""
+    """Return the GPU settings of a preset as texts for the form. An entry is (GPU index or "all", settings, reason).
+    The entry for all GPUs is taken, otherwise the first one; without entries the outcome is None."""
     entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
     if entry is None:
         return None
@@ -53,7 +54,7 @@ def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: st
 
 
 class SettingsForm(Form):
-    """The form. ctrl+l empties every field, so that none of the preset's suggestions is used."""
+    """The form of GPU settings. ctrl+l empties every field but the GPU, so that no suggestion of the preset is used."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "empty", show=False, priority=True)]
 
@@ -66,14 +67,15 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """Return each setting by itself, with its label."""
+    """Return (label, settings that contain only this setting) for each setting."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 
 def settings_form(
     state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
 ) -> SettingsForm:
-    """Return the form. `look_up` finds the commands for the typed values, or raises the error to show."""
+    """Return the form of GPU settings. `look_up` finds the commands for the accepted values, or raises the error that
+    the form shows."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     given = dict(suggested.values if suggested else {})
@@ -117,7 +119,8 @@ def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
-    """Return a function that gives the hint of each field for the chosen GPUs: present, allowed and previous value."""
+    """Return a function that gives the hint of each field: the present, the allowed and the previous value on the
+    chosen GPUs."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()
@@ -136,7 +139,7 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
         }
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named)}"
-        made["trial"] = "reverted then, unless you keep it (T)"
+        made["trial"] = "reverted after this time unless you press T"
         return made
 
     return hints
@@ -147,7 +150,8 @@ def _columns(now: str, allowed: str, before: str) -> str:
 
 
 def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
-    """Return the present value; of a clock lock, which cannot be read, the present clock."""
+    """Return the present value of a setting on the chosen GPUs. A clock lock cannot be read, so its clock is
+    returned."""
     if setting.of_host:
         host = state.telemetry.host if state.telemetry else None
         return getattr(host, setting.reading or "", None) or NA
@@ -160,7 +164,7 @@ def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> 
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:
-    """Return "600 W", "300-600 W" if the GPUs differ, or n/a."""
+    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; n/a if all are None."""
     given = sorted({v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str)
     if not given:
         return NA

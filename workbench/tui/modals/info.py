@@ -1,4 +1,4 @@
-"""Pages to read: the keys, a preset, the activity log."""
+"""The rows of three pages: the help, a preset, and the activity log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from workbench.tui.bindings import Key
 
 WORDS = (
-    ("plan", "the engine, its flags and variables in pane 2: s starts it"),
-    ("A, B", "the two configurations or results that are compared; a and B in 4 mark them"),
+    ("plan", "the engine, its flags and variables in the Launch pane; s starts a server with it"),
+    ("A, B", "the two configurations or results that are compared; a and B in the Bench pane mark them"),
     ("pair", "a run of A and a run of B, one after the other; an interval needs two pairs"),
     ("single pair", "one run each: the change is shown without a claim"),
     ("± n", "the 95 % confidence interval of the change"),
@@ -27,15 +27,16 @@ WORDS = (
     ("sm, mem", "clocks of the GPU's processors and of its memory, in MHz"),
     ("lock", "a range for a clock; only a load shows whether the clock stays in it"),
     ("in force", "a load has shown that the setting works; capped: power or heat kept the clock below it"),
-    ("trial", "GPU settings that are reverted after a time unless T keeps them"),
-    ("guard", "a process on the host that reverts GPU settings when Workbench is gone"),
+    ("trial", "GPU settings that are reverted after a time unless you press T"),
+    ("guard", "a process on the host that reverts GPU settings if it gets no heartbeat from Workbench"),
     ("rejected", "a result whose values are not valid; its page says why"),
 )
 VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
 
 
 def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Return the help page. `panes` are (name, title) in the order of the page."""
+    """Return the help page: the keys of each pane, the signs and the words. `panes` are (name, title) in the order of
+    the page."""
     rows: list[Row] = []
     intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
     rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
@@ -77,7 +78,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
         for caveat in p.caveats:
             rows += paragraph(f"! {caveat}", width, "warn", "  ")
     if p.claims:
-        rows += [(), (("What the document claims", "title"),)]
+        rows += [(), (("Claims of the document", "title"),)]
         for claim in p.claims:
             sign, role = VERDICT_SIGNS[claim.verdict]
             rows += paragraph(f"{sign} {claim.verdict}: {claim.text}", width, role, "   ")
@@ -88,7 +89,7 @@ def preset_rows(preset: Preset, width: int) -> list[Row]:
             text = f"{r.metric} {figure(r.value)} {r.unit} ({r.status}; {r.conditions}; {r.source})"
             rows += paragraph(f"  {text}", width, "text", "    ")
     if p.gpu_settings:
-        rows += [(), (("GPU settings that it mentions (loading does not apply them)", "title"),)]
+        rows += [(), (("GPU settings of the preset (loading does not apply them)", "title"),)]
         for g in p.gpu_settings:
             texts = [setting_text(key, value) for key, value in g.settings.items()]
             rows += paragraph(f"  GPU {g.gpu}: {', '.join(texts)}" + (f" ({g.reason})" if g.reason else ""), width)

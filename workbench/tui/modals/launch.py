@@ -1,4 +1,4 @@
-"""The page before a start, and rows on commands, findings, changes and other servers."""
+"""The page before the start of a server, and rows about commands, findings, changes and other servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
 
 
 def command_rows(command: Command, width: int) -> list[Row]:
-    """Return the environment, the command with one flag and its value per line, and the files."""
+    """Return rows with the directory, the environment, the command with one flag per row, and the files that it
+    needs."""
     rows: list[Row] = []
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
@@ -62,7 +63,8 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """Return the page of a server that Workbench did not start. Such a server can be measured, but is never stopped."""
+    """Return the page of a server that Workbench did not start. Workbench can benchmark such a server, but never stops
+    it."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
@@ -75,7 +77,8 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
 
 
 def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning about another Workbench's measurement on this host; [] if there is none."""
+    """Return a warning that another Workbench is measuring on this host; [] if `by`, the holder of the measurement
+    lock, is None."""
     if by is None:
         return []
     text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."
@@ -92,7 +95,8 @@ def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
 
 
 class StartPlan(Modal[bool]):
-    """The page before a start. Enter starts the server, unless a finding is an error."""
+    """The page before the start of a server. Enter starts the server, unless a finding is an error. The outcome is True
+    if the user agrees."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The pages of an experiment and of a sweep. A page follows the measurement that runs, and shows earlier ones."""
+"""The pages of an experiment and of a sweep. They follow a measurement that runs, or show an earlier one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Body(TextBody):
 
 
 class Live(Modal[str]):
-    """A page of a measurement. Escape leaves the measurement running.
+    """The page of a measurement. Escape closes the page, and the measurement goes on.
 
-    The outcomes "new" and "list" close the page. `do` requests the others from the session. The page then stays open
-    and shows the request until the session's state shows its effect.
+    A key has an outcome, such as "stop". The outcomes "new" and "list" close the page. For other outcomes the page
+    calls `do`, stays open, and shows the request until the session's state shows its effect.
     """
 
     WORDS: ClassVar[Mapping[str, str]]  # outcome -> key and word in the border, shown if the outcome is possible
@@ -55,7 +55,7 @@ class Live(Modal[str]):
     ]
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left`: the countdown of the screen, so that page and header agree."""
+        """`left` is the countdown of the status bar, so that the page and the status bar show the same time left."""
         super().__init__("", wide=True)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
@@ -80,16 +80,16 @@ class Live(Modal[str]):
             self.do(self, outcome)
 
     def ask(self, text: str, *, blank: bool = False) -> None:
-        """Show a request to the session until it takes effect. `blank`: hide the measurement before."""
+        """Show the request `text` until it takes effect. With `blank`, hide the rows of the previous measurement."""
         self.request, self.blank, self._before, self.notice = text, blank, self.measured, None
         self._draw()
 
     def _answered(self) -> None:
-        """Remove the request, which has taken effect."""
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Stop waiting: the session raised an error, and a message shows it. Close the page if it has no content."""
+        """Remove the request, because the session raised an error, which a message shows. Close the page if it has no
+        content."""
         self.state_changed(state)
         nothing = self.blank
         self.request, self.blank = "", False
@@ -117,7 +117,7 @@ class Live(Modal[str]):
             box.border_title = border_text(title)
 
     def show_notice(self, notice: Notice) -> None:
-        """Show a warning or an error, because the page covers the row of messages."""
+        """Show a warning or an error on the page, because the page covers the message row of the main screen."""
         if notice.level in (Level.WARN, Level.ERROR):
             self.notice = notice
             self._draw()
@@ -136,12 +136,12 @@ class Live(Modal[str]):
 
     @property
     def measured(self) -> Experiment | Sweep | None:
-        """Return the measurement that runs or ran last."""
+        """Return the sweep or experiment that runs or ran last; None if there is none."""
         return None
 
     @property
     def shown(self) -> Experiment | Sweep | None:
-        """Return the measurement on the page."""
+        """Return the sweep or experiment on the page; None if there is none."""
         return self.measured
 
     @property
@@ -149,7 +149,7 @@ class Live(Modal[str]):
         return self.shown is not None and self.shown.state == "running"
 
     def possible(self, outcome: str) -> bool:
-        """Return whether a key of the page has an effect now."""
+        """Return whether the key with this `outcome` has an effect now."""
         return (outcome == "stop") == self.running or outcome == "list"
 
     def rows_of(self, width: int, height: int) -> list[Row]:
@@ -157,7 +157,8 @@ class Live(Modal[str]):
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds left of a measurement that runs, as the header shows them."""
+        """Return the seconds left of the running measurement, as the status bar shows them; None if unknown, or if it
+        has ended."""
         return self.left(self.shown, self.shown.left_s) if self.shown is not None and self.running else None
 
 
@@ -173,7 +174,8 @@ class ExperimentPage(Live):
     def __init__(
         self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
     ) -> None:
-        """`fixed`: an experiment of the list, shown in place of the one that runs."""
+        """`trail` returns the earlier intervals of an experiment by its id. `fixed` is an experiment that the user
+        chose from the list; None for the one in the state."""
         self.trail, self.fixed = trail, fixed
         super().__init__(state, left, do)
 
@@ -236,7 +238,7 @@ class SweepPage(Live):
         return sweep_rows(s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots)
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
-        """Draw the plots again only if a point, the knee or the size has changed."""
+        """Return the plots of the sweep. They are drawn again only if a point, the knee or the size has changed."""
         key = (s.points, s.knee, width, height)
         if key != self._plotted[0]:
             self._plotted = key, plots(s, width, height)

@@ -12,7 +12,8 @@ from workbench.tui.widgets.entry import Entry
 
 
 class Login(Modal[str]):
-    """The outcome is the typed text, which is kept nowhere else; None if the user declines."""
+    """The question of an ssh login. The outcome is the answer, which is kept nowhere else; None if the user
+    declines."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__("Log in", "enter answer   esc do not connect")

@@ -1,4 +1,4 @@
-"""A page to read with keys of its own."""
+"""A page with a text and with keys of its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the bo
 
 
 class Page(TextModal):
-    """`keys` returns the keys that work now; a key closes the page before it acts. `top` makes the rows above the text.
-    Both are called again every second."""
+    """A page to read. `keys` returns the keys that work now; such a key closes the page, then runs its function. `top`
+    makes rows above the text. Both are called again every second."""
 
     def __init__(
         self,

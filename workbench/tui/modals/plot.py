@@ -1,4 +1,4 @@
-"""The plot of the results on most of the screen."""
+"""The page with a large plot of the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page of a result: reasons against it first, then its metrics, the GPUs, the engine, and all conditions."""
+"""The page of a result: first the reasons why it is rejected or marked, then its metrics, GPUs, engine and
+conditions."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def _gpus(s: BenchSummary, width: int) -> list[Row]:
 
 
 def _engine(s: BenchSummary, width: int) -> list[Row]:
-    """Return the engine's own counters, with a warning for each that disagrees with Workbench's."""
+    """Return rows with the engine's own counters, and a warning for each counter that disagrees with the count of
+    Workbench."""
     e = s.engine
     if e is None:
         return []
@@ -147,7 +149,7 @@ def _engine(s: BenchSummary, width: int) -> list[Row]:
 
 
 def load_text(result: BenchResult) -> str:
-    """Return the load in one line."""
+    """Return the load of a result in one line: profile, streams, requests, prompts, warm-up and client."""
     spec = result.spec
     if spec.command:
         return shlex.join(spec.command)
@@ -186,5 +188,6 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks": "no effect"}."""
+    """Return labels of settings with verdicts, such as [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks": "no
+    effect"}."""
     return [(setting_name(name), said) for name, said in in_force.items()]

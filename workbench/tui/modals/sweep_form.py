@@ -32,7 +32,8 @@ class Wanted(NamedTuple):
 
 
 def suggested(what: str, state: SessionState) -> str:
-    """Return suggested values: between the limits of all GPUs for a GPU setting."""
+    """Return suggested values for the quantity `what`, separated by commas; "" if there are none. For a GPU setting
+    they lie between the limits of all GPUs."""
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
@@ -48,7 +49,7 @@ def suggested(what: str, state: SessionState) -> str:
 
 
 def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
-    """Return at most seven round values up to `high`."""
+    """Return at most seven values up to `high`, separated by commas. The distance between them is one of `sizes`."""
     size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
     values: list[float] = []
     at = high
@@ -59,7 +60,7 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
 
 
 def around(row: FlagRow | None) -> str:
-    """Return suggested values for the flag under the cursor."""
+    """Return suggested values near the present value of the flag `row`, separated by commas; "" without a flag."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:
@@ -75,7 +76,7 @@ def around(row: FlagRow | None) -> str:
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the quantity of the sweep and its values. InputError for an invalid field."""
+    """Return the swept quantity, its values, the GPU and the flags. Raise InputError for an invalid field."""
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
@@ -84,7 +85,7 @@ def parse(values: Values, count: int) -> Wanted:
     if bad:
         raise InputError(f"values: expected numbers with commas between them, got “{bad[0]}”")
     if len(listed) < 2:
-        raise InputError("values: at least two")
+        raise InputError("values: a sweep needs at least two values")
     return Wanted(KINDS[what], listed, gpu, {})
 
 
@@ -94,10 +95,10 @@ def _flags(text: str) -> dict[str, list[str]]:
         name, _, listed = word.partition("=")
         values = [v for v in listed.split(",") if v]
         if not name or len(values) < 2:
-            raise InputError(f"expected flag=v1,v2,…, got “{word}”")
+            raise InputError(f"expected a flag with values, as in flag=v1,v2, got “{word}”")
         flags[name.lstrip("-")] = values
     if not 1 <= len(flags) <= 2:
-        raise InputError("one or two flags are swept: flag=v1,v2,…")
+        raise InputError("a sweep needs one or two flags with values, as in flag=v1,v2")
     return flags
 
 
@@ -113,8 +114,8 @@ def _is_value(what: str, text: str) -> bool:
 def sweep_form(
     state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
 ) -> Form:
-    """Return the form. `load` is the load at each value, that of the last benchmark. `last` are the values of the form
-    when it was last accepted."""
+    """Return the form of a new sweep. `load` is the load at each value, that of the last benchmark. `last` are the
+    values of the form that the user accepted last."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]
@@ -164,7 +165,7 @@ def _about(wanted: Wanted, load: BenchSpec) -> str:
 
 
 class _SweepForm(Form):
-    """The swept quantity decides which fields are shown and which values are suggested."""
+    """The form of a sweep. The swept quantity decides which fields are shown and which values are suggested."""
 
     def __init__(self, *args: Any, suggest: Callable[[str], str], **named: Any) -> None:
         super().__init__(*args, **named)

@@ -1,4 +1,5 @@
-"""The interface of a pane. A new pane is a class in a file of this folder, and an entry in `PANES` (__init__.py)."""
+"""The base class of the panes. A new pane is a subclass in a file of this folder, and an entry in `PANES`
+(__init__.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Pane(Painted, can_focus=True):
-    """A part of the main screen that draws some fields of the session's state, with keys of its own.
+    """A part of the main screen with keys of its own, which draws some fields of the session's state.
 
-    `AREA` is the row of panes that contains it ("middle" or "bottom"); a pane without one takes the whole work area.
-    `HINTS` are the keys in the border. `SEARCH` is the placeholder of its search input; "" if it has none.
+    `FIELDS` are these fields. `AREA` is the row of panes that contains the pane ("middle" or "bottom"); with "" the
+    pane takes the whole work area. `HINTS` are the keys named in its border. `SEARCH` is the placeholder of its search
+    input, "" if the pane has none.
     """
 
     NAME: ClassVar[str]
@@ -33,7 +35,7 @@ class Pane(Painted, can_focus=True):
     DRAWN_WHEN_HIDDEN: ClassVar[bool] = True
 
     class TitleChanged(Message):
-        """The text in the border may be another one now."""
+        """A message of a pane: the title in its border has to be drawn again."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.NAME)
@@ -41,35 +43,35 @@ class Pane(Painted, can_focus=True):
         self.state: SessionState | None = None
 
     def show(self, state: SessionState) -> None:
-        """Draw the state. Called when one of `FIELDS` has changed."""
+        """Draw `state`. The main screen calls this method when one of `FIELDS` has changed."""
         self.state = state
         self.repaint()
 
     def show_again(self) -> None:
-        """Draw the present state. Called when the pane becomes the active one."""
+        """Draw the present state of the session, because the pane becomes the active one."""
         self.show(self.session.state)
 
     @property
     def detail(self) -> str:
-        """Return the text after the title."""
+        """Return the text after the title in the border; "" for none."""
         return ""
 
     @property
     def hint(self) -> str:
-        """Return the keys for the border, which are shown while the pane has the focus."""
+        """Return the key hints for the border, which are shown while the pane has the focus."""
         return hint(self.KEYS, *self.HINTS)
 
     @property
     def badge(self) -> str:
-        """Return the sign for the tab of the pane on a small terminal."""
+        """Return the sign in the pane's tab on a small terminal; "" for none."""
         return ""
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
-        """The text of the search input is another one now."""
+        """Take a new text of the search input. By default nothing happens."""
 
     def search_closed(self, controllers: Controllers) -> None:
-        """The search input has been left with escape."""
+        """End the search, because the user pressed escape in the search input. By default nothing happens."""
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Enter was pressed in the search input."""
+        """Take the text for which the user pressed enter in the search input. By default nothing happens."""

@@ -1,4 +1,4 @@
-"""Pane 5, A compared with B: the differences in configuration, then each metric with its change and verdict."""
+"""Pane 5, Compare: two results or the arms of an experiment, with the change of each metric and its verdict."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ class Compare(Pane, Scrolled):
     FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b"})
     KEYS = keys_of(
         "compare",
-        Key("enter", "experiment", "the experiment's runs, pairs and intervals", lambda c: c.experiments.show()),
+        Key(
+            "enter",
+            "experiment",
+            "show the experiment with its runs, pairs and intervals",
+            lambda c: c.experiments.show(),
+        ),
         Key("o", "experiments", "choose which experiment is shown, or resume one", lambda c: c.experiments.pick()),
-        Key("t", "plot", "plot A and B", plot_results),
+        Key("t", "plot", "plot the results", plot_results),
     )
     BINDINGS = bindings_for(KEYS)
 
@@ -57,7 +62,7 @@ class Compare(Pane, Scrolled):
             return []
         if self.of_experiment and state.experiment is not None and state.experiment.comparison is None:
             e = state.experiment
-            text = f"Experiment {e.id}: {e.pairs_done} of {e.spec.pairs} pairs, an interval needs two. enter shows it."
+            text = f"Experiment {e.id}: {e.pairs_done} of {e.spec.pairs} pairs; two are needed. Press enter to see it."
             return paragraph(text, width, "dim")
         comparison = state.experiment.comparison if self.of_experiment and state.experiment else state.comparison
         if comparison is None:
@@ -68,9 +73,17 @@ class Compare(Pane, Scrolled):
         state = self.state
         if state is None or len(state.results) < 2:
             have = len(state.results) if state else 0
-            return paragraph(f"Nothing to compare: {have} of 2 results. b runs a benchmark.", width, "dim")
+            return paragraph(f"Nothing to compare: {have} of 2 results. Press b to run a benchmark.", width, "dim")
         marks = [m for m, v in (("A", state.mark_a), ("B", state.mark_b)) if v is not None]
         if len(marks) == 1:
             other = "B" if marks == ["A"] else "a"
-            return paragraph(f"{marks[0]} is marked. {other} in 4 marks the other, c compares.", width, "dim")
-        return paragraph("c compares the last two results. In 4, a and B mark which ones.", width, "dim")
+            return paragraph(
+                f"{marks[0]} is marked. Press {other} in the Bench pane for the other one, then c.",
+                width,
+                "dim",
+            )
+        return paragraph(
+            "Press c to compare the last two results. To choose others, mark them with a and B in the Bench pane.",
+            width,
+            "dim",
+        )

@@ -1,4 +1,5 @@
-"""The border around a pane, with the title and the key hints in it. A change of the content does not redraw it."""
+"""The border around a pane, with the pane's title and key hints. A change of the pane's content does not redraw the
+border."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class PaneFrame(Vertical):
-    """A bordered box with a pane's number, title and content. A search input may be mounted above the content."""
+    """A box with a border that shows the number, title and key hints of a pane. A search input may be mounted above the
+    pane."""
 
     def __init__(self, number: int, body: Pane) -> None:
         super().__init__(id=f"pane-{body.NAME}", classes="pane")
@@ -26,7 +28,8 @@ class PaneFrame(Vertical):
         yield self.body
 
     def title(self, detail: str = "", hint: str = "") -> None:
-        """Set the texts in the border. Texts that have not changed are left alone: setting them repaints the border."""
+        """Set the title in the border, followed by `detail`, and the key hints. Unchanged texts are not set again,
+        because that would repaint the border."""
         texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), hint)
         if texts != self._texts:
             self._texts = texts

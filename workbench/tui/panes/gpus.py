@@ -31,7 +31,7 @@ class GpuPane(Pane, Scrolled):
     KEYS = keys_of(
         "gpu",
         Key("enter", "settings", "change GPU settings", change_gpu_settings),
-        Key("L", "leave on", "leave the settings on when Workbench ends", lambda c: c.gpu.leave_on()),
+        Key("L", "leave on", "leave the GPU settings on when Workbench ends", lambda c: c.gpu.leave_on()),
     )
     HINTS = ("enter", "r", "V", "L")
     BINDINGS = bindings_for(KEYS)
@@ -44,7 +44,11 @@ class GpuPane(Pane, Scrolled):
         state = self.state
         telemetry = state.telemetry if state else None
         if state is None or telemetry is None:
-            text = state.host.telemetry_problem if state and state.host.telemetry_problem else "No reading yet."
+            text = (
+                state.host.telemetry_problem
+                if state and state.host.telemetry_problem
+                else "The GPUs have not been read yet."
+            )
             return paragraph(text, width, "dim")
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:
@@ -155,7 +159,8 @@ class GpuPane(Pane, Scrolled):
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """Return the settings of this Workbench on a GPU with their drift, and those of other users' Workbenches."""
+    """Return rows about GPU `index` (-1: the host): the settings that this Workbench altered, with their drift, and
+    those that other users altered."""
     rows: list[Row] = []
     for alteration in state.alterations:
         if alteration.gpu_index == index:
@@ -172,7 +177,6 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
 
 
 def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
-    """Return the value now, the value before, and the source of the latter."""
     rows: list[Row] = []
     for _, now, before in alteration_texts([alteration]):
         known = alteration.before_known

@@ -1,4 +1,5 @@
-"""Pane 2, the plan under edit: each flag with its value, default and finding; below, the flag under the cursor."""
+"""Pane 2, Launch: the flags of the plan under edit with their values, defaults and findings. Help on the flag under the
+cursor is below."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Launch(Pane, PickList):
         self._fill(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Edit the best flag, or the flag that was typed if no flag matches."""
+        """Edit the flag that matches best. If no flag matches, edit a new flag with `text` as its name."""
         row = self.current
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
@@ -92,7 +93,7 @@ class Launch(Pane, PickList):
         return (item.is_env, item.name)
 
     def _columns(self, width: int) -> tuple[int, int, int]:
-        """Return the widths of flag, value and default."""
+        """Return the numbers of cells for the flag, its value and its default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
         longest_default = max((len(value_text(i.default)) for i in self.items[:60] if not i.is_env), default=0)
         most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important
@@ -179,11 +180,11 @@ class Launch(Pane, PickList):
             rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
             return [
                 *rows,
-                *paragraph("enter sets it nevertheless: unknown flags are passed on and marked.", width, "dim"),
+                *paragraph("Press enter to set it nevertheless: unknown flags are passed on and marked.", width, "dim"),
             ]
         if self.state is None or self.state.plan is None:
             return _greeting(width)
-        return paragraph("No flag is set. /: find one, a: all flags.", width, "dim")
+        return paragraph("No flag is set. Press / to find a flag, or a to list all flags.", width, "dim")
 
 
 def engine_title(plan: PlanView) -> str:
@@ -194,7 +195,7 @@ def engine_title(plan: PlanView) -> str:
 
 NEXT_KEYS = (
     ("p", "pick a preset: type letters of its name, enter"),
-    ("s", "start its server, after a look at the plan"),
+    ("s", "start its server; the plan is shown first"),
     ("b", "benchmark; then change one flag, and . measures again"),
 )
 
@@ -203,12 +204,12 @@ def _greeting(width: int) -> list[Row]:
     rows = [*paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"), ()]
     for key, text in NEXT_KEYS:
         rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
-    more = "No plan yet. i shows the source of a preset's numbers, ? every key."
+    more = "No plan yet. In the Presets pane, i shows the source of a preset's numbers; ? lists every key."
     return [*rows, (), *paragraph(more, width, "dim")]
 
 
 def range_text(minimum: float | None, maximum: float | None) -> str:
-    """Return ">=1", "0..1", "<=64" or ""."""
+    """Return the range of a flag's value as ">=1", "0..1" or "<=64"; "" without limits."""
     low = f"{minimum:g}" if minimum is not None else ""
     high = f"{maximum:g}" if maximum is not None else ""
     if low and high:

@@ -1,4 +1,4 @@
-"""Pane 3, the log of the selected run. Only the visible lines are read and coloured."""
+"""Pane 3, Log: the log of the selected server run. Only the visible lines are read and coloured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LogPane(Pane):
         Key(
             "m",
             "matches",
-            "every line of the whole log file that contains the searched text",
+            "list every line of the whole log file that contains the searched text",
             lambda c: c.servers.show_matches(),
         ),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
@@ -103,7 +103,8 @@ class LogPane(Pane):
         return [*rows, *[()] * (room - len(rows)), *note]
 
     def _newest(self, total: int, width: int, room: int) -> list[Row]:
-        """Return the end of the log. Successive requests with the same answer share a row with their number."""
+        """Return rows for the newest lines. Successive lines about the same HTTP request share a row, with their number
+        at its end."""
         shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
@@ -140,7 +141,7 @@ class LogPane(Pane):
         return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
     def _failure(self, width: int, height: int) -> list[Row]:
-        """Return the reason of a failed server and its known cause, for the place below the log."""
+        """Return rows with the reason and the known causes of a failed server; [] if the server has not failed."""
         server = self.state.server if self.state else None
         bad = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
         if server is None or server.state not in bad:
@@ -161,8 +162,8 @@ class LogPane(Pane):
         server = self.state.server if self.state else None
         if server is None:
             if self.state and self.state.plan:
-                return paragraph("No run yet. s starts the plan.", width, "dim")
-            return paragraph("No run yet. p picks a preset, then s starts it.", width, "dim")
+                return paragraph("No server has run yet. Press s to start the plan.", width, "dim")
+            return paragraph("No server has run yet. Press p to load a preset, then s to start it.", width, "dim")
         rows = self._failure(width, height)
         return rows or paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
 
@@ -193,7 +194,9 @@ class LogPane(Pane):
         self.post_message(self.TitleChanged())
 
     def find(self, text: str, *, again: bool = False) -> bool:
-        """Search backwards from the end, or with `again` forwards from the hit. Return whether `text` is found."""
+        """Move to a line that contains `text`, and return whether there is one. Search backwards from the end of the
+        log; with `again`, search forwards from the line found last. An empty `text` ends the search, and the outcome is
+        True."""
         self.search = text
         if not text:
             self.hit = None
@@ -210,7 +213,8 @@ class LogPane(Pane):
         self.next_error()
 
     def next_error(self) -> bool:
-        """Go to the next error after the hit, from the top again at the end. Return whether there is one."""
+        """Move to the next line with an error, and after the last error to the first one. Return whether the log has an
+        error."""
         total, start = len(self.view), (self.hit + 1 if self.hit is not None else 0)
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):

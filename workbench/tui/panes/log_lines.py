@@ -18,7 +18,7 @@ _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info"
 
 
 def is_access(text: str) -> bool:
-    """Return whether a line is an HTTP server's on a successful request or on a probe."""
+    """Return whether a log line reports an HTTP request that succeeded, or a probe of the server such as /health."""
     found = _ACCESS.search(text, 0, 250)
     if found is None:
         return False
@@ -26,7 +26,8 @@ def is_access(text: str) -> bool:
 
 
 def condensed(text: str) -> str:
-    """Return "12:03:07 WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text"."""
+    """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07 WARNING text" for
+    "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text". Unknown formats are unchanged."""
     found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
     if found is None:
         return text

@@ -1,4 +1,4 @@
-"""Pane 1, the presets: those that fit the GPUs here first, with the loaded one and the broken files marked."""
+"""Pane 1, Presets: first the presets that fit the GPUs of the host. The loaded preset and broken files have a mark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Presets(Pane, PickList):
         Key(
             "i",
             "detail",
-            "the source of the preset's numbers, and what is wrong with them",
+            "show the source of the preset's numbers, and known problems with them",
             lambda c: c.plan.show_preset(),
         ),
     )
@@ -66,13 +66,14 @@ class Presets(Pane, PickList):
         self._narrow_down(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Load the best preset."""
+        """Load the preset that matches best."""
         entry = self.current
         await controllers.search.close()
         controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
-        """Show the presets that match the search. Without a search, those for the GPUs here come first."""
+        """Show the presets that match the search. Without a search, presets that fit the GPUs of the host come
+        first."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
         self.set_items(found, keep=keep)
@@ -81,7 +82,8 @@ class Presets(Pane, PickList):
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
-        """Return "> qwen3-vl-2b-dp4   vllm *". The loaded preset and presets that do not fit have a sign."""
+        """Return a row such as "> qwen3-vl-2b-dp4   vllm *". Marks are ">" for the loaded preset, "!" for one that does
+        not fit, "*" for edits and "o" for the user's own presets."""
         loaded = bool(self.state and self.state.plan and self.state.plan.plan.preset_id == item.id)
         lead = f"{G.arrow} " if loaded else "! " if item.fits is False else "  "
         if item.problem:
@@ -105,7 +107,7 @@ class Presets(Pane, PickList):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        """Return lines on the preset under the cursor, if there is room."""
+        """Return rows about the preset under the cursor; [] if there is no room."""
         item: PresetEntry | None = self.current
         if item is None or height < 14:
             return []
@@ -125,16 +127,19 @@ class Presets(Pane, PickList):
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
-            return paragraph(f"No preset matches “{self.query_text}”. esc: all presets.", width, "dim")
+            return paragraph(f"No preset matches “{self.query_text}”. Press esc to see all presets.", width, "dim")
         if self.state is None or not self.state.presets_read:
             return paragraph("Reading presets …", width, "dim")
         return paragraph(
-            "No presets. `workbench presets path` shows their folders. n: new from the plan.", width, "dim"
+            "No presets. `workbench presets path` shows their folders. Press n to save the plan as a preset.",
+            width,
+            "dim",
         )
 
 
 def _rank(item: PresetEntry) -> int:
-    """Return 0 for presets of GPUs like these, 1 for any GPU, 2 for other GPUs, 3 for broken files."""
+    """Return the rank in the list: 0 for presets of the GPUs of the host, 1 for any GPU, 2 for other GPUs, 3 for broken
+    files."""
     return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0
 
 

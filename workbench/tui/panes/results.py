@@ -1,4 +1,4 @@
-"""Pane 4, the benchmark results, newest first; above them the benchmark that runs, below them the physical limit."""
+"""Pane 4, Bench: the benchmark that runs, the results with the newest first, and the limit by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Results(Pane, PickList):
     FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"})
     KEYS = keys_of(
         "results",
-        Key("enter", "detail", "the result with its conditions", lambda c: c.results.show()),
+        Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
         Key("a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
         Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
         Key("d", "delete", "delete the result", lambda c: c.results.delete()),
         Key("e", "export", "write the result as JSON, CSV or Markdown", lambda c: c.results.export()),
         Key("t", "plot", "plot the results", plot_results),
         Key(
-            "f", "filter", "only results that have these words: flags, notes, tags, dates", lambda c: c.search.results()
+            "f", "filter", "show only results with these words: flags, notes, tags, dates", lambda c: c.search.results()
         ),
-        Key("n", "note", "a note and tags on the result", lambda c: c.results.note()),
+        Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
     )
     HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
@@ -50,7 +50,7 @@ class Results(Pane, PickList):
 
     @property
     def search(self) -> str:
-        """Return the words that the list is narrowed to."""
+        """Return the words that filter the list; "" if the list is not filtered."""
         return self.session.state.results_search
 
     @property
@@ -75,7 +75,7 @@ class Results(Pane, PickList):
         self._find("", controllers)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Leave the list narrowed down until escape."""
+        """Move the focus to the list. The list stays filtered until escape."""
         self.lit = False
         self.screen.set_focus(self)
 
@@ -103,7 +103,8 @@ class Results(Pane, PickList):
         ]
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
-        """Return the plot. It is drawn again only for other results or another size."""
+        """Return the rows of the plot beside the table. Draw the plot again only if the results, the marks or the size
+        changed."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
         key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:
@@ -194,11 +195,11 @@ class Results(Pane, PickList):
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None
         if self.search:
-            return paragraph(f"No result has “{self.search}”. esc shows all.", width, "dim")
+            return paragraph(f"No result contains “{self.search}”. Press esc to see all.", width, "dim")
         if self.state and (self.state.bench.running or self.state.bench.queued):
             return []
         if server is not None and server.state is ServerState.READY:
-            return paragraph("No results yet. b runs a quick benchmark now.", width, "dim")
+            return paragraph("No results yet. Press b to run a quick benchmark.", width, "dim")
         if server is not None and server.state is ServerState.STARTING:
-            return paragraph("No results yet. b queues a quick benchmark for READY.", width, "dim")
-        return paragraph("No results yet. s starts the server, then b benchmarks it.", width, "dim")
+            return paragraph("No results yet. Press b to benchmark the server when it is READY.", width, "dim")
+        return paragraph("No results yet. Press s to start the server, then b to benchmark it.", width, "dim")

@@ -1,4 +1,4 @@
-"""The input row above a pane. While the user types, the arrow keys move the cursor of the pane's list."""
+"""The search input above a pane. While the user types, the up and down keys move the cursor of the pane's list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class SearchEntry(Entry):
 
 
 class Search(Horizontal):
-    """`changed`, `entered` and `left` are called in line with the key."""
+    """The row with the search input of a pane. It calls `changed` after each edit, `entered` on enter and `left` on
+    escape, before the next key is handled."""
 
     def __init__(
         self,

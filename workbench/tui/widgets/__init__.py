@@ -1,4 +1,4 @@
-"""Rows of the main screen, and what panes and pages draw.
+"""The rows of the main screen, and the parts that panes and pages draw.
 
 status_bar, bars                the first row; tabs, command, message and keys
 gpu_strip, gpu_metrics, sparks  the live metrics of the GPUs, as text and as sparklines

@@ -1,4 +1,4 @@
-"""The small rows: tabs of a small screen, the command with its findings, a message, the keys."""
+"""The small rows of the main screen: the tabs, the command with its findings, the message, and the keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the run at `offset`; "" outside the rows."""
+    """Return the text of the run at `offset`; "" outside the rows."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -71,7 +71,7 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
 
 
 class CommandBar(Painted):
-    """Two rows: the exact command, and whether it would be rejected."""
+    """Two rows: the exact command of the plan, and the number of its errors and warnings."""
 
     FIELDS = frozenset({"plan"})
 
@@ -88,7 +88,7 @@ class CommandBar(Painted):
         if plan is None:
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width)]
         if plan.command is None:
-            first: Row = (("x ", "bad"), ("the plan cannot become a command: v says why", "bad"))
+            first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
         else:
             first = self._command(plan.command, width)
         return [first, self._checks(plan, width)]
@@ -121,7 +121,7 @@ class CommandBar(Painted):
 
 
 def _first_keys(width: int) -> Row:
-    """Return the keys to press first. The Launch pane says more, but may be hidden."""
+    """Return a row with the keys to press first, for a screen without a plan."""
     row: list[tuple[str, str]] = []
     for key, text in (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "every key")):
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
@@ -129,7 +129,7 @@ def _first_keys(width: int) -> Row:
 
 
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
-    """Return a message with its next step below. If both take more than `most` rows, the message is cut."""
+    """Return a message with its next step below it. If both take more than `most` rows, the message is cut."""
     sign, role = NOTICE_SIGNS[notice.level]
     room = max(10, width - 2)
     lines = paragraph(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
@@ -173,7 +173,7 @@ class NoticeBar(Painted):
 
 
 class Footer(Painted):
-    """As many keys as fit, the most needed ones first, and always the palette."""
+    """The row of keys: as many as fit, the most needed ones first, and always the key of the palette."""
 
     GROUND = "bar"
 

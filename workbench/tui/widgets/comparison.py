@@ -35,7 +35,8 @@ FIRST = (
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
-    """Return the whole comparison. If `height` is small, the differences share one row and are listed at the end."""
+    """Return rows of the whole comparison. If `height` is small, the differences share one row and are listed at the
+    end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
     said = f"{SINGLE}: no interval" if single and width >= 78 else SINGLE if single else ""
@@ -64,7 +65,7 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    """Return the tuned differences first, then preset and port, which matter least."""
+    """Return the differences as texts. Those in preset and port come last, because they matter least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
     return [_difference(d) for d in chosen]
 
@@ -76,12 +77,13 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Return whether there is room for a row of each difference above the metrics."""
+    """Return whether `height` has room for a row of each difference above the metrics."""
     return len(texts) + 14 <= height
 
 
 def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
-    """Return the two results and their differences: one per row if there is room, else those that fit in one row."""
+    """Return rows with the two results and their differences. Without room for one row each, the differences share one
+    row."""
     texts = _differences(comparison)
     count = count_of(len(texts), "difference")
     head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
@@ -113,7 +115,7 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int]:
-    """Return the cells of the metric's name and of each value."""
+    """Return the numbers of cells for the metric's name and for each value."""
     return (18, 10) if width >= 66 else (14, 7)
 
 

@@ -11,7 +11,8 @@ from workbench.model.untrusted_text import clean
 
 
 class Entry(Input):
-    """Textual's Input with calls in place of messages: the next key already reaches what `on_submit` has opened."""
+    """Textual's Input with function calls in place of messages. The next key thus reaches a page that `on_submit` has
+    opened."""
 
     DEFAULT_CSS = """
     Entry { border: none; height: 1; padding: 0 0; background: #262626; color: $wb-text; width: 1fr; }
@@ -33,8 +34,8 @@ class Entry(Input):
         select: bool = False,
         secret: bool = False,
     ) -> None:
-        """`select`: the first key replaces the value, as in a form with suggestions; `secret`: the value is shown as
-        dots."""
+        """With `select`, the first key replaces the value, as in a form with suggestions. With `secret`, the value is
+        shown as dots."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
         self.submit, self.change, self.select = on_submit, on_change, select
@@ -44,7 +45,7 @@ class Entry(Input):
             self.action_select_all()
 
     def take_key(self, event: events.Key) -> bool:
-        """Insert a printable key."""
+        """Insert the character of a printable key. Return False for any other key."""
         if not event.is_printable or event.character is None:
             return False
         self.replace(event.character, *self.selection) if not self.selection.is_empty else (
@@ -53,7 +54,7 @@ class Entry(Input):
         return True
 
     def validate_value(self, value: str) -> str:
-        """Remove control sequences: a pasted text, or the value of a preset, may contain any."""
+        """Return `value` without control sequences, which a pasted text or a preset may contain."""
         return clean(value, max(len(value), 1))
 
     def watch_value(self, value: str) -> None:

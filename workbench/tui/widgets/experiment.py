@@ -42,12 +42,13 @@ SHOWN = ("output_tok_s", "tok_per_joule", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.
 
 
 def gpu_words(gpu: GpuSettings) -> list[str]:
-    """Return the settings as words of the experiment's form: "gpu.power-limit=400"."""
+    """Return GPU settings as words of the experiment form, such as "gpu.power-limit=400"."""
     return [f"gpu.{word}" for word in gpu.words]
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """Return words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and "gpu.power-limit=400"."""
+    """Return an arm as words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and
+    "gpu.power-limit=400"."""
     target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
     return [
         *target,
@@ -61,7 +62,8 @@ def arm_words(arm: Arm) -> list[str]:
 def experiment_rows(
     e: Experiment, width: int, *, left_s: float | None = None, now: str = "", trail: Trail | None = None
 ) -> list[Row]:
-    """Return the page of an experiment. `now` is the progress of the benchmark that runs."""
+    """Return the page of an experiment. `left_s` are the seconds left, `now` is the progress of the benchmark that
+    runs, and `trail` has the earlier intervals."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
@@ -75,7 +77,7 @@ def experiment_rows(
 
 
 def design_text(e: Experiment) -> str:
-    """Return the design in one sentence."""
+    """Return the design of the experiment in one sentence: pairs, order, restarts and load."""
     spec, bench = e.spec, e.spec.bench
     count = f"{spec.pairs} pairs"
     if spec.until_pct is not None:
@@ -103,7 +105,7 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
         which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1}"
         left.append((f"  {which}, {now.arm}: {said}", "text"))
     elif e.state in ("stopped", "failed"):
-        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; R resumes it", "text"))
+        left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; press R to resume", "text"))
     right: list[tuple[str, str]] = []
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
@@ -139,7 +141,7 @@ def _primary(e: Experiment) -> MetricChange | None:
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
-    """Return (pair, A, B) for the complete pairs."""
+    """Return (pair number, value of A, value of B) of the deciding metric for each complete pair."""
     by: dict[int, dict[str, float]] = {}
     for run in e.runs:
         if run.state == "done" and run.value is not None:
@@ -148,7 +150,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 
 
 def _metrics(e: Experiment) -> list[MetricChange]:
-    """Return the metric that decides, then the other common metrics."""
+    """Return the deciding metric, then the other metrics of the table."""
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     order = dict.fromkeys((e.spec.metric, *FIRST))
     ranked = sorted(found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order))
@@ -157,7 +159,7 @@ def _metrics(e: Experiment) -> list[MetricChange]:
 
 @dataclass(frozen=True, slots=True)
 class _Forest:
-    """The table of pairs and metrics: cells of the name, of a value and of the verdict, and the axis."""
+    """The table of pairs and metrics: the numbers of cells for name, value and verdict, and the axis."""
 
     name: int
     value: int
@@ -182,7 +184,8 @@ class _Forest:
         verdict: Run = ("", "dim"),
         drawn: str = "",
     ) -> Row:
-        """Return a row with a change and the half width of its interval. `drawn` is the role on the axis."""
+        """Return a row of the table. `half` is the half width of the interval of `change`; None without an interval.
+        `drawn` is the role on the axis."""
         text = pad(name, self.name) + "".join(pad(value, self.value, True) for value in values)
         width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
         changed = pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
@@ -202,7 +205,7 @@ class _Forest:
 
 
 def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return a row for each pair, for each earlier interval of the deciding metric, and for each metric."""
+    """Return the table: a row for each pair, for each earlier interval of the deciding metric, and for each metric."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
@@ -224,7 +227,8 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
-    """Return the runs so far and, of an experiment that runs, the runs to come. An interval may end it earlier."""
+    """Return the runs so far, followed by the planned runs if the experiment is running. A narrow interval may end the
+    experiment earlier."""
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
@@ -235,13 +239,14 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
-    """Return (runs done, all runs that are known)."""
+    """Return (number of runs done, number of all runs, planned ones included). Dropped and discarded runs are not
+    counted."""
     runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
-    """Return every run as a column, in the order of the runs, in blocks of as many columns as fit."""
+    """Return rows in which each run is a column, in blocks of as many columns as fit."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []

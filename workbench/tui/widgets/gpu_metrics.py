@@ -1,4 +1,4 @@
-"""The metrics in a GPU's row: value, text and the scale of the sparkline."""
+"""The metrics of a GPU on the main screen: the value, its text, and the range of its sparkline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`field` names the GpuSample field (for history and for the reason why it is absent)."""
+    """A metric of a GPU. `field` is its GpuSample field. `floor` and `top` are the ends of its sparkline."""
 
     label: str
     field: str

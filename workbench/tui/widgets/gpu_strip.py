@@ -21,7 +21,8 @@ METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
 
 
 class GpuStrip(Painted):
-    """One GPU has a title and two rows of four metrics; up to four GPUs have columns; more have one row each."""
+    """The rows with the live metrics. One GPU has a title and two rows of four metrics, up to four GPUs have columns,
+    and more GPUs have one row each."""
 
     FIELDS = frozenset(
         {
@@ -68,14 +69,14 @@ class GpuStrip(Painted):
                 self._given.add(metric.label)
 
     def _layout(self, columns: int) -> list[tuple[Metric, ...]]:
-        """Return the metrics row by row, without those that no GPU here has: pane 6 shows the reason."""
+        """Return the metrics in rows of `columns`, without metrics that no GPU of this host reports."""
         shown = [m for m in LAYOUTS[columns] if m.label in self._given] or list(LAYOUTS[columns])
         spare = [m for m in SPARE if m not in shown and m.label in self._given]
         shown += spare[: -len(shown) % columns]
         return [tuple(shown[i : i + columns]) for i in range(0, len(shown), columns)]
 
     def wanted_height(self, width: int, compact: bool) -> int:
-        """Return the rows that the GPUs need. `compact`: one row for each GPU."""
+        """Return the number of rows that the GPUs need. With `compact`, each GPU has one row."""
         self.compact = compact
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
@@ -111,10 +112,13 @@ class GpuStrip(Painted):
             lines = wrap(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
             return [(("x GPUs:", "bad"), (lines[0][7:], "text")), *(((line, "text"),) for line in lines[1:])]
         if telemetry is not None:
-            return [(("GPUs: none seen by the driver", "warn"),), (("h another host", "dim"),)]
+            return [(("GPUs: none seen by the driver", "warn"),), (("press h to work on another host", "dim"),)]
         if state is not None and state.host.link == "failed":
             why = cut(f" {state.host.name} is not connected: {state.host.message or 'no reason was given'}", width - 7)
-            return [(("x GPUs:", "bad"), (why, "text")), (("R connects again, h works on another host", "dim"),)]
+            return [
+                (("x GPUs:", "bad"), (why, "text")),
+                (("press R to connect again, or h to work on another host", "dim"),),
+            ]
         where = f" on {state.host.name}" if state else ""
         return [((f"GPUs: waiting for the first reading{where}", "dim"),), ()]
 
@@ -145,7 +149,7 @@ class GpuStrip(Painted):
         return rows
 
     def _cell(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, width: int) -> Row:
-        """Return "util ▆▆▇▇   97%" in exactly `width` cells."""
+        """Return a metric in exactly `width` cells, such as "util ▆▆▇▇   97%"."""
         value = metric.text(sample, info)
         room = 10
         label = 6 if width >= 27 else 5
@@ -159,7 +163,8 @@ class GpuStrip(Painted):
         )
 
     def _sign(self, sample: GpuSample) -> Row:
-        """Return the sign at the right of a GPU's title: lost, stale, a lock without effect, throttling."""
+        """Return the sign at the right of a GPU's title: a lost GPU, old readings, a setting changed by someone else,
+        the effect of a lock, throttling."""
         if not sample.live:
             sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
             return ((f" {sign} {str(sample.state).upper()}", role),)
@@ -182,7 +187,7 @@ class GpuStrip(Painted):
         return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
 
     def _one_row(self, telemetry: Telemetry, sample: GpuSample, width: int) -> Row:
-        """Return "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock"."""
+        """Return the row of a GPU, such as "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock"."""
         info = telemetry.info(sample.index)
         index = (f"{sample.index:<2}", "title")
         if not sample.live:

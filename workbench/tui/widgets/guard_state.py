@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
-    """Return the state of the guard, which reverts settings by itself: its conditions, and its last action."""
+    """Return rows about the guard: the conditions under which it reverts GPU settings, and its last action.
+    `trial_left_s` are the seconds that a trial has left; None takes them from `guard`."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
     rows: list[Row] = []
@@ -21,7 +22,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         rows += paragraph(f"! guard: {text}", width, "warn", "  ")
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
-        rows += paragraph(f"{G.alert} on trial: reverted in {left:.0f} s unless T keeps it", width, "warnb", "  ")
+        rows += paragraph(f"{G.alert} on trial: reverted in {left:.0f} s unless you press T", width, "warnb", "  ")
     if guard.running:
         conditions = []
         if guard.heartbeat_s is not None:

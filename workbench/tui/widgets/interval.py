@@ -17,7 +17,8 @@ LEAST_CELLS = 9  # a narrower axis is left out
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from -limit to +limit percent. `cells` is odd, and the middle cell means no change; 0 is no axis."""
+    """An axis from -limit to +limit percent. `cells` is odd, and the middle cell means no change. An axis of 0 cells is
+    not drawn."""
 
     limit_pct: float
     cells: int
@@ -55,7 +56,8 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
-    """Return a change with its interval on the axis. Parts beyond the axis end in "<" or ">"."""
+    """Return the cells of a change with its interval on the axis. Parts beyond the axis end in "<" or ">". `half_pct`
+    is None without an interval."""
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells

@@ -17,7 +17,7 @@ from workbench.tui.textual_private import run_bindings
 
 
 class PickList(Painted, can_focus=True):
-    """`items` with a cursor. Subclasses draw an item, the head and the foot. The cursor stays on its item when `items`
+    """A list with a cursor. Subclasses draw an item, the head and the foot. The cursor stays on its item when `items`
     change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +56,7 @@ class PickList(Painted, can_focus=True):
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
     def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
-        """Set the items. With `keep` the cursor stays on its item."""
+        """Set the items. With `keep` the cursor stays on its item, otherwise it goes to the first one."""
         old = self.key_of(self.current) if keep and self.current is not None else None
         self.items = items
         if old is not None:
@@ -67,7 +67,7 @@ class PickList(Painted, can_focus=True):
         self.repaint()
 
     def select(self, key: Hashable) -> None:
-        """Move the cursor to the item with a key, if the list has it."""
+        """Move the cursor to the item whose `key_of` is `key`, if the list has that item."""
         self.cursor = next((i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor)
         self.repaint()
 
@@ -94,7 +94,7 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A double click is enter."""
+        """Move the cursor to the clicked row. A double click acts as the enter key."""
         offset = event.get_content_offset(self)
         if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
             return

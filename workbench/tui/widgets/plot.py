@@ -21,7 +21,7 @@ LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are a
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point, drawn as `sign`, with `label` below the x axis."""
+    """A point of a plot, drawn as `sign`, with `label` below the x axis."""
 
     x: float
     y: float
@@ -61,7 +61,8 @@ def curve(
     role: str = "spark",
     named: str = "",
 ) -> list[Row]:
-    """Return a title row with a plot below, `height` rows in all. `named` explains the knee's sign in the title."""
+    """Return a plot of `height` rows, the first of which is the title. `joined` draws a line through the points.
+    `named` explains the knee's sign in the title."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
         head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
@@ -101,7 +102,8 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Return limits around the values and round ticks. A small difference must not look like a slope."""
+    """Return (lowest value, highest value, ticks) of the y axis, all round. The axis is long enough that a small
+    difference does not look like a slope."""
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:
         middle = (high + low) / 2
@@ -116,7 +118,8 @@ def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float
 
 
 def _spaced(points: Sequence[Point], width: int) -> list[Point]:
-    """Return the points whose labels do not touch each other, always with the last one."""
+    """Return the points whose labels fit below the x axis without touching each other. The last point is always among
+    them."""
     room = max(1, width - 10)
     low, high = min(p.x for p in points), max(p.x for p in points)
     cells = room / ((high - low) or 1.0)
@@ -128,9 +131,10 @@ def _spaced(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Return the places of the values on the x axis, and whether a line may join them.
+    """Return the places of the values on the x axis, and whether a line may join the points. None stands for a value
+    that is no number.
 
-    Words, and numbers of a wide range such as 1 to 256, are at equal distances.
+    Such values, and numbers of a wide range such as 1 to 256, are at equal distances.
     """
     known = [v for v in values if v is not None]
     if len(known) < len(values):
@@ -141,7 +145,7 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 
 def _coloured(line: str, role: str) -> Row:
-    """Return the line with the curve in the role, the points in their own roles, and the rest dim."""
+    """Return a line of the plot as a row: the curve in `role`, the points in their own roles, and the rest dim."""
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
     return merged((c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line)

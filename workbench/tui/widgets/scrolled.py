@@ -11,7 +11,8 @@ from workbench.tui.cells import Painted, Row
 
 
 class Scrolled(Painted, can_focus=True):
-    """Subclasses return the whole text from `all_rows`. The last visible row counts the rows below it."""
+    """A text that scrolls. Subclasses return all its rows from `all_rows`. If rows are hidden below, the last visible
+    row shows their number."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),

@@ -37,7 +37,8 @@ class Spark:
         return self._sum / self._count if self._count else None
 
     def text(self, width: int, floor: float, top: float) -> str:
-        """Return `width` cells with seven levels between `floor` and `top`; the full block means "at the limit"."""
+        """Return the newest `width` cells. Seven levels lie between `floor` and `top`, and the full block means "at the
+        limit"."""
         cells = [*list(self._done)[-(width - 1) :], self._mean()] if width > 1 else [self._mean()]
         span = max(top - floor, 1e-9)
         return "".join(level((v - floor) / span if v is not None else None) for v in cells).rjust(width)

@@ -29,9 +29,9 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
-    """Return "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
+    """Return the server part of the row: "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
 
-    The times are those of the host's clock, which may differ from this machine's.
+    `now_s` is the time of this machine. The server's times are those of the host's clock, which may differ.
     """
     if server is None:
         return ((f"{G.off} no server", "dim"),)
@@ -75,7 +75,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
 
 
 def measured_elsewhere(state: SessionState, *, brief: bool = False) -> Row:
-    """Return the other Workbench that measures on this host; () if there is none."""
+    """Return a warning that another Workbench is measuring on this host; () if none is."""
     by = state.host.measured_by
     if by is None:
         return ()
@@ -124,7 +124,8 @@ class StatusBar(Painted):
         return parts
 
     def work(self, state: SessionState, *, brief: bool = False) -> Row:
-        """Return the work that runs, with its progress; () if there is none."""
+        """Return the work that runs, with its progress, or a warning that another Workbench is measuring; () if neither
+        is the case."""
         bench = state.bench
         longer = self.series(state)
         if longer:
@@ -201,7 +202,8 @@ class StatusBar(Painted):
 
 
 def stale_age_s(state: SessionState) -> float | None:
-    """Return the age of readings that are too old to be live; None for live readings, or if there are none."""
+    """Return the seconds since the last reading if it is too old to be live. Return None for live readings, and without
+    readings."""
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s

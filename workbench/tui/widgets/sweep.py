@@ -31,7 +31,8 @@ def sweep_rows(
     now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """Return the page of a sweep. `now` is the progress of the benchmark that runs."""
+    """Return the page of a sweep. `left_s` are the seconds left, `now` is the progress of the benchmark that runs, and
+    `draw` makes the plots."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
@@ -65,7 +66,7 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns that fit, the most needed ones first, without metrics that no point has."""
+    """Return the columns of the table that fit, the most needed ones first, without metrics that no point has."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)
@@ -119,7 +120,8 @@ def _table(s: Sweep, width: int) -> list[Row]:
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
-    """Return plots of throughput and efficiency; latency replaces efficiency over concurrency or without power."""
+    """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a sweep of the
+    concurrency, or if too few points have a power reading."""
     done = [n for n, p in enumerate(s.points) if p.tok_s is not None]
     if not done:
         return []

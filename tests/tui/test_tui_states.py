@@ -79,7 +79,13 @@ def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
     session.state = replace(session.state, presets=(), presets_read=True)
 
     async def scenario(d: Any) -> None:
-        said = ("No presets.", "pick a preset", "No server has run yet.", "No results yet. Press s", "Nothing to compare")
+        said = (
+            "No presets.",
+            "pick a preset",
+            "No server has run yet.",
+            "No results yet. Press s",
+            "Nothing to compare",
+        )
         assert [words for words in said if words not in d.text] == []
 
     drive(scenario, session=session, size=(200, 60))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.engines.gpu_table import find, memory_bandwidth_gbs
-from workbench.model.counts import four_digits
+from workbench.model.counts import count_of, four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 
@@ -89,7 +89,7 @@ def ceiling(
     if min(tp, pp, dp) < 1:
         return Ceiling(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:
-        return Ceiling(None, reason=f"the plan uses {tp * pp * dp} GPUs, but only {len(gpus)} are known")
+        return Ceiling(None, reason=f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known")
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
         one = bandwidth(gpu)

@@ -84,7 +84,7 @@ def test_context_costs_bytes_and_streams_share_the_weights() -> None:
     [
         (None, [PRO_6000], {}, "bytes read per token"),
         (ModelFacts("x"), [PRO_6000], {}, "bytes read per token"),
-        (MISTRAL_AWQ, [], {}, "uses 1 GPUs, but only 0 are known"),
+        (MISTRAL_AWQ, [], {}, "uses 1 GPU, but only 0 are known"),
         (MISTRAL_AWQ, [PRO_6000], {"tp": 2}, "uses 2 GPUs, but only 1 are known"),
         (MISTRAL_AWQ, ["NVIDIA GB100"], {}, "NVIDIA GB100 is unknown"),
         (MISTRAL_AWQ, [PRO_6000], {"tp": 0}, "at least 1"),

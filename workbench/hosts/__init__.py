@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """How hosts of one kind are named and opened. Imports are deferred: asyncssh takes 0.2 s to load."""
+    """A kind of host, such as ssh: how its hosts are named and opened. The functions import the modules of the kind
+    only when they are called, because asyncssh takes 0.2 s to load.
+    """
 
     is_name: Callable[[str], bool]  # whether a name is of this kind; may look it up
     names: Callable[[], Iterable[str]]  # names to offer to the user
@@ -65,7 +67,7 @@ KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 
 def open_host(name: str | None = None) -> Host:
-    """Return the host called `name`; None is this machine. A host connects at its first use."""
+    """Return the host called `name`, or this machine for None. The host is not connected until its first use."""
     name = name or "local"
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
     return kind.open(name)
@@ -77,5 +79,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def is_known(name: str) -> bool:
-    """Return whether some kind of host knows `name`. May ask the resolver, for at most a second."""
+    """Return whether a host called `name` exists, as far as this machine can tell without a connection. Asking the name
+    resolver can take up to one second.
+    """
     return any(kind.is_name(name) for kind in KINDS)

@@ -33,7 +33,7 @@ Ask = Callable[[str], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Result of a command that has ended. `returncode` is negative for a signal, as in subprocess."""
+    """The result of a command that has ended. `returncode` is the exit code, or -n if signal n ended the command."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -56,7 +56,7 @@ class Completed:
 
     @property
     def problem(self) -> str:
-        """The last line of stderr, or the exit code if stderr is empty."""
+        """The last line of stderr, or "exit code N" if stderr is empty."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
@@ -66,7 +66,9 @@ class HostUnreachable(HostError):
 
 
 class HostKeyUnknown(HostUnreachable):
-    """The host's key is not in known_hosts. `fingerprint` and `key_type` are for the question to the user."""
+    """The error for a host whose key is not in known_hosts. `fingerprint` and `key_type` describe the key, so that the
+    user can be asked whether to trust it.
+    """
 
     def __init__(self, message: str, *, fingerprint: str, key_type: str, **kw: Any) -> None:
         super().__init__(message, **kw)
@@ -101,7 +103,7 @@ class FileError(HostError):
 
 
 def check_argv(argv: Sequence[str], host: str) -> None:
-    """Raise HostError if `argv` is not a command that a shell or exec can run."""
+    """Raise HostError if `argv` cannot be run as a command, for example because it is empty or contains a NUL."""
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise CommandNotFound(f"not a command: {list(argv)!r}", host=host)
     if any("\0" in a for a in argv):
@@ -109,7 +111,7 @@ def check_argv(argv: Sequence[str], host: str) -> None:
 
 
 def not_found(argv: Sequence[str], host: str, command: str | None = None) -> CommandNotFound:
-    """Return the error for an executable that is not on the host."""
+    """Return the error for an executable that is not on the host's PATH."""
     step = "check the path" if "/" in argv[0] else "install it on that host, add it to PATH, or give its full path"
     return CommandNotFound(f"{argv[0]}: no such executable", host=host, command=command, next_step=step)
 
@@ -138,7 +140,9 @@ def raise_for(done: Completed, host: str) -> None:
 
 
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for a state directory that cannot be created: a read-only or full home directory."""
+    """Return the error for a state directory that cannot be created, for example because the home directory is
+    read-only or full. `reason` is the host's error message, None if there is none.
+    """
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
         f"cannot create {named}: {reason}",
@@ -149,11 +153,11 @@ def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileErro
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """Loss or return of the link to a host.
+    """A change of the connection to a host: it was lost, an attempt to restore it failed, or it was restored.
 
-    `connected` False: the link is lost for `reason`; `retries` counts the failed attempts to reconnect so far. If
-    `refused` is set, no further attempt is made, since only the user can help. `connected` True: the link is back after
-    `outage_s` seconds.
+    If `connected` is False, `reason` says why the connection was lost, and `retries` counts the failed attempts to
+    restore it. If `refused` is set too, no further attempt follows, because only the user can solve the problem. If
+    `connected` is True, the connection is back after `outage_s` seconds.
     """
 
     host: str
@@ -166,7 +170,7 @@ class LinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts about a host, gathered by one script. A fact that the script could not determine is None."""
+    """The properties of a host: system, user, memory, tools. A property that could not be determined is None."""
 
     name: str
     kind: str  # "local", "ssh", "container"
@@ -194,7 +198,7 @@ class HostFacts:
 
 @runtime_checkable
 class Stream(Protocol):
-    """A running command whose output is read as it arrives. `close` ends the remote process too."""
+    """A running command whose output can be read before it ends. `close` ends the command on the host."""
 
     def lines(self) -> AsyncIterator[bytes]:
         """Yield complete lines without their newline, until the command ends."""
@@ -215,7 +219,7 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A TCP port of this machine that leads to a port on a host's loopback address."""
+    """A TCP port of this machine whose connections lead to a port on a host's loopback address."""
 
     local_port: int
 
@@ -224,8 +228,9 @@ class Forward(Protocol):
 
 @runtime_checkable
 class Host(Protocol):
-    """One host. A new kind of host is a subclass of `BaseHost`, which has the defaults, and an entry in
-    hosts/__init__.py."""
+    """A machine on which commands are run. A new kind of host is a subclass of `BaseHost`, which has the defaults, and
+    an entry in hosts/__init__.py.
+    """
 
     name: str  # as the user gives it
     kind: str  # for display: "local", "ssh"
@@ -246,21 +251,27 @@ class Host(Protocol):
     def connected(self) -> bool: ...
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Call `listener` at each loss and return of the link, until the returned function is called."""
+        """Register `listener`, which is called each time the connection is lost or restored. Return a function that
+        unregisters it.
+        """
         ...
 
     def accept_host_key(self, fingerprint: str) -> None:
-        """Add the key of a HostKeyUnknown to known_hosts. Then call `connect` again."""
+        """Add the host key with this fingerprint to known_hosts, after `connect` raised HostKeyUnknown and the user
+        agreed. Then call `connect` again.
+        """
         ...
 
     async def connect(self) -> None:
-        """Connect to the host; does nothing on this machine. Raises HostUnreachable or a subclass."""
+        """Connect to the host. Raises HostUnreachable or a subclass of it. On this machine, do nothing."""
         ...
 
     async def state_dir(self) -> str:
-        """Return the absolute path of Workbench's directory on the host: run directories and the settings journal.
+        """Return the absolute path of the directory on the host in which Workbench keeps run directories and the
+        settings journal.
 
-        It is $XDG_STATE_HOME/workbench or ~/.local/state/workbench, created with mode 0700 at first use.
+        The path is $XDG_STATE_HOME/workbench or ~/.local/state/workbench. The directory is created with mode 0700 if it
+        is missing.
         """
         ...
 
@@ -273,19 +284,24 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> Completed:
-        """Run a command to its end. `env` is added to the host's environment. With `check`, an exit code other than 0
-        raises CommandFailed."""
+        """Run a command and return its result after its end. `input` is written to its stdin, and `env` is added to the
+        host's environment. Raises CommandTimeout after `timeout_s` seconds, and CommandFailed for an exit code other
+        than 0 if `check` is set.
+        """
         ...
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> Stream:
-        """Start a command whose output is read while it runs. `input` is written to its stdin, which stays open until
-        `close`: end of file on stdin tells the command to end."""
+        """Start a command whose output can be read while it runs. `input` is written to its stdin. Stdin then stays
+        open until `close`, so the command can take the end of its stdin as the request to end.
+        """
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        """Return the file's bytes from `offset`, at most `limit`. Raises FileError if it cannot be read."""
+        """Return the file's bytes from position `offset` to the end, but at most `limit` bytes if it is not None.
+        Raises FileError if the file cannot be read.
+        """
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
@@ -293,7 +309,7 @@ class Host(Protocol):
         ...
 
     async def forward(self, port: int) -> Forward:
-        """Open a port of this machine that leads to `port` on the host's loopback address."""
+        """Open a port of this machine whose connections lead to `port` on the host's loopback address."""
         ...
 
     async def facts(self) -> HostFacts: ...
@@ -302,7 +318,9 @@ class Host(Protocol):
 
 
 class BaseHost(ABC):
-    """Defaults for kinds of hosts: a real host that needs no login and whose link is never lost."""
+    """Defaults for all kinds of hosts. They describe a real host that needs no login and whose connection is never
+    lost.
+    """
 
     name: str
     is_local = False
@@ -340,4 +358,4 @@ class BaseHost(ABC):
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        """Run a command to its end, as `Host.run` without `check`."""
+        """Run a command to its end and return the result, whatever the exit code."""

@@ -28,16 +28,18 @@ LEADER_S = 1.0  # time for the session's leader to record the exit after the las
 
 
 class RunDirUsed(HostError):
-    """The run directory already contains a run."""
+    """The error for a start in a run directory that already contains a run."""
 
 
 class WorkdirMissing(HostError):
-    """The working directory does not exist or may not be entered."""
+    """The error for a working directory that does not exist or that the user may not enter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """A process that was started. `sid` is also its process group; `start_time` is in clock ticks since boot."""
+    """A process that `start` has started. `sid` is the id of its session and of its process group. `start_time` is in
+    clock ticks since the host was booted.
+    """
 
     pid: int
     sid: int
@@ -46,8 +48,9 @@ class DetachedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """State of a run at one moment. `alive` is about the process that was started; `members` may outlive it
-    (orphans)."""
+    """The state of a run at one moment. `alive` says whether the process that was started still runs. `members` are all
+    living processes of the run, and some of them can outlive that process.
+    """
 
     run_dir: str
     alive: bool
@@ -66,7 +69,9 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What `stop` did. `left`: processes that remain, since they may not be signalled or hang in the kernel."""
+    """The outcome of `stop`. `left` are the processes that still run, because they hang in the kernel or the user may
+    not signal them.
+    """
 
     pids_signalled: tuple[int, ...] = ()
     killed: tuple[int, ...] = ()
@@ -94,10 +99,10 @@ async def start(
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
 ) -> DetachedProcess:
-    """Start `argv` in a session of its own, with stdin from /dev/null and its output in `log`.
+    """Start `argv` as a process that outlives this program, with stdin from /dev/null and its output in the file `log`.
 
-    `env` is never on a command line. Other files may be written into `run_dir` beforehand. Raises CommandNotFound,
-    WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
+    The values of `env` are never on a command line. `run_dir` is created if it is missing, and may contain other files.
+    Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
     """
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise CommandNotFound(f"not a command: {list(argv)!r}", host=host.name)
@@ -135,7 +140,7 @@ def _start_error(
 
 
 async def alive(host: Host, process: DetachedProcess) -> bool:
-    """Return whether the process itself still runs. Costs one file read, so it can be called every second."""
+    """Return whether the process itself still runs. The check reads one file only, so it can be called every second."""
     try:
         stat = await host.read_file(f"/proc/{process.pid}/stat", limit=1024)
     except FileError:
@@ -145,26 +150,29 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """Return the state of the run in `run_dir`, with the contents of its `files` that exist. Raises HostError if there
-    is no run."""
+    """Return the state of the run in `run_dir`. The result contains the contents of those of the named `files` that
+    exist. Raises HostError if the directory contains no run.
+    """
     look = await _look(host, run_dir, files)
     await _remember(host, look.run, look.found)
     return _status(look.run, look.survey, look.found)
 
 
 async def list_runs(host: Host, root: str, *, files: Sequence[str] = ()) -> tuple[ProcessStatus, ...]:
-    """List the run directories in `root`, sorted by name, in one round trip. Return () if there are none or `root` does
-    not exist."""
+    """Return the states of all runs whose directories are in `root`, sorted by name, in one round trip. The result is
+    empty if `root` does not exist. `files` are as for `status`.
+    """
     survey = await _survey(host, ["-r", root.rstrip("/")], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     return tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
 
 
 async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0) -> StopReport:
-    """End every process of the run and remove the shared memory that it left. A second call does nothing.
+    """End every process of the run and remove the shared memory that the run left. If the run has ended already, do
+    nothing.
 
-    TERM goes to its process group; after `grace_s` seconds KILL is repeated for up to `kill_after_s`, until the session
-    is empty.
+    The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL repeatedly, for up to
+    `kill_after_s` seconds.
     """
     began = time.monotonic()
     look = await _look(host, run_dir)
@@ -192,8 +200,9 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
 
 
 async def _terminate(host: Host, look: _Look) -> set[int]:
-    """Send TERM to the run's process group, and one by one to members that left the group. Return the process ids
-    reached. Nobody gets TERM twice, which some servers treat as "exit at once"."""
+    """Send SIGTERM to the run's process group, and one by one to the members that left the group. Return the process
+    ids that got the signal. No process gets SIGTERM twice, because some servers then exit at once without cleaning up.
+    """
     sid, others = look.run.sid, look.found.others
     group = [p for p in look.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
@@ -203,8 +212,10 @@ async def _terminate(host: Host, look: _Look) -> set[int]:
 
 
 async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
-    """Send KILL to all members except the shell that leads the session, which then records how the server ended. The
-    shell itself gets KILL only if it does not end by itself."""
+    """Send SIGKILL to all members of the run, and return the process ids that got it. The shell that leads the session
+    is spared at first, because it records how the server ended; it gets SIGKILL only if it does not end by itself
+    within `wait_s` seconds.
+    """
     leader, others = look.found.leader, look.found.others
     if others:
         return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
@@ -217,14 +228,15 @@ async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
 
 
 async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
-    """Record in the run directory which shared memory `pids` (living members) created, so that it can be removed even
-    after they were killed. Call this once the server is ready; `stop` does it too."""
+    """Write to the run directory which shared memory files the living processes `pids` created, so that the files can
+    be removed after these processes are killed. Call this when the server is ready. `stop` calls it too.
+    """
     if pids:
         await host.run(shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)))
 
 
 async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
-    """Remove the shared memory that the run created and that no process uses any more. Return the removed files."""
+    """Remove the shared memory files that the run created and that no process uses any more. Return their paths."""
     done = await host.run(shell_scripts.sh(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
     return tuple(done.out.splitlines())
 
@@ -239,8 +251,9 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
 
 
 async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: _Look | None = None) -> _Look:
-    """Read the state of one run. Members of the look `before` stay known, whatever has become of their session
-    since."""
+    """Read the state of one run. Processes that were members in the earlier state `before` stay members, even if they
+    have left the session since.
+    """
     survey = await _survey(host, [run_dir.rstrip("/")], files)
     if not survey.runs:
         step = "`workbench servers` lists the runs of a host"
@@ -252,8 +265,9 @@ async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: 
 
 
 async def _remember(host: Host, run: RunFiles, found: Members) -> None:
-    """Add new members to the run's file `members`, which proves that they are the run's once their parents have
-    ended."""
+    """Add newly found members to the file `members` in the run directory. The entry proves that a process belongs to
+    the run after its parents have ended.
+    """
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(
@@ -294,8 +308,10 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
 async def _signal(
     host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
 ) -> set[int]:
-    """Signal `targets` and wait at most SLICE_S seconds for the processes `wait_for` to end. Return the process ids
-    reached (for a group: the id of the member that stands for it)."""
+    """Send the signal `name` to `targets`, then wait up to `wait_s` seconds (at most SLICE_S) for the processes
+    `wait_for` to end. Return the process ids that got the signal. A process group counts as the id of one of its
+    members.
+    """
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(

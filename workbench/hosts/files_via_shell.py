@@ -1,4 +1,4 @@
-"""Files and state directory of a host on which only commands can be run."""
+"""Files and the state directory of a host, read and written by commands because the host has no other way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIMEOUT_S = 120.0  # a slow link, a large file, the fsync of a busy disk
 
 
 async def state_dir(host: Host) -> str:
-    """Return the path of Workbench's state directory, created if it is missing."""
+    """Return the absolute path of Workbench's state directory on the host. The directory is created if it is missing."""
     done = await host.run(shell_scripts.sh(shell_scripts.STATE_DIR))
     path = done.out.strip()
     if done.returncode != 0 or not path.startswith("/"):
@@ -19,7 +19,9 @@ async def state_dir(host: Host) -> str:
 
 
 async def read(host: Host, path: str, offset: int, limit: int | None) -> bytes:
-    """Return the file's bytes from `offset`, at most `limit`."""
+    """Return the file's bytes from position `offset`, at most `limit` bytes if it is not None. Raises FileError if the
+    file cannot be read.
+    """
     last = "" if limit is None else str(limit)
     done = await host.run(shell_scripts.sh(shell_scripts.READ_FILE, path, str(offset), last), timeout_s=TIMEOUT_S)
     if done.returncode != 0:
@@ -28,7 +30,7 @@ async def read(host: Host, path: str, offset: int, limit: int | None) -> bytes:
 
 
 async def write(host: Host, path: str, data: bytes, mode: int) -> None:
-    """Write the file atomically; see `Host.write_file`."""
+    """Write the file atomically and create missing parent directories. Raises FileError if the file cannot be written."""
     command = shell_scripts.sh(shell_scripts.WRITE_FILE, path, f"{mode:o}", str(len(data)))
     done = await host.run(command, input=data, timeout_s=TIMEOUT_S)
     if done.returncode != 0:

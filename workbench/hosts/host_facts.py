@@ -1,4 +1,4 @@
-"""Interpretation of the facts script: from the lines that `shell_scripts.FACTS` prints to HostFacts."""
+"""Conversion of the output of `shell_scripts.FACTS`, a script that prints the properties of a host, to HostFacts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
-    """Parse key=value lines into HostFacts. Facts without a line are None."""
+    """Return the HostFacts for lines of the form key=value. A property without a line is None."""
     facts: dict[str, str] = {}
     for text in output.splitlines():
         key, equals, value = clean(text).partition("=")
@@ -62,7 +62,7 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
 
 
 def _version(text: str | None) -> str | None:
-    """Return `text` if it is a Python version. Another program called python3 may print anything."""
+    """Return `text` if it is a Python version, else None, because another program called python3 may print anything."""
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 
@@ -71,13 +71,16 @@ def _number(text: str | None) -> int | None:
 
 
 def _initial_namespace(uid_map: str | None) -> bool | None:
-    """Return whether the process is in the initial user namespace, which maps every id onto itself: "0 0
-    4294967295"."""
+    """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user namespace. There every
+    id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
+    """
     return None if uid_map is None else uid_map.split() == ["0", "0", "4294967295"]
 
 
 def _container(facts: Mapping[str, str]) -> str | None:
-    """Return "lxc", "docker", "podman", …, or None if nothing indicates a container."""
+    """Return the kind of container that the host runs in ("lxc", "docker", "podman", …), or None if nothing indicates
+    one.
+    """
     detected = facts.get("detect_container")
     if detected and detected != "none":
         return detected
@@ -85,8 +88,9 @@ def _container(facts: Mapping[str, str]) -> str | None:
 
 
 def _virtualization(facts: Mapping[str, str]) -> str | None:
-    """Return the hypervisor by systemd-detect-virt's names, derived from DMI if that program is missing. None if it
-    cannot be determined (no DMI and no CPU flag, as on Arm)."""
+    """Return the name of the hypervisor as systemd-detect-virt prints it. If that program is missing, the name is
+    derived from the firmware's product name. None if it cannot be determined.
+    """
     if facts.get("detect_vm"):
         return facts["detect_vm"]
     if facts.get("hypervisor_type"):

@@ -1,6 +1,7 @@
-"""known_hosts files: which keys belong to a host, the errors for other keys, and how a key is added.
+"""known_hosts files: which keys belong to a host, the errors for other keys, and adding a key.
 
-The ssh library interprets the lines (hashes, patterns, certificate authorities); its parser is passed in as `parse`.
+The ssh library interprets the lines (hashed names, patterns, certificate authorities). Its parser is the parameter
+`parse`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DEFAULT_PORT = 22
 
 
 class KnownKeys(Protocol):
-    """Parsed known_hosts files: keys, certificate authorities, revoked keys, and the X.509 equivalents."""
+    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and the X.509 equivalents."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 
@@ -30,10 +31,10 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host, and the outcome of checking the key that it offers.
+    """The known keys of one host. It checks the key that the host presents and keeps the result of the check.
 
-    `problem` is the reason for rejecting the key; `accepting` is the known_hosts file and line that would accept it.
-    `aliased`: HostKeyAlias is set, which is listed without a port.
+    `problem` is the reason for rejecting the key. `accepting` is the known_hosts file and the line to add there to
+    accept the key. `aliased` says that HostKeyAlias is set; known_hosts lists an alias without a port.
     """
 
     def __init__(self, host: str, known: KnownKeys, *, file: str, aliased: bool, accepted: set[str]) -> None:
@@ -48,8 +49,10 @@ class HostKeys:
         self.problem: HostUnreachable | None = None
 
     def match(self, host: str, addr: str, port: int | None) -> Any:
-        """Return the host's keys, authorities and revoked keys, for the ssh library. As in OpenSSH, addresses are not
-        looked up (CheckHostIP no). Keys that are known without the port are left to `accepts`."""
+        """Return the host's keys, authorities and revoked keys. The ssh library calls this. As in OpenSSH with
+        CheckHostIP no, `addr` is not looked up. Keys that are known for the host without the port are not returned;
+        `accepts` checks them.
+        """
         self._name = self._entry(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
@@ -57,7 +60,7 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether a key that is not among the known keys may still be trusted."""
+        """Return whether to trust a key that `match` did not return. If not, `problem` has the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
@@ -79,8 +82,9 @@ class HostKeys:
         return False
 
     def changed(self, name: str | None, how: str) -> HostKeyChanged:
-        """Return the error for a key that differs from the known one. `name` is the entry in known_hosts; None means
-        the entry that was matched last."""
+        """Return the error for a key that differs from the known key. `name` is the entry in known_hosts, or None for
+        the entry that `match` used. `how` says in what way the key differs.
+        """
         name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "
@@ -94,7 +98,9 @@ class HostKeys:
 
 
 def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
-    """Parse all of `files` together. As in OpenSSH, a missing file or a line that does not parse is not an error."""
+    """Return the parsed contents of all of `files` together. As in OpenSSH, a missing file or an invalid line is
+    ignored.
+    """
     lines: list[str] = []
     for file in files:
         try:
@@ -113,7 +119,7 @@ def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
 
 
 def append(file: str, line: str) -> None:
-    """Append a line. Create the file (0600) and its directory (0700) if they are missing."""
+    """Append a line to a file. The file (0600) and its directory (0700) are created if they are missing."""
     path = Path(file).expanduser()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

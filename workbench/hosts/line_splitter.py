@@ -15,7 +15,7 @@ TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
 
 
 async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield lines without their newline, and the rest at the end if it has none."""
+    """Yield the lines of the output without their newlines. Text after the last newline is yielded as the last line."""
     rest = b""
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -31,7 +31,7 @@ async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Tail:
-    """Keeps the last TAIL_MAX_BYTES of the bytes fed to it."""
+    """A buffer that keeps the last TAIL_MAX_BYTES of the bytes fed to it."""
 
     def __init__(self) -> None:
         self._kept = b""
@@ -44,7 +44,7 @@ class Tail:
 
 
 class TooMuch(Exception):
-    """A command printed more than OUTPUT_MAX_BYTES."""
+    """The error for a command that printed more than OUTPUT_MAX_BYTES."""
 
 
 class Readable(Protocol):
@@ -52,13 +52,13 @@ class Readable(Protocol):
 
 
 class CommandOutput:
-    """Everything that a command prints on stdout and stderr until it ends."""
+    """A collector of everything that a command prints on stdout and stderr until its end."""
 
     def __init__(self) -> None:
         self.out, self.err = bytearray(), bytearray()
 
     async def read(self, stdout: Readable, stderr: Readable) -> None:
-        """Read both streams to their end. Raises TooMuch after OUTPUT_MAX_BYTES."""
+        """Read both streams to their end. Raises TooMuch if they exceed OUTPUT_MAX_BYTES together."""
         tasks = [asyncio.ensure_future(self._read(*pair)) for pair in ((stdout, self.out), (stderr, self.err))]
         try:
             await asyncio.gather(*tasks)

@@ -1,4 +1,6 @@
-"""This machine: asyncio subprocesses, each in a session of its own, so that the whole session can be ended."""
+"""This machine as a host. Every command is a subprocess in a session of its own, so that all its processes can be
+ended.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ CLOSE_S = 2.5
 
 
 class LocalForward:
-    """A port of this machine, which needs no forwarding."""
+    """A port of this machine. It is used directly, because it needs no forwarding."""
 
     def __init__(self, port: int) -> None:
         self.local_port = port
@@ -47,7 +49,9 @@ class LocalForward:
 
 
 class LocalStream:
-    """A child process under `shell_scripts.GUARD`, so that it ends when this process ends, for whatever reason."""
+    """A running command on this machine. It runs under `shell_scripts.GUARD`, which ends the command when Workbench
+    ends for any reason.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -83,7 +87,7 @@ class LocalStream:
         return self._tail.text()
 
     async def close(self) -> None:
-        """Close stdin, wait at most CLOSE_S for the end, then send KILL to the process group."""
+        """Close stdin and wait up to CLOSE_S seconds for the command to end, then send SIGKILL to its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await end(self._process, CLOSE_S)
@@ -91,8 +95,9 @@ class LocalStream:
 
 
 async def end(process: Process, wait_s: float = 0.0) -> None:
-    """Wait up to `wait_s` for the end, then send KILL to the process's group. Always returns: a process that is stuck
-    in the kernel is abandoned, and Python 3.11's child watcher can lose an exit."""
+    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group. Returns even if the
+    process never ends, because a process can hang in the kernel and Python 3.11 can miss the exit of a child.
+    """
     if process.returncode is None and wait_s > 0:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), wait_s)
@@ -108,7 +113,9 @@ async def end(process: Process, wait_s: float = 0.0) -> None:
 
 
 async def _communicate(process: Process, input: bytes | None) -> CommandOutput:
-    """Return the output of `process`, as Process.communicate does but bounded in size."""
+    """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises TooMuch if the output is
+    too long.
+    """
     assert process.stdout is not None
     assert process.stderr is not None
     output = CommandOutput()
@@ -239,8 +246,9 @@ class LocalHost(BaseHost):
 
 
 def _make_parents(directory: Path) -> None:
-    """Create missing directories as mkdir -p does, all with mode 0700. (Path.mkdir sets the mode of the last one
-    only.)"""
+    """Create `directory` and its missing parents, all with mode 0700. Path.mkdir would set the mode of the last
+    directory only.
+    """
     if not directory.is_dir():
         _make_parents(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

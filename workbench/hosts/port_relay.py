@@ -1,5 +1,6 @@
-"""A local port whose connections lead to another place. The port stays the same while the way there is lost and
-restored."""
+"""A local port whose connections are passed on to another place, such as a port of a host behind ssh. The local port
+stays open while the connection to the host is lost and restored.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ Open = Callable[[], Awaitable[tuple[Reader, Writer]]]
 
 
 class Relay:
-    """Listens on 127.0.0.1 and connects each connection with one that `open_far` opens.
+    """A port on 127.0.0.1. Each connection to it is joined with a second connection, which `open_far` opens.
 
-    If the far connection cannot be opened or is lost, the near connection is reset, so that its client sees an error
+    If the second connection cannot be opened or is lost, the first one is reset, so that its client sees an error
     instead of an empty answer.
     """
 
@@ -81,7 +82,9 @@ class Relay:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST. `abort` alone sends a normal end, which a client reads as a short answer."""
+    """Close the connection with a TCP reset. `abort` alone sends a normal end, which a client takes for a complete but
+    short answer.
+    """
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A connection that is restored after a loss. Callers wait a moment for it, then get an error."""
+"""A connection that is restored after a loss. Its users wait some seconds during an outage, then get an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """Owns the connection that `dial` opens. The owner of a connection reports its end with `lost`."""
+    """The holder of one connection, which `dial` opens. When the connection ends, whoever notices calls `lost`, and the
+    link opens a new one.
+    """
 
     def __init__(self, host: str, dial: Callable[[], Awaitable[C]]) -> None:
         self._host = host
@@ -41,16 +43,20 @@ class Link(Generic[C]):
 
     @property
     def outage_s(self) -> float | None:
-        """Seconds since the link was lost; None if it is not lost or was never made."""
+        """Seconds since the connection was lost. None if it is not lost or was never opened."""
         return None if self._lost_at is None else time.monotonic() - self._lost_at
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
-        """Call `listener` at each loss and return of the link, until the returned function is called."""
+        """Register `listener`, which is called each time the connection is lost or restored. Return a function that
+        unregisters it.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def connect(self) -> C:
-        """Connect now, whatever happened before. Raises what `dial` raises."""
+        """Return the connection, after opening it if necessary, even if earlier attempts failed. Raises the errors of
+        `dial`.
+        """
         self._refused = None
         async with self._dialing:
             if self._connection is None:
@@ -61,7 +67,7 @@ class Link(Generic[C]):
             return self._connection
 
     async def get(self) -> C:
-        """Return the connection. During an outage, wait up to PATIENCE_S for it, then raise HostUnreachable."""
+        """Return the connection. During an outage, wait up to PATIENCE_S seconds for it, then raise HostUnreachable."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
@@ -75,14 +81,16 @@ class Link(Generic[C]):
         raise self.unreachable()
 
     def unreachable(self) -> HostUnreachable:
-        """Return the error for a link that is lost."""
+        """Return the error for using a connection that is lost."""
         since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
         reason = f" ({self._reason})" if self._reason else ""
         step = "servers on the host continue to run; Workbench keeps trying to reconnect"
         return HostUnreachable(f"no connection{since}{reason}", host=self._host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
-        """Report that `connection` ended. Ignored if it was replaced or closed meanwhile."""
+        """Report that `connection` has ended for `reason`. The report is ignored if `connection` is not the current one
+        any more.
+        """
         if connection is not self._connection:
             return
         self._connection = None
@@ -121,7 +129,9 @@ class Link(Generic[C]):
             listener(event)
 
     async def close(self) -> C | None:
-        """Stop reconnecting. Return the connection, if there is one, so that the caller closes it."""
+        """Stop restoring the connection. Return the current connection for the caller to close, or None if there is
+        none.
+        """
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
         await end_all([self._retrying] if self._retrying is not None else [])

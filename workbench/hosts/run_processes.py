@@ -21,7 +21,7 @@ SIGNAL_BASE = 128
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A row of the process table. `start` is in clock ticks since boot."""
+    """A row of the process table. `start` is the start time in clock ticks since boot."""
 
     pid: int
     state: str
@@ -41,7 +41,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The contents of a run directory. Numbers are None if the file is missing or broken."""
+    """The contents of the files in a run directory. A number is None if its file is missing or unreadable."""
 
     run_dir: str
     pid: int | None = None
@@ -60,7 +60,7 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """State of a host at one moment: its process table and run directories, taken in one round trip."""
+    """The state of a host at one moment: its process table and the run directories that were read with it."""
 
     boot_id: str
     now_unix_s: float
@@ -71,7 +71,9 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The living processes of a run: `leader` is the shell that records the exit, `others` are the server's own."""
+    """The living processes of a run. `leader` is the shell that records how the server ended, None if it has ended.
+    `others` are the processes of the server.
+    """
 
     leader: Process | None
     others: tuple[Process, ...]
@@ -82,7 +84,9 @@ class Members:
 
 
 def parse(output: bytes, boundary: str) -> Survey | None:
-    """Parse the output of SURVEY. Return None if it is cut off."""
+    """Return the state of the host from the output of the script SURVEY, whose parts are separated by `boundary`. None
+    if the output is cut off.
+    """
     boot, now, complete = "", 0.0, False
     processes: dict[int, Process] = {}
     tokens: dict[int, str] = {}
@@ -150,7 +154,7 @@ def _int(text: str | None) -> int | None:
 
 
 def members(run: RunFiles, survey: Survey) -> Members:
-    """Return the living processes of `run`, without zombies."""
+    """Return the living processes of `run`. Zombies do not count as living."""
     if run.boot_id != survey.boot_id:
         return Members(None, ())
     table = survey.processes
@@ -175,12 +179,14 @@ def members(run: RunFiles, survey: Survey) -> Members:
 
 
 def _proves(process: Process, run: RunFiles, known: set[int]) -> bool:
-    """Return whether a member of the session proves that the session is the run's."""
+    """Return whether this process of the run's session proves that the session id is not reused, because the process is
+    in `known` or started before the run's end was recorded.
+    """
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
 def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
-    """Return `roots` and all their descendants."""
+    """Return the process ids in `roots` and those of all their descendants."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -194,7 +200,9 @@ def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the signal of an exit code above 128: "SIGKILL" for 137. None for any other code."""
+    """Return the name of the signal that an exit code above 128 stands for, such as "SIGKILL" for 137. None for any
+    other code.
+    """
     if exit_code is None or exit_code <= SIGNAL_BASE:
         return None
     try:

@@ -12,7 +12,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quote(text: str) -> str:
-    """Return `text` as one word for a POSIX shell, on one line: $_wb_nl replaces each newline."""
+    """Return `text` as one quoted word for a POSIX shell. The word is on one line, with the shell variable $_wb_nl for
+    each newline.
+    """
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
@@ -72,10 +74,11 @@ exec "$@"
 
 
 def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False) -> bytes:
-    """Return the line that LINE reads: it exports `env`, then runs `argv` under PRELUDE.
+    """Return the line of shell code that the script LINE reads from stdin. The line exports `env` and runs `argv`; with
+    `guard`, the command ends when its stdin ends.
 
-    No argument and no value is ever on the command line of the login shell. Raises ValueError for a name that a shell
-    variable cannot have, or for a NUL.
+    The line goes to stdin, so that no argument or value is on the command line of the login shell. Raises ValueError
+    for an invalid name of a variable and for a NUL in a value.
     """
     for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -88,13 +91,13 @@ def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool
 
 
 def after_mark(errors: str) -> str:
-    """Return the part of stderr that the command itself wrote."""
+    """Return the part of stderr that the command itself wrote, without the output of the login shell before MARK."""
     before, mark, rest = errors.partition(MARK)
     return rest.partition("\n")[2] if mark else before
 
 
 def marked_pid(errors: str) -> int | None:
-    """Return the process id that PRELUDE printed, or None."""
+    """Return the process id that the script PRELUDE printed on stderr after MARK. None if it printed none."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
     return int(word) if word.isdecimal() else None
 
@@ -254,7 +257,9 @@ echo "ok $pid $start $sid"
 
 
 def start(run_dir: str, token: str, workdir: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv that starts a detached process; see detached_process.start."""
+    """Return the argv that starts `argv` as a detached process in `run_dir`, with the working directory `workdir` (""
+    for the default). `token` is put into the environment of its processes and marks them as members of the run.
+    """
     return sh(_START, run_dir, token, workdir, _LEAD, _BECOME, *argv)
 
 

@@ -59,7 +59,7 @@ logging.getLogger("asyncssh").addHandler(logging.NullHandler())  # otherwise its
 
 
 class _Client(asyncssh.SSHClient):
-    """Answers asyncssh's questions about one connection."""
+    """The callbacks that asyncssh needs to log in: they check the host key and ask the user for passwords and codes."""
 
     def __init__(
         self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], wanted: set[str]
@@ -100,7 +100,9 @@ class _Client(asyncssh.SSHClient):
 
 
 class SshStream:
-    """A remote command under `shell_scripts.GUARD`, which ends when the channel or the link ends."""
+    """A running command on the host. It runs under `shell_scripts.GUARD`, which ends the command when its channel or
+    the connection ends.
+    """
 
     def __init__(self, host: SshHost, process: _Process, release: Callable[[], None]) -> None:
         self._host = host
@@ -117,7 +119,9 @@ class SshStream:
                 self._tail.feed(data)
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Read up to the mark and discard it: everything before it is output of the login shell."""
+        """Read and discard the output of the login shell, which ends with _MARK. Raises HostError if the command ends
+        before it prints _MARK.
+        """
         seen = b""
         while _MARK + b"\n" not in seen:
             data = await self._read()
@@ -165,7 +169,7 @@ class SshStream:
         return shell_scripts.after_mark(self._tail.text())
 
     async def close(self) -> None:
-        """Close stdin, then give the guard CLOSE_S seconds to end the command, so that its session becomes free."""
+        """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh session becomes free."""
         self._closing = True
         try:
             with contextlib.suppress(asyncssh.Error, OSError):
@@ -179,8 +183,9 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """A host behind ssh. `ssh_config` replaces ~/.ssh/config. Without `ask`, a login that needs a passphrase or
-    password fails."""
+    """A host behind ssh. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the user for a passphrase or
+    password; without it, a login that needs one fails.
+    """
 
     kind = "ssh"
 
@@ -260,7 +265,9 @@ class SshHost(BaseHost):
         )
 
     async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-        """Return the options for `host` by the user's ssh configuration. No key is loaded."""
+        """Return the connection options that the user's ssh configuration has for `host`. `given` takes precedence. No
+        key file is loaded.
+        """
         options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
             host=host, config=self._config, client_keys=None, **given
         )
@@ -278,13 +285,17 @@ class SshHost(BaseHost):
         return arguments
 
     async def _passphrase(self, file: str) -> str | None:
-        """Return the passphrase of a key file. It is asked for once, although keys are loaded for each connection."""
+        """Return the passphrase of a key file. The user is asked only once, although keys are loaded for each
+        connection. None if the user declines.
+        """
         if file not in self._passphrases and self.ask is not None:
             self._passphrases[file] = await self._asking(f"Passphrase for {file}")
         return self._passphrases.get(file)
 
     async def _asking(self, prompt: str) -> str | None:
-        """Ask the user. The connection's time limit is suspended meanwhile."""
+        """Ask the user and return the answer, or None if the user declines. The time limit for connecting is suspended
+        meanwhile.
+        """
         assert self.ask is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
@@ -297,7 +308,9 @@ class SshHost(BaseHost):
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host` by way of its ProxyJump hosts, or through the connection `through` if there is one."""
+        """Connect to `host` and return the connection. It leads through the ProxyJump hosts of the configuration, or
+        through the connection `through` if that is not None.
+        """
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
@@ -355,20 +368,23 @@ class SshHost(BaseHost):
         return HostKeys(self.name, known, file=file, aliased=aliased, accepted=self._accepted)
 
     def cut(self) -> HostUnreachable:
-        """Return the error for a link that was lost during an operation."""
+        """Return the error for a connection that was lost during an operation."""
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
     def not_begun(self, argv: Sequence[str], output: str) -> HostError:
-        """Return the error for a command that ended before it printed its mark."""
+        """Return the error for a command that ended before it printed its mark. `output` is what the login shell
+        printed.
+        """
         if f"{shell_scripts.MARK} missing" in output:
             return not_found(argv, self.name)
         last = output.splitlines()[-1:] or ["no output"]
         return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
 
     async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
-        """Start `argv`. Return the process and the bytes to write to its stdin first. Waits up to PATIENCE_S each for a
-        lost link and for a free session."""
+        """Start `argv`. Return the process, and the bytes to write to its stdin first. During an outage, wait up to
+        PATIENCE_S seconds for the connection, and up to PATIENCE_S for a free ssh session.
+        """
         check_argv(argv, self.name)
         try:
             first = shell_scripts.order(argv, env, guard)
@@ -421,7 +437,9 @@ class SshHost(BaseHost):
         return Completed(tuple(argv), process.returncode, own_out, errors, time.monotonic() - started)
 
     async def _kill(self, output: CommandOutput) -> None:
-        """End the session of a command that was given up: closing its channel would leave it running."""
+        """End the processes of a command that is not awaited any more, since closing its channel would leave them
+        running.
+        """
         pid = shell_scripts.marked_pid(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
@@ -466,7 +484,9 @@ class SshHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int) -> Relay:
-        """Open a local port that leads to 127.0.0.1:`port` on the host, also after the link was lost and restored."""
+        """Open a local port whose connections lead to 127.0.0.1:`port` on the host. It works again after the connection
+        was lost and restored.
+        """
 
         async def open_far() -> tuple[Reader, Writer]:
             connection = await self._link.get()
@@ -498,7 +518,7 @@ class SshHost(BaseHost):
 
 
 def _explain(error: Exception, name: str) -> HostError:
-    """Return the error that explains a failed login to the user."""
+    """Return the error that explains to the user why the login to the host `name` failed."""
     if isinstance(error, asyncssh.PermissionDenied):
         step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
         return AuthFailed("the host accepted none of your keys", host=name, next_step=step)

@@ -1,5 +1,4 @@
-"""Names of ssh hosts: their form, and which names ssh knows without a connection (configuration, known_hosts,
-resolver)."""
+"""Names of ssh hosts: which texts can be names, and which names ssh knows without a connection."""
 
 from __future__ import annotations
 
@@ -21,8 +20,9 @@ _RESOLVER_WAIT_S = 1.0
 
 
 def check(name: str) -> str:
-    """Return `name` if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises InputError otherwise, above all
-    for text that ssh would read as an option."""
+    """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises InputError for any
+    other text, such as one that ssh would read as an option.
+    """
     if not _NAME.fullmatch(name):
         step = "give a name of your ssh configuration, HOST or USER@HOST"
         raise InputError(f"not a host name: {name!r}", next_step=step)
@@ -30,7 +30,9 @@ def check(name: str) -> str:
 
 
 def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse a ProxyJump host, [ssh://][user@]host[:port]. Return the host, and "username" and "port" if given."""
+    """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return the host and a dict with "username" and "port" if
+    they are in the text.
+    """
     user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
     host, colon, port = rest.rpartition(":")
     if not colon or not port.isdecimal() or (":" in host and not host.endswith("]")):
@@ -40,14 +42,15 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def aliases(config: Path | None = None) -> list[str]:
-    """Return the host aliases of an ssh configuration (default: the user's), without patterns."""
+    """Return the host aliases in an ssh configuration file, without patterns. None means the user's ~/.ssh/config."""
     names = (n for n in _host_patterns(config or _user_config()) if not any(c in n for c in "*?!"))
     return list(dict.fromkeys(names))
 
 
 def is_known(name: str) -> bool:
-    """Return whether `name` is a host to ssh: an address, an alias or pattern of its configuration, a name in
-    known_hosts, or a name that resolves within a second."""
+    """Return whether ssh can know `name`: an address, an alias or pattern in its configuration, a name in known_hosts,
+    or a name that resolves within a second.
+    """
     host = name.rpartition("@")[2]
     if "@" in name or "." in host or ":" in host:
         return True
@@ -62,7 +65,7 @@ def _user_config() -> Path:
 
 
 def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the patterns after `Host` in an ssh configuration and in the files that it includes."""
+    """Yield the patterns of all `Host` lines in an ssh configuration file and in the files that it includes."""
     try:
         lines = config.read_text(errors="replace").splitlines()
     except OSError:
@@ -89,8 +92,9 @@ def _in_known_hosts(host: str) -> bool:
 
 
 def _names(field: str, host: str) -> bool:
-    """Return whether the first field of a known_hosts line is for `host`. sshd(8) describes the hashed form
-    |1|salt|HMAC-SHA1."""
+    """Return whether the first field of a known_hosts line contains `host`, as text or in the hashed form
+    |1|salt|HMAC-SHA1.
+    """
     if not field.startswith("|1|"):
         return host in (name.strip("[]").partition("]:")[0] for name in field.split(","))
     try:
@@ -101,7 +105,7 @@ def _names(field: str, host: str) -> bool:
 
 
 def _resolves(host: str) -> bool:
-    """Return whether the resolver finds `host` within _RESOLVER_WAIT_S. A slower answer is ignored."""
+    """Return whether the name resolver finds `host` within _RESOLVER_WAIT_S seconds."""
     found: list[bool] = []
 
     def ask() -> None:

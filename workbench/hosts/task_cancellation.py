@@ -1,4 +1,4 @@
-"""End asyncio tasks of our own for certain."""
+"""Reliable cancellation of asyncio tasks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ AGAIN_S = 1.0  # between two cancellations of a task that has not ended
 
 
 async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel `tasks` and wait until each has ended. Errors that they raise are ignored.
+    """Cancel `tasks` and wait until each has ended. Errors that the tasks raise are ignored.
 
-    A task can lose a cancellation if it arrives together with the result that the task awaits (asyncio.wait_for up to
-    Python 3.11, cancel scopes). A loop would then run for ever, so cancellation is repeated every AGAIN_S seconds.
+    Cancellation is repeated every AGAIN_S seconds, because a task can miss one that arrives together with the result
+    that the task awaits (asyncio.wait_for up to Python 3.11).
     """
     tasks = tuple(tasks)
     left = {task for task in tasks if not task.done()}
@@ -27,7 +27,7 @@ async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel `task` and wait for its end. If the task raised an error instead, raise that error."""
+    """Cancel `task` and wait for its end. If the task raised an error, raise that error."""
     await end_all([task])
     if not task.cancelled():
         task.result()

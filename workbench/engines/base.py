@@ -30,10 +30,10 @@ RESERVE_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The flags that decide how much memory of each GPU an engine takes.
+    """How much memory of each GPU an engine takes, and which flags decide it.
 
-    With a `share_flag`, the engine takes that share of the memory and fills the rest of it with KV cache. Without one,
-    it allocates a KV cache of the size given by the first of `cache_size_flags` that is set.
+    With a `share_flag`, the engine takes that share of the memory and fills what the weights leave with KV cache.
+    Without one, it allocates a KV cache whose size is the value of the first flag of `cache_size_flags` that is set.
     """
 
     share_flag: str | None = None
@@ -47,7 +47,7 @@ class MemoryUse:
 
 
 class Engine:
-    """One inference engine. Instances have no state; get them from `engines.get(name)`."""
+    """An inference engine. Instances have no state; `engines.get(name)` returns them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -93,11 +93,11 @@ class Engine:
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 
     def catalog_versions(self) -> tuple[str, ...]:
-        """Return the versions that have a flag catalog, oldest first."""
+        """Return the versions of this engine that have a flag catalog, oldest first."""
         return catalogs.versions(self.name)
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
-        """Return the catalog for `version`: the newest that is not newer than it. None means the newest of all."""
+        """Return the newest flag catalog that is not newer than `version`. None means the newest catalog of all."""
         nearest = catalogs.nearest_version(self.name, version)
         return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
 
@@ -107,16 +107,17 @@ class Engine:
         return bool(x) and x == y
 
     def phase(self, line: str) -> str | None:
-        """Return the phase of the start that this log line reports, such as "loading weights 40 %", else None."""
+        """Return the phase of the server start that a log line reports, such as "loading weights 40 %". None if the
+        line reports none.
+        """
         for pattern, text in self.phases:
             if match := pattern.search(line):
                 return text.format(**match.groupdict())
         return None
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the body to POST to `tokenize_path` for a {"prompt": …} or {"messages": …} request.
-
-        None if the engine cannot count the tokens of such a request.
+        """Return the body of a POST to `tokenize_path` that counts the tokens of `request`. `request` has a "prompt" or
+        "messages". None if the engine cannot count the tokens of such a request.
         """
         return None
 
@@ -125,13 +126,14 @@ class Engine:
         return here.count("data-parallel-size")
 
     def no_memory_estimate(self, here: Situation) -> str | None:
-        """Return the reason why the memory of a plan cannot be estimated, else None."""
+        """Return the reason why the memory of this plan cannot be estimated, or None if it can."""
         return None
 
     def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
-        """Return the command that starts `plan`, always with an explicit host and port.
+        """Return the command that starts the server of `plan`, always with an explicit host and port.
 
-        `node` selects one node of a server that spans several. Raises PlanError if the plan is not valid as a command.
+        If the server spans several nodes, `node` selects the node whose command is returned. Raises PlanError if an
+        argument is missing or cannot be passed.
         """
         if not plan.model:
             raise PlanError("the plan has no model", next_step="set the model: a hub id or a path")
@@ -153,22 +155,25 @@ class Engine:
         return Command(tuple(argv), env, workdir=plan.workdir, host=host, port=port)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command: the plan's executable, else the engine's own."""
+        """Return the first words of the command: the plan's executable, or the engine's usual program if the plan names
+        none.
+        """
         return plan.executable or self.launch
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the arguments that name the model."""
+        """Return the command-line arguments that name the model."""
         return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that turns a flag off.
-
-        `exact`: the engine's version is known. Otherwise the option must be one that all versions accept.
+        """Return the option that turns the flag off, such as --no-x, or None if there is none. `exact` is True if the
+        engine's version is known; otherwise, the option must be one that all versions accept.
         """
         return spec.negation
 
     def flag_arguments(self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True) -> list[str]:
-        """Return one flag as arguments. Unknown flags are written unchanged."""
+        """Return the command-line arguments for one flag. A flag that the catalog does not contain is written
+        unchanged. `exact` is True if the engine's version is known.
+        """
         spec, option, value = catalog.flags.get(setting.name), f"--{setting.name}", setting.value
         value = on_off(spec, value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):

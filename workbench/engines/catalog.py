@@ -1,4 +1,4 @@
-"""Flag catalogs: load the packaged data, look flags up by any spelling, search them."""
+"""Flag catalogs: load the packaged data, find a flag by any of its spellings, search in names and help texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ _TUPLES = ("aliases", "choices", "json_fields", "words")
 
 
 def version_key(text: str | None) -> tuple[int, ...]:
-    """Return the numbers of a version: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,). () if it has no order."""
+    """Return the numbers of a version for sorting: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,). The tuple is empty
+    if `text` is not a version.
+    """
     match = re.match(r"[vb]?(\d+(?:[.-]\d+)*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
     return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
 
 
 def satisfies(version: str, wanted: str | None) -> bool:
-    """Return whether a version is in a range such as ">=0.14,<0.34". True without a range or without an order."""
+    """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is no range or `version`
+    has no numbers to compare.
+    """
     have = version_key(version)
     for part in (wanted or "").split(","):
         match = re.fullmatch(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\S+)\s*", part)
@@ -49,13 +53,15 @@ def satisfies(version: str, wanted: str | None) -> bool:
 
 @lru_cache(maxsize=8)
 def versions(engine: str) -> tuple[str, ...]:
-    """Return the versions that have a catalog, oldest first."""
+    """Return the versions of an engine that have a flag catalog, oldest first."""
     found = [p.stem.removeprefix(f"{engine}-") for p in _DIRECTORY.glob(f"{engine}-*.json")]
     return tuple(sorted(found, key=version_key))
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """Return the version of the newest catalog not newer than `wanted`, else of the oldest. None means the newest."""
+    """Return the version whose catalog fits `wanted` best: the newest that is not newer than `wanted`, or the oldest of
+    all if every catalog is newer. None means the newest of all.
+    """
     have, key = versions(engine), version_key(wanted)
     if not key:
         return have[-1]
@@ -82,9 +88,10 @@ def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A flag or variable that an engine no longer has, or never had.
+    """A flag or variable that an engine does not have any more, or never had.
 
-    `since` is the first version without it ("" if unknown), `until` the first version that has it again.
+    `since` is the first version without it ("" if unknown). `until` is the first version that has it again ("" if none
+    has).
     """
 
     reason: str
@@ -95,14 +102,18 @@ class Removed:
 
 @cache
 def removed(engine: str, kind: str) -> dict[str, Removed]:
-    """Return the removed names of an engine. `kind` is "flags" or "env"; some variables are removed in every engine."""
+    """Return the flags (kind "flags") or environment variables (kind "env") that the engine does not have any more, by
+    name. Some variables are removed from every engine.
+    """
     data: dict[str, Any] = json.loads((_DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
     return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}
 
 
 class FlagMatch(NamedTuple):
-    """A flag found by one of its spellings. `negated`: the spelling turns it off ("no-enforce-eager")."""
+    """A flag that was found by one of its spellings. `negated` is True if the spelling turns the flag off, as
+    "no-enforce-eager" does.
+    """
 
     name: str
     spec: FlagSpec | None
@@ -110,7 +121,9 @@ class FlagMatch(NamedTuple):
 
 
 def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
-    """Return the flag of a spelling, with or without dashes or with underscores. `spec` is None for an unknown flag."""
+    """Return the flag with this spelling, which may have leading dashes, and underscores for dashes. In the result,
+    `spec` is None if the catalog has no such flag.
+    """
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
     if name in catalog.flags:
@@ -135,12 +148,14 @@ def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
 
 
 def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
-    """Return the canonical name of a flag, or the normalized spelling of an unknown one."""
+    """Return the main name of the flag with this spelling. For a flag that is not in the catalog, return the spelling
+    with dashes for underscores.
+    """
     return lookup(catalog, spelling).name
 
 
 def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
-    """Return the known flag whose name is closest to `name`, or None."""
+    """Return the catalog's flag whose name is most similar to `name`, or None if none is similar."""
     words = set(name.split("-"))  # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
     if holders:
@@ -151,15 +166,16 @@ def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
 
 
 def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
-    """Return the known environment variable whose name is closest to `name`, or None."""
+    """Return the catalog's environment variable whose name is most similar to `name`, or None if none is similar."""
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
 
 
 def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
-    """Return the flags that match `text`, best first. Blank text matches all flags, in catalog order.
+    """Return the flags that match `text`, best match first. Blank text matches all flags, in catalog order.
 
-    The order of matches is: name or alias, initials of the words ("mns" for max-num-seqs), start of a name, words in
-    order ("max seqs"), part of a name, letters in order, words of the help. Typing errors count if no flag matches.
+    The kinds of match, from best to worst: name or alias, initials of the words ("mns" for max-num-seqs), start of a
+    name, words in order ("max seqs"), part of a name, letters in order, words of the help. Similar spellings match only
+    if nothing else does.
     """
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
@@ -177,7 +193,7 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 
 
 def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
-    """Return the environment variables that match `text`, best first."""
+    """Return the environment variables that match `text`, best match first."""
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
     return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
@@ -204,13 +220,13 @@ def _rank(spec: FlagSpec, query: str) -> int | None:
 
 
 def _words_in_order(words: list[str], tokens: list[str]) -> bool:
-    """Return whether each token begins a word, in the order of the words."""
+    """Return whether each token is the beginning of one of `words`, in the same order."""
     rest = iter(words)
     return bool(tokens) and all(any(w.startswith(t) for w in rest) for t in tokens)
 
 
 def _subsequence(name: str, letters: str) -> bool:
-    """Return whether `letters` occur in order, starting at a word, so that short queries do not match everything."""
+    """Return whether `letters` occur in `name` in order, the first one at the start of a word."""
     if len(letters) < 2:
         return False
     for start in (m.start() for m in re.finditer(rf"(?:^|(?<=-)){re.escape(letters[0])}", name)):

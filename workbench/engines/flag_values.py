@@ -1,4 +1,4 @@
-"""Flag values: parse the text that a user types, format values as text, and check type, range and choices."""
+"""Values of flags: parse text that users type, format values as text, check their type, range and choices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
-    """Return the value of `text`. Without a `spec` (an unknown flag), the type follows from the text.
+    """Return the value that `text` stands for. The type is that of the flag; without a `spec`, as for an unknown flag,
+    it is guessed from the text.
 
-    A list is either words as in a shell ("1 2 4") or a JSON array. Raises InputError with the expected type.
+    A list is written as words as in a shell ("1 2 4") or as a JSON array. Raises InputError that names the expected
+    type.
     """
     if spec is None:
         return _guess(text)
@@ -43,7 +45,9 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
 
 
 def format_value(value: FlagValue | None) -> str:
-    """Return the value as input text. For a valid value v, `parse_value(spec, format_value(v)) == v`."""
+    """Return the value as text that users can type. `parse_value` turns the text of a valid value into the same value
+    again.
+    """
     if value is None:
         return ""
     if isinstance(value, list | tuple):
@@ -52,7 +56,7 @@ def format_value(value: FlagValue | None) -> str:
 
 
 def word(value: FlagValue) -> str:
-    """Return one value as one command-line argument. Objects and lists become compact JSON."""
+    """Return the value as one command-line argument. Objects and lists are written as compact JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or isinstance(value, dict | list | tuple):
@@ -76,7 +80,9 @@ def human_int(text: str) -> int:
 
 
 def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the problem with a value's type, or None. A flag that accepts a list also accepts a single value."""
+    """Return what is wrong with the type of a value, or None if the type is right. A flag that accepts a list accepts a
+    single value too.
+    """
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
             return f"accepts one value, not a list of {len(value)}"
@@ -85,7 +91,7 @@ def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the problem with a number that is out of range, or None."""
+    """Return what is wrong with a number that is outside the range of the flag, or None if nothing is."""
     for number in value if isinstance(value, list | tuple) else (value,):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = human_int(number)
@@ -108,7 +114,7 @@ def _limits(low: float | None, high: float | None) -> str:
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the element that is not one of the choices, or None."""
+    """Return the value, or the element of a list, that is not among the flag's choices. None if there is none."""
     if not spec.choices or isinstance(value, dict):
         return None
     items = value if isinstance(value, list | tuple) else (value,)
@@ -118,7 +124,9 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
-    """Return "on" or "off" for a boolean if the flag has these choices (llama.cpp: --flash-attn on|off|auto)."""
+    """Return "on" or "off" for a boolean value of a flag with these two choices, such as --flash-attn of llama.cpp.
+    Return any other value unchanged.
+    """
     if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
         return "on" if value else "off"
     return value
@@ -163,7 +171,9 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
 
 
 def _whole(value: int) -> int:
-    """Return `value`, or raise InputError if it needs more than 64 bits, which no engine accepts."""
+    """Return `value` unchanged. Raises InputError if it needs more than 64 bits, because no engine accepts such a
+    number.
+    """
     if not -(2**63) <= value < 2**63:
         raise InputError(f"{value} does not fit in 64 bits")
     return value

@@ -1,4 +1,6 @@
-"""Facts about GPU types that NVML does not report: bandwidth, power range, chip. Each row names its sources."""
+"""Properties of GPU types that NVML does not report: memory bandwidth, power range, chip. Each row names its
+sources.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """One GPU type. Nominal bandwidth in GB/s (1e9), clocks in MHz as in NVML, power in watts. None: unknown."""
+    """A type of GPU: nominal bandwidth in GB/s (1e9 bytes), clocks in MHz as in NVML, power in watts. None stands for
+    an unknown value.
+    """
 
     id: str
     nvml_names: tuple[str, ...]
@@ -27,9 +31,11 @@ class GpuType:
 
 
 def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
-    """Return the bandwidth in GB/s for NVML's memory clock, with two transfers per clock over the bus width.
+    """Return the memory bandwidth in GB/s, computed from the memory clock that NVML reports and the width of the bus.
+    The memory makes two transfers per clock.
 
-    The result agrees with the vendor's value for every row that has both (GDDR6, GDDR6X, GDDR7, HBM2, HBM3).
+    The result agrees with the vendor's value for every row of the table that has both (GDDR6, GDDR6X, GDDR7, HBM2,
+    HBM3).
     """
     return 2 * memory_mhz * bus_bits / 8 / 1000
 
@@ -50,6 +56,8 @@ def _frozen(value: Any) -> Any:
 
 @cache
 def find(nvml_name: str) -> GpuType | None:
-    """Return the type with exactly this NVML name, or None. "NVIDIA GB10" must not match GB100."""
+    """Return the GPU type whose NVML name is exactly `nvml_name`, or None. Parts of names are not compared, because
+    "NVIDIA GB10" must not match GB100.
+    """
     wanted = nvml_name.strip()
     return next((t for t in all_types() if wanted in t.nvml_names), None)

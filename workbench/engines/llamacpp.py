@@ -1,4 +1,6 @@
-"""llama.cpp: `llama-server`. Log lines and metric names were checked with real runs of b11434 and b11549."""
+"""llama.cpp, started as `llama-server`. The patterns for log lines and the metric names are checked against real runs
+of b11434 and b11549.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,6 @@ class Llamacpp(Engine):
         return None
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return --hf-repo for a model like owner/name, else --model for a file or path."""
         is_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(".gguf")
         is_repository = not is_path and plan.model.count("/") == 1
         return ("--hf-repo" if is_repository else "--model", plan.model)

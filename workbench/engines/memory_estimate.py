@@ -1,7 +1,7 @@
-"""Estimate of the GPU memory that a plan needs, from the preset's sizes, before anything is started.
+"""An estimate of the GPU memory that a plan needs, made before anything is started.
 
-The estimate consists of weights, KV cache and one assumed constant for activations, CUDA graphs and the CUDA context.
-LoRA adapters, draft models, vision encoders and uneven splits are not included.
+The estimate is the sum of weights, KV cache, and one assumed constant for activations, CUDA graphs and the CUDA
+context. LoRA adapters, draft models, vision encoders and uneven splits are not included.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KV_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """An estimate for one GPU of the server. GiB are 2**30 bytes."""
+    """The estimated memory of each GPU that the server uses. GiB are 2**30 bytes."""
 
     used_gib_per_gpu: float  # memory that the engine will allocate; above the available memory if it does not fit
     available_gib_per_gpu: float  # memory of the smallest GPU
@@ -54,7 +54,7 @@ class MemoryFit:
 
 
 def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> MemoryFit | str:
-    """Return the estimate, or the reason why there is none."""
+    """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the reason as text."""
     engine = registry.get(plan.engine)
     here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
     facts = plan.model_facts
@@ -82,7 +82,7 @@ def _gpus_per_replica(here: Situation) -> int:
 
 
 def _kv_factor(here: Situation) -> float:
-    """Return the size of a KV cache element as a share of 16 bits."""
+    """Return the size of one KV cache element divided by 16 bits: 0.5 for an 8-bit cache."""
     kinds = [str(here.value(flag)) for flag in here.engine.memory.cache_type_flags]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values
         return sum(float(bits) for bits in kinds[0].split(",")) / 32
@@ -90,7 +90,9 @@ def _kv_factor(here: Situation) -> float:
 
 
 def _fill_share(here: Situation, total: float, weights: float, per_token: float | None, split: int) -> MemoryFit:
-    """Estimate an engine that allocates a share of the memory and fills with KV cache what the weights leave."""
+    """Return the estimate for an engine that takes a share of the memory (`total` GiB per GPU) and fills what the
+    weights leave with KV cache.
+    """
     use = here.engine.memory
     given = here.number(use.share_flag or "")
     share, reserve = use.default_share if given is None else given, use.reserve_gib
@@ -119,7 +121,9 @@ def _fill_share(here: Situation, total: float, weights: float, per_token: float 
 
 
 def _allocate_cache(here: Situation, total: float, weights: float, per_token: float | None, split: int) -> MemoryFit:
-    """Estimate an engine that allocates a KV cache of the size given by a flag."""
+    """Return the estimate for an engine that allocates a KV cache of the size that a flag sets. `total` is the memory
+    per GPU in GiB.
+    """
     use = here.engine.memory
     length = here.number(use.length_flag) if use.length_flag else None  # else the slots divide the cache
     size = next((n for flag in use.cache_size_flags if (n := here.number(flag))), None)

@@ -1,4 +1,5 @@
-"""Sizes of the model that a plan runs: the preset's for its own model, else those read from the host, else unknown.
+"""Sizes of the model that a plan runs: those in the preset if the model is the preset's own, otherwise those read from
+the host's files. If neither exists, the sizes are unknown.
 
 Sizes are never used for another model, checkpoint or quantization, because speed limits and memory estimates computed
 from them would be wrong.
@@ -25,7 +26,9 @@ Found = Mapping[tuple[str, ...], ModelFacts]
 
 
 def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
-    """Return the preset's sizes in counts and bytes, for `model_id` started with the preset's own `flags`."""
+    """Return the sizes that the preset states, in counts and bytes. They are valid for `model_id` started with `flags`,
+    which are the preset's own.
+    """
 
     def giga(value: float | None) -> float | None:
         return None if value is None else value * _GIGA
@@ -45,24 +48,27 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the values that decide which files a plan loads: model, revision and directory."""
+    """Return the values that decide which model files a plan loads: model, revision and directory."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 
 def is_path(model: str) -> bool:
-    """Return whether a model is a file or directory, and not a hub id ("org/name")."""
+    """Return whether `model` is the path of a file or directory. Otherwise it is a hub id ("org/name")."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
-    """Return whether the host's files should be read because the sizes of the plan's model are unknown."""
+    """Return whether to read the model's files on the host, because the sizes of the plan's model are unknown and the
+    files have not been read yet.
+    """
     return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_holds(plan))
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
-    """Return the sizes that are valid for the plan. `found` has the sizes read from the host, by `model_key`.
+    """Return the sizes that are valid for the plan's model, or None if the plan was not made from a preset. `found` has
+    the sizes read from the host, by `model_key`.
 
-    If sizes are unknown, `missing` has the reason.
+    If the sizes are unknown, `missing` in the result has the reason.
     """
     if plan.model_facts is None:
         return None
@@ -76,7 +82,9 @@ def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
 
 
 def _preset_holds(plan: LaunchPlan) -> bool:
-    """Return whether the preset's sizes are for the plan's model: same hub id, or a path with the same last part."""
+    """Return whether the preset's sizes are valid for the plan's model: both have the same hub id, or the plan's model
+    is a path that ends in the same name.
+    """
     facts = plan.model_facts
     if facts is None or not facts.weight_bytes or facts.flags.get("revision") != plan.flag("revision"):
         return False
@@ -95,7 +103,9 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
 
 
 def _as_loaded(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
-    """Return the facts without the sizes of weights that the engine converts while it loads them."""
+    """Return `facts` unchanged if they describe the weights in memory. If a flag converts the weights while the engine
+    loads them, return `facts` without the sizes of the weights, and with the reason.
+    """
     for name in _AT_LOAD:
         now, then = _plain(plan.flag(name)), _plain(facts.flags.get(name))
         own = (facts.quantization or "").lower()
@@ -113,10 +123,11 @@ def _plain(value: Any) -> str:
 
 
 def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, head: bool, source: str) -> ModelFacts:
-    """Return the sizes of a checkpoint in Hugging Face format.
+    """Return the sizes of a checkpoint in Hugging Face format. `config` is its config.json. A size that cannot be
+    derived from it is None.
 
-    `head`: the checkpoint has an output matrix of its own, so that a token reads one row of the input embedding and not
-    all of it. Sizes that the configuration does not contain are None.
+    `head` is True if the checkpoint has an output matrix of its own. A token then reads only one row of the input
+    embedding.
     """
     text = next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")
@@ -144,7 +155,9 @@ def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, hea
 
 
 def _kv_bytes(text: Mapping[str, Any]) -> float | None:
-    """Return the bytes of KV cache per token in 16 bit. None unless every layer keeps every token."""
+    """Return the bytes of 16-bit KV cache that one token needs. None if the sizes are missing or some layer does not
+    keep every token.
+    """
     layers, heads = _count(text, "num_hidden_layers"), _count(text, "num_attention_heads")
     kinds = text.get("layer_types") or ()
     windowed = text.get("sliding_window") and text.get("use_sliding_window") is not False

@@ -1,4 +1,6 @@
-"""The context of a check: plan, catalog, installed version and GPUs, with typed access to the plan's values."""
+"""What the checks of a plan look at: plan, catalog, installed version and GPUs, with the plan's values converted to the
+right types.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from workbench.model.plan import LaunchPlan
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A plan with the engine, catalog, installed version and GPUs for which it is checked."""
+    """A plan together with the engine, catalog, installed version and GPUs for which it is checked."""
 
     plan: LaunchPlan
     catalog: FlagCatalog
@@ -23,14 +25,16 @@ class Situation:
     installed: str | None = None
 
     def value(self, name: str) -> FlagValue | None:
-        """Return the plan's value of a flag, else the catalog's default."""
+        """Return the value of a flag in the plan. If the plan does not set it, return the catalog's default, or None if
+        there is none.
+        """
         given = self.plan.flag(name)
         if given is None and name in self.catalog.flags:
             return self.catalog.flags[name].default
         return given
 
     def number(self, name: str) -> float | None:
-        """Return a flag's value as a finite number. None if it has no value or another type."""
+        """Return the value of a flag as a finite number, or None if it is not a number."""
         value = self.value(name)
         if isinstance(value, str):
             try:
@@ -46,7 +50,7 @@ class Situation:
         return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
-        """Return a number of ranks, replicas or nodes: at least 1."""
+        """Return the value of a flag that is a number of ranks, replicas or nodes. The result is at least 1."""
         return max(1, int(self.number(name) or 1))
 
     def on(self, name: str) -> bool:
@@ -54,7 +58,7 @@ class Situation:
         return self.value(name) is True
 
     def env(self, name: str) -> str | None:
-        """Return the plan's value of an environment variable, or None."""
+        """Return the value of an environment variable in the plan, or None if the plan does not set it."""
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Plans from presets and assignments, and the rows of a flag editor."""
+"""Plans made from presets and changed by assignments, and plans as rows of a flag editor."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 def plan_from_preset(
     preset: Preset, variables: Mapping[str, str] | None = None, sources: Mapping[str, VariableSource] | None = None
 ) -> LaunchPlan:
-    """Return the plan of a preset, with each `${name}` replaced. The plan has no GPU or host settings.
+    """Return the plan of a preset, with each `${name}` replaced by the value of that variable. The plan has no GPU or
+    host settings.
 
-    A variable without an entry in `sources` comes from `variables`, else from its default. Raises PlanError for
-    variables without a value, and for variables that the preset does not have.
+    `variables` are the values that the user gave; a variable without one has its default. `sources` says where values
+    come from. Raises PlanError for a variable without a value or default, and for a variable that the preset does not
+    declare.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
@@ -59,10 +61,10 @@ def plan_from_preset(
 def set_flag(
     plan: LaunchPlan, catalog: FlagCatalog, spelling: str, value: FlagValue, origin: Origin = Origin.EDITED
 ) -> LaunchPlan:
-    """Return the plan with a flag set under its canonical name.
+    """Return the plan with a flag set to `value`, under the flag's main name.
 
     A spelling that turns a flag off ("no-enforce-eager") inverts the value. "config.key" sets one key of a JSON flag.
-    The engine's flag for the model sets the plan's model.
+    The flag that names the model sets the plan's model instead.
     """
     match = lookup(catalog, spelling)
     if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
@@ -82,10 +84,11 @@ def apply_assignments(
     unsets: Sequence[str] = (),
     envs: Sequence[str] = (),
 ) -> LaunchPlan:
-    """Return the plan after `--set flag=value` (or `--set switch`), `--unset flag` (or variable) and `--env K=V`.
+    """Return the plan after the assignments of the options --set ("flag=value" or "switch"), --unset (a flag or
+    variable) and --env ("NAME=value").
 
-    "model" sets the model, "executable" the program that starts the engine. Unknown flags are kept. A flag that may be
-    repeated gets the values of all its assignments. Raises InputError for an invalid value.
+    The name "model" sets the model, "executable" the program that starts the engine. Unknown flags are kept. A flag
+    that may be repeated gets the values of all its assignments. Raises InputError for an invalid value.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
@@ -114,9 +117,11 @@ def apply_assignments(
 
 
 def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
-    """Return the plan with `text` as its program: a name on PATH or an absolute path, and arguments quoted for a shell.
+    """Return the plan with another program that starts the engine. `text` is a name on PATH or an absolute path, with
+    arguments quoted as in a shell.
 
-    "" is the engine's own program. Raises InputError for a relative path, or for a missing quote.
+    Empty text stands for the engine's usual program. `named_by` records who chose the program. Raises InputError for a
+    relative path or a missing quote.
     """
     try:
         words = tuple(shlex.split(text))
@@ -130,7 +135,9 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
 def rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
-    """Return the rows of a flag editor: flags of the plan, with view "all" those of the catalog, and variables."""
+    """Return the rows of a flag editor. View "changed" has the flags and variables that the plan sets; view "all" has
+    those of the catalog too.
+    """
     by_flag: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.flag:
@@ -151,7 +158,9 @@ def rows(
 
 
 def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
-    """Return text and level of the most severe finding about the flag or variable `name`."""
+    """Return text and level of the most severe finding about the flag or variable `name`. Both are None if there is
+    none.
+    """
     found = [f for f in findings if f.flag == name]
     level = worst(found)
     return next((f.text for f in found if f.level == level), None), str(level) if level else None
@@ -179,7 +188,7 @@ def _source(name: str, given: Mapping[str, str]) -> VariableSource:
 
 
 def _fill(value: Any, variables: Mapping[str, str]) -> Any:
-    """Return `value` with `${name}` replaced in every string inside it."""
+    """Return `value` with `${name}` replaced by the value of the variable, in every string inside it."""
     if isinstance(value, dict):
         return {k: _fill(v, variables) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -208,7 +217,9 @@ def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Nod
 
 
 def _dotted(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
-    """Return the JSON flag and the keys of a spelling such as "speculative-config.model", else None."""
+    """Return the JSON flag and the keys below it for a spelling such as "speculative-config.model". None if the
+    spelling does not name a key of a JSON flag.
+    """
     base, *keys = spelling.strip().lstrip("-").split(".")
     spec = lookup(catalog, base).spec if keys and all(keys) else None
     return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
@@ -231,7 +242,9 @@ def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str
 
 
 def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
-    """Return the plan without a flag or variable. Raises InputError for a name that is neither set nor known."""
+    """Return the plan without the flag or variable `name`. Raises InputError if the plan does not set it and the
+    catalog does not contain it.
+    """
     if name.strip().lstrip("-") == EXECUTABLE:
         return with_executable(plan, "")
     canonical = lookup(catalog, name).name

@@ -1,6 +1,6 @@
-"""The parts of a preset that may run foreign code. They are shown before the first start of a preset from elsewhere.
+"""The parts of a preset that may run foreign code. Users see them before the first start of a preset from someone else.
 
-`presets check`, `plan` and `start` use the same tables, so that all three report the same parts.
+`presets check`, `plan` and `start` all use this module, so that they report the same parts.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ _REACHES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """One part of a preset that may run foreign code.
+    """A part of a preset that may run foreign code.
 
-    `name` is "executable", "workdir", or the name of a variable or flag. `about` is a value that also selects the code,
-    such as the model for a flag that runs the model's code.
+    `name` is "executable", "workdir", or the name of a variable or flag. `value` is its value. `about` is a second
+    value that decides which code runs, such as the model for a flag that runs code of the model.
     """
 
     code: str
@@ -89,7 +89,7 @@ class ForeignPart:
 
     @property
     def digest(self) -> str:
-        """The key under which a user's trust is stored. It changes with the value and with `about`."""
+        """The key under which the user's trust in this part is stored. It changes when `value` or `about` changes."""
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -168,7 +168,7 @@ _NAMES = _words(
 
 
 def _runs_code(name: str, value: Any) -> bool:
-    """Return whether a flag, or a key in its JSON value, names code."""
+    """Return whether a flag, or a key in its JSON value, selects code to run."""
     name, value = name.replace("_", "-").lower(), _parsed(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
@@ -185,7 +185,7 @@ def _reaches(value: Any) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """Return the data of a JSON text; other values unchanged."""
+    """Return the data in a JSON text. Return a value that is not JSON text unchanged."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return clean_json(value, len(value))
@@ -193,7 +193,9 @@ def _parsed(value: Any) -> Any:
 
 
 def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan's preset that may run foreign code; with `edited`, also those that the user set."""
+    """Return the parts of the plan that may run foreign code. Only parts from the preset count; with `edited`, parts
+    that the user set count too.
+    """
     chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
@@ -206,7 +208,9 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
 
 
 def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
-    """Return the parts of a preset from elsewhere that are not in `trusted`."""
+    """Return the parts of the plan's preset that may run foreign code and whose digests are not in `trusted`. The
+    result is empty for a preset that Workbench ships.
+    """
     known = frozenset(trusted)
     return tuple(p for p in foreign_parts(plan) if p.digest not in known) if plan.stranger else ()
 

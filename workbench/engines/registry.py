@@ -12,13 +12,13 @@ _NAMES = ("vllm", "sglang", "tabbyapi", "llamacpp")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all engines. Each one is also the name of its module here."""
+    """Return the names of all engines. Each name is also that of a module in this package."""
     return _NAMES
 
 
 @cache
 def get(name: str) -> Engine:
-    """Return the engine called `name`. Its module, with many patterns to compile, is imported at the first call.
+    """Return the engine called `name`. Its module is imported at the first call, because it compiles many patterns.
 
     Raises InputError if there is no such engine.
     """
@@ -29,11 +29,15 @@ def get(name: str) -> Engine:
 
 
 def find(name: str | None) -> Engine | None:
-    """Return the engine called `name`, or None if Workbench does not know it, as for some imported results."""
+    """Return the engine called `name`. None if `name` is None or Workbench does not know the engine, which imported
+    results can name.
+    """
     return get(name) if name in _NAMES else None
 
 
 def short_name(name: str) -> str:
-    """Return a name of at most four letters for a known engine, else `name`."""
+    """Return the short name of an engine, which has at most four letters. For an unknown engine, return `name`
+    unchanged.
+    """
     engine = find(name)
     return engine.short_name if engine else name

@@ -1,8 +1,10 @@
-"""The speed limit that memory bandwidth sets on decoding: every token reads the weights once.
+"""The speed limit that memory bandwidth sets on decoding: each token of a stream reads all active weights from memory
+once.
 
-tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds bandwidths. Pipeline stages and data-parallel
-replicas do not make one stream faster: a token passes the stages one after another, and a replica serves other streams.
-The limit per stream is the same with many streams, which share each read of the weights, so that only their sum grows.
+tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds the bandwidths of the GPUs. Pipeline stages and
+data-parallel replicas do not make one stream faster: a token passes the stages one after another, and each replica
+serves other streams. The limit per stream does not depend on the number of streams, because they share each read of the
+weights.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """One GPU's nominal memory bandwidth in GB/s."""
+    """The nominal memory bandwidth of one GPU in GB/s."""
 
     nominal_gbs: float
     basis: str
@@ -33,10 +35,11 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The limit `tok_s_per_stream`, with a `label` for its bandwidth. None, with a `reason`, if it is unknown.
+    """The highest possible speed of one stream, `tok_s_per_stream`. It is None if it is unknown; `reason` then says
+    why.
 
-    `bandwidth_gbs` is the sum over the GPUs that read for one stream. `gb_per_token` includes the KV cache of the
-    context, if there is one.
+    `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that read for one stream.
+    `gb_per_token` includes the KV cache of the context.
     """
 
     tok_s_per_stream: float | None
@@ -49,9 +52,10 @@ class Ceiling:
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
-    """Return the bandwidth of one GPU, or the reason why it is unknown.
+    """Return the nominal memory bandwidth of a GPU, or the reason why it is unknown as text.
 
-    The source is NVML's maximum memory clock and bus width, else the table of GPU types.
+    It is computed from NVML's maximum memory clock and bus width. If NVML does not report them, it is that of the GPU
+    type in the table.
     """
     name = gpu if isinstance(gpu, str) else gpu.name
     known = find(name)
@@ -77,12 +81,13 @@ def ceiling(
     context_tokens: int = 0,
     memory_mhz: float | None = None,
 ) -> Ceiling:
-    """Return the limit for one stream on `gpus`: NVML infos or names of all nodes, in rank order.
+    """Return the speed limit for one stream on `gpus`, which are the NVML data or the names of the GPUs of all nodes,
+    in rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
 
-    The limit is for the nominal bandwidth, or for `memory_mhz` if the memory ran at a lower clock under load.
+    The limit is for the nominal bandwidth, or for the memory clock `memory_mhz` if that was lower under load.
 
     With unequal GPUs, a tensor-parallel group is as fast as its slowest member times its size, a stream passes the
-    pipeline stages in turn, and the fastest replica counts.
+    pipeline stages one after another, and the fastest replica counts.
     """
     if model is None or not model.bytes_per_token:
         return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")
@@ -110,7 +115,9 @@ def ceiling(
 
 
 def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
-    """Return the share of the nominal bandwidth at the memory clock under load, with a label. None: the full share."""
+    """Return the memory clock under load as a share of the maximum clock, with a label for it. None if the clock was
+    not below the maximum or is unknown.
+    """
     tops = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     top = tops.pop() if len(tops) == 1 else None
     if not top or not memory_mhz or memory_mhz >= _FULL_CLOCK * top:
@@ -119,7 +126,9 @@ def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[f
 
 
 def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:
-    """Return the GB/s that one stream reads on the fastest replica."""
+    """Return the bandwidth in GB/s with which one stream is served by the fastest replica. `gbs` are the bandwidths of
+    the GPUs in rank order.
+    """
     replicas = [gbs[i : i + tp * pp] for i in range(0, len(gbs), tp * pp)]
     return max(_replica(r, tp, pp) for r in replicas)
 
@@ -141,9 +150,11 @@ def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> 
 
 
 def against_limit(result: BenchResult) -> str | None:
-    """Compare a result with its bandwidth limit: "81 % of 27.96 tok/s per stream (…)". None if the limit is unknown.
+    """Return how close a result came to its speed limit, such as "81 % of 27.96 tok/s per stream (…)". None if the
+    limit is unknown.
 
-    More than 100 % means speculative decoding, or a wrong number of bytes per token; memory is never faster.
+    More than 100 % means speculative decoding or a wrong number of bytes per token, because the memory is never faster
+    than its limit.
     """
     limit, measured = result.conditions.ceiling_tok_s, result.summary.per_stream_tok_s
     if not limit:

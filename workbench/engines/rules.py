@@ -1,6 +1,8 @@
-"""Rules across flags, variables, GPUs and versions. Each is a pure function from a plan's context to findings.
+"""Checks of a plan that concern several flags, variables, GPUs or versions. Each rule is a function that yields
+findings.
 
-Rules here concern every engine that has the attribute they read. A rule for one engine only is in the engine's file.
+The rules here apply to every engine that has the attribute they read. A rule for one engine only is in the module of
+that engine.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ _SAFE_SHARE = 0.85  # of memory that the GPU shares with the system
 
 
 def cross_checks(here: Situation) -> Iterator[Finding]:
-    """Yield the findings of all rules: first those for every engine, then those of the plan's engine."""
+    """Yield the findings of all rules: first those of the rules for every engine, then those of the plan's engine."""
     for rule in (*_RULES, *here.engine.rules):
         yield from rule(here)
 
 
 def enough_gpus(here: Situation) -> Iterator[Finding]:
-    """Compare the GPUs that the parallel sizes need with the visible ones."""
+    """Report that the plan needs more GPUs for its parallel sizes than are visible to it, or fewer than are visible."""
     if not here.gpus or here.value("distributed-executor-backend") == "ray":
         return
     need, have = here.gpus_needed, here.gpus_visible
@@ -47,7 +49,9 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
 
 
 def open_to_others(here: Situation) -> Iterator[Finding]:
-    """Report a server without an API key: on loopback every user of the host can use it, else the whole network."""
+    """Report a server without an API key. Every user of the host can use one on loopback, and the whole network can use
+    any other.
+    """
     host, engine = here.plan.flag("host"), here.engine
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
@@ -70,7 +74,7 @@ def _has_key(here: Situation) -> bool:
 
 
 def secrets_in_sight(here: Situation) -> Iterator[Finding]:
-    """Report secrets on the command line or in a preset file."""
+    """Report secrets that are on the command line or in a preset file, where other people can read them."""
     for setting in here.plan.flags:
         if setting.name in _SECRET_FLAGS and setting.value not in (None, True):
             variable = here.engine.api_key_env if setting.name == "api-key" else None
@@ -85,7 +89,7 @@ def secrets_in_sight(here: Situation) -> Iterator[Finding]:
 
 
 def version_in_range(here: Situation) -> Iterator[Finding]:
-    """Compare the installed version with the versions that the preset was written for."""
+    """Report that the installed version of the engine is not one that the preset was written for."""
     wanted, have = here.plan.engine_versions, here.installed
     if have and not satisfies(have, wanted):
         text = f"the preset is for {here.engine.title} {wanted}, but {have} is installed"
@@ -93,7 +97,7 @@ def version_in_range(here: Situation) -> Iterator[Finding]:
 
 
 def allocator(here: Situation) -> Iterator[Finding]:
-    """Check PyTorch's allocator settings for options that conflict."""
+    """Report conflicting options in the environment variable for PyTorch's allocator."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         settings = here.env(name)
         if not settings:
@@ -108,7 +112,7 @@ def allocator(here: Situation) -> Iterator[Finding]:
 
 
 def unified_memory(here: Situation) -> Iterator[Finding]:
-    """Report a large share of memory that the GPU and the system have in common."""
+    """Report that the engine takes a large share of memory that the GPU shares with the system."""
     flag = here.engine.memory.share_flag
     if not flag or not any(g.unified_memory for g in here.gpus):
         return
@@ -120,7 +124,7 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
 
 
 def memory(here: Situation) -> Iterator[Finding]:
-    """Report the memory estimate."""
+    """Report the estimate of the GPU memory that the plan needs."""
     estimate = fit(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:
         fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
@@ -130,7 +134,7 @@ def memory(here: Situation) -> Iterator[Finding]:
 
 
 def metrics_on(here: Situation) -> Iterator[Finding]:
-    """Report that the flag which enables the engine's metrics is missing."""
+    """Report that the plan lacks the flag that enables the engine's metrics."""
     flag = here.engine.metrics_flag
     if flag and not here.on(flag):
         text = f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
@@ -138,7 +142,9 @@ def metrics_on(here: Situation) -> Iterator[Finding]:
 
 
 def custom_all_reduce(here: Situation) -> Iterator[Finding]:
-    """Report that more than two GPUs without NVLink use NCCL for their all-reduce."""
+    """Report that the all-reduce of more than two GPUs without NVLink goes through NCCL, and not through the engine's
+    own faster kernel.
+    """
     variable = here.engine.pcie_all_reduce_env
     if variable is None or here.count("tensor-parallel-size") <= 2 or here.on("disable-custom-all-reduce"):
         return

@@ -1,4 +1,6 @@
-"""SGLang: `sglang serve --model-path MODEL`. Log lines and metric names were checked with a real run of 0.5.23."""
+"""SGLang, started as `sglang serve --model-path MODEL`. The patterns for log lines and the metric names are checked
+against a real run of 0.5.23.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ class Sglang(Engine):
         return here.count("data-parallel-size")
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Append "serve" to a program such as /opt/s/bin/sglang, but not to `python -m sglang.launch_server`."""
+        """Return the first words of the command. "serve" is appended to a program such as /opt/s/bin/sglang, but not to
+        `python -m sglang.launch_server`.
+        """
         if not plan.executable:
             return self.launch
         complete = plan.executable[-1] == "serve" or "launch_server" in plan.executable[-1]

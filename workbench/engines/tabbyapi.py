@@ -1,4 +1,6 @@
-"""TabbyAPI (ExLlamaV3): `python main.py`, started in its source directory. Facts are from its source of 2026-08-13."""
+"""TabbyAPI (ExLlamaV3), started as `python main.py` in its source directory. Log lines and flags are those of its
+source code of 2026-08-13.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ CONFIG_FILE = "config.yml"
 
 
 def source_directory(here: Situation) -> Iterator[Finding]:
-    """Check that the plan has the source directory in which TabbyAPI is started, and a backend that still exists."""
+    """Report a plan without the source directory in which TabbyAPI must start, and a backend that does not exist any
+    more.
+    """
     if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
         text = "TabbyAPI starts in its own source directory, and the plan has no working directory"
         yield Finding(Level.ERROR, "workdir.missing", text, fix="set the preset's engine workdir")
@@ -68,16 +72,19 @@ class Tabbyapi(Engine):
         return {"text": request.get("prompt") or request.get("messages")}
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Split a path into model-dir and model-name. TabbyAPI looks a plain name up in model-dir."""
+        """Return the arguments that name the model. A path is split into model-dir and model-name; a plain name is
+        given alone, because TabbyAPI finds it in model-dir.
+        """
         directory, name = posixpath.split(plan.model.rstrip("/"))
         if directory and plan.model.startswith(("/", "./", "../", "~")) and plan.flag("model-dir") is None:
             return ("--model-dir", directory, "--model-name", name)
         return ("--model-name", plan.model)
 
     def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
-        """Return the command, with settings that only a YAML file can express in a file of the run directory.
+        """Return the command that starts the server. Settings that only a YAML file can express are written to a
+        configuration file in the run directory.
 
-        That file replaces config.yml of the working directory, as `--config` does.
+        The option --config names that file, and TabbyAPI then reads it instead of config.yml in the working directory.
         """
         catalog = self.catalog(plan.engine_version)
         in_file: list[FlagSetting] = []

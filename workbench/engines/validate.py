@@ -1,7 +1,7 @@
-"""Validation of a plan: each flag and variable against the catalog, then the rules across them.
+"""Validation of a plan: each flag and variable is checked against the catalog, then rules check their combinations.
 
 A finding is an ERROR only if the engine itself would reject the plan at start. A flag that the catalog does not contain
-is an ERROR only if the catalog is for the installed release; another release may have that flag.
+is an ERROR only if the catalog is for the installed release, because another release may have that flag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def validate(
     installed_version: str | None = None,
     gpus: Sequence[GpuInfo] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings about a plan that has not been started, worst first."""
+    """Return the findings about a plan that has not been started, most severe first. `installed_version` is None if it
+    is unknown.
+    """
     here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version)
     found: list[Finding] = [*_of_plan(here)]
     settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
@@ -46,7 +48,9 @@ def validate(
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
-    """Return the problem with one value, else None. `certain`: the catalog is for the installed release."""
+    """Return the finding about one value of a flag, or None if the value is valid. `certain` is True if the catalog is
+    for the installed release.
+    """
     if problem := type_problem(spec, value):
         code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
@@ -93,7 +97,9 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
 
 
 def _of_variables(here: Situation) -> Iterator[Finding]:
-    """Report values of the preset's variables that come from an earlier run, or differ from it."""
+    """Report each value of a preset's variable that was taken from an earlier run, or that differs from the value in
+    that run.
+    """
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
@@ -110,7 +116,7 @@ def _of_variables(here: Situation) -> Iterator[Finding]:
 
 
 def _of_facts(facts: ModelFacts | None) -> Iterator[Finding]:
-    """Report sizes of the model that are unknown, or do not come from the preset."""
+    """Report that sizes of the model are unknown, or that they were read from its files and not from the preset."""
     if facts is not None and facts.missing:
         without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
@@ -196,7 +202,9 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
 
 
 def _removed_variable(here: Situation, name: str) -> Removed | None:
-    """Return the entry for a removed variable, unless the installed version still reads it."""
+    """Return the entry of a variable that the engine does not read any more. None if the variable was not removed, or
+    the installed version still reads it.
+    """
     entry = removed(here.engine.name, "env").get(name)
     version = version_key(here.installed or here.catalog.version)
     still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)
@@ -218,7 +226,7 @@ def _variable_problem(spec: EnvSpec, value: str) -> str | None:
 
 
 def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the first key of a JSON value that the flag does not have, else None."""
+    """Return the first key in a JSON value that the flag does not have, or None if the flag has all keys."""
     if isinstance(value, str):
         try:
             value = json_value(value)
@@ -228,7 +236,7 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def _value_fix(spec: FlagSpec) -> str | None:
-    """Return the flag's default as a hint, or None if it has none."""
+    """Return a hint that names the flag's default, or None if the flag has none."""
     if spec.default not in (None, "", [], {}):
         return f"its default is {word(spec.default)}"
     return f"its default: {spec.default_note}" if spec.default_note else None
@@ -239,7 +247,7 @@ def _some(names: Sequence[str], most: int = 8) -> str:
 
 
 def _strings(plan: LaunchPlan) -> Iterator[str]:
-    """Yield every text of a plan that may contain a variable of its preset."""
+    """Yield every text of a plan that may contain a `${name}` of its preset."""
 
     def inside(value: FlagValue) -> Iterable[str]:
         if isinstance(value, str):

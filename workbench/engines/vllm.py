@@ -1,4 +1,6 @@
-"""vLLM: `vllm serve MODEL`. Log lines and metric names are those of real runs of 0.32 and the source of 0.33."""
+"""vLLM, started as `vllm serve MODEL`. The patterns for log lines and the metric names are those of real runs of 0.32
+and of the source code of 0.33.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from workbench.model.plan import LaunchPlan
 
 
 def scheduling(here: Situation) -> Iterator[Finding]:
-    """Check the limits of one scheduler step, and flags that are the default since some version."""
+    """Report contradictory limits for one step of the scheduler, and flags that repeat the default of newer
+    versions.
+    """
     version = version_key(here.installed or here.catalog.version)
     if here.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = "async-scheduling is on by default since 0.14 unless another flag is incompatible with it"
@@ -36,7 +40,7 @@ def scheduling(here: Situation) -> Iterator[Finding]:
 
 
 def log_statistics(here: Situation) -> Iterator[Finding]:
-    """Report that several API servers write no statistics lines to the log."""
+    """Report that a plan with several API servers will have no statistics lines in its log."""
     servers = here.number("api-server-count")
     if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
         text = "several API servers write no statistics lines to the log; /metrics still has the values of each engine"
@@ -53,7 +57,7 @@ def ray(here: Situation) -> Iterator[Finding]:
 
 
 def server_module(here: Situation) -> Iterator[Finding]:
-    """Report that starting the server as a Python module is deprecated."""
+    """Report that the executable is the Python module of the server, which is deprecated."""
     if any("vllm.entrypoints.openai.api_server" in part for part in here.plan.executable):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
@@ -124,7 +128,9 @@ class Vllm(Engine):
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Append "serve" to a program such as /opt/v/bin/vllm, but not to the server module or a container image."""
+        """Return the first words of the command. "serve" is appended to a program such as /opt/v/bin/vllm, but not to
+        the Python module of the server or a container image.
+        """
         if not plan.executable:
             return self.launch
         last = plan.executable[-1]
@@ -136,5 +142,7 @@ class Vllm(Engine):
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return --disable-x for --enable-x of 0.33, else --no-enable-x, which all versions accept."""
+        """Return the option that turns the flag off, or None if there is none. An --enable-x of 0.33 becomes
+        --disable-x if the version is known, else --no-enable-x, which all versions accept.
+        """
         return spec.negation if exact or not spec.negation else f"--no-{spec.name}"

@@ -10,7 +10,9 @@ TIMEOUT_S = 120.0  # a slow link, a large file, the fsync of a busy disk
 
 
 async def state_dir(host: Host) -> str:
-    """Return the absolute path of Workbench's state directory on the host. The directory is created if it is missing."""
+    """Return the absolute path of Workbench's state directory on the host. The directory is created if it is
+    missing.
+    """
     done = await host.run(shell_scripts.sh(shell_scripts.STATE_DIR))
     path = done.out.strip()
     if done.returncode != 0 or not path.startswith("/"):
@@ -30,7 +32,9 @@ async def read(host: Host, path: str, offset: int, limit: int | None) -> bytes:
 
 
 async def write(host: Host, path: str, data: bytes, mode: int) -> None:
-    """Write the file atomically and create missing parent directories. Raises FileError if the file cannot be written."""
+    """Write the file atomically and create missing parent directories. Raises FileError if the file cannot be
+    written.
+    """
     command = shell_scripts.sh(shell_scripts.WRITE_FILE, path, f"{mode:o}", str(len(data)))
     done = await host.run(command, input=data, timeout_s=TIMEOUT_S)
     if done.returncode != 0:

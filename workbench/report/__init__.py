@@ -1,13 +1,13 @@
-"""Results as documents, and results of other tools as Workbench's own.
+"""Reports: benchmark results written as documents and data files, and result files of other tools imported.
 
-registry.py           every format that Workbench writes or imports: the front ends take their lists from here
-content.py            `Report`, the content that a format writes: results, a comparison, an experiment or a sweep
+registry.py           all formats that Workbench writes or imports; the command line and the screen list them from here
+content.py            `Report`, the content of a report: results, a comparison, an experiment or a sweep
 formats/              one module for each output format, with `render(report)`
 imports/              one module for each tool whose result files can be imported
-document.py           a report as titled blocks, for the formats that people read
+document.py           conversion of a report to titled blocks, for the formats that people read
 blocks.py             the kinds of blocks: heading, table, plot, …
 result_blocks.py      one result as blocks
 series_blocks.py      comparisons, experiments and sweeps as blocks
-plots.py, svg.py      plots: the data of each, and drawing it as inline SVG
+plots.py, svg.py      the data of each plot, and the drawing of plots as inline SVG
 format_values.py      numbers, changes and times as text
 """

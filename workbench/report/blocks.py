@@ -1,4 +1,6 @@
-"""The blocks of a document, before a format renders them. All texts are plain: each format escapes them."""
+"""The blocks that a document consists of, such as headings and tables. All texts in them are plain; each output format
+escapes them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A paragraph. `lead` marks the one sentence that states the outcome."""
+    """A paragraph. `lead` is True for the sentence that states the outcome of the report."""
 
     text: str
     lead: bool = False
@@ -23,7 +25,7 @@ class TextBlock:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A warning in a box. `kind` is "simulated", "rejected" or "warning"."""
+    """A box with a warning. `kind` is "simulated", "rejected" or "warning"."""
 
     kind: str
     title: str
@@ -32,14 +34,14 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class KeyMetrics:
-    """The most important metrics, in large type: (title, value with unit, detail)."""
+    """The most important metrics, shown in large type. Each has a title, a value with its unit, and a detail."""
 
     items: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with a head. The columns whose indices are in `numeric` are aligned to the right."""
+    """A table with a head row. `numeric` has the indices of the columns to align right."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -48,21 +50,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A table of names and values, without a head."""
+    """A table of two columns, names and values, without a head row."""
 
     rows: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """A command or another text in a fixed-width font."""
+    """A command or other text, shown in a fixed-width font."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlotBlock:
-    """A plot as a complete SVG element. Formats that cannot show it leave the block out."""
+    """A plot as an SVG element. Formats that cannot show SVG leave it out."""
 
     svg: str
     caption: str
@@ -77,7 +79,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Details that are folded away until the reader opens them."""
+    """A title with blocks below it that stay hidden until the reader opens them."""
 
     title: str
     blocks: Sequence[Block] = field(default=())
@@ -88,7 +90,9 @@ Block: TypeAlias = Heading | TextBlock | Alert | KeyMetrics | Table | Facts | Co
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report for people: title, subtitle and blocks. `simulated` is for formats that mark it in their own place."""
+    """A report for human readers: title, subtitle and blocks. `simulated` is True if any result is from a simulated
+    host.
+    """
 
     title: str
     subtitle: str

@@ -1,4 +1,4 @@
-"""The content of a report, whatever its format."""
+"""The content of a report, independent of the output format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ Record = TypeVar("Record")
 
 
 class Layout(Enum):
-    """The arrangement of data formats; documents look the same in each. RESULT: one result alone, as one object or as
-    name-value pairs. REQUESTS: a CSV row for each request instead of each result."""
+    """How a data format (JSON or CSV) arranges a report. Documents for human readers do not depend on the layout.
+    RESULT writes one result alone, as one object or as name-value pairs. REQUESTS writes a CSV row for each request
+    instead of each result.
+    """
 
     REPORT = "report"
     RESULT = "result"
@@ -28,8 +30,9 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Some results, or an experiment or a sweep with its results. `samples` are the raw requests by result id;
-    `comparison` is of two results or groups."""
+    """The content of a report: some results, and the comparison, experiment or sweep that they belong to, if any.
+    `samples` are the records of single requests, by the id of the result.
+    """
 
     results: tuple[BenchResult, ...] = ()
     samples: Samples = field(default_factory=dict)
@@ -40,7 +43,7 @@ class Report:
 
     @classmethod
     def of_result(cls, result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> Report:
-        """Return the report on one result alone, for an export."""
+        """Return the report on one result alone, with its requests `samples`. It is for exports."""
         return cls((result,), {result.id: samples}, layout=Layout.RESULT)
 
     @property
@@ -49,7 +52,7 @@ class Report:
         return any(r.conditions.simulated for r in self.results) or any(s is not None and s.simulated for s in series)
 
     def masked(self) -> Report:
-        """Return the report without secrets."""
+        """Return a copy of the report in which secrets, such as API keys, are masked."""
         return replace(
             self,
             results=tuple(_masked(result) for result in self.results),

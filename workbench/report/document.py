@@ -1,4 +1,4 @@
-"""A report as titled blocks, for the formats that people read."""
+"""Conversion of a report to a document: titled blocks, for the formats that people read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.report.series_blocks import comparison_blocks, experiment_blocks,
 
 
 def document_of(report: Report) -> Document:
-    """Return the report as a document. Its secrets must be masked already."""
+    """Return the report as a document. The report must be masked already."""
     if report.experiment is not None:
         return _experiment_document(report, report.experiment)
     if report.sweep is not None:
@@ -65,12 +65,15 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
 
 
 def _folded_results(report: Report) -> list[Block]:
-    """Return each result of an experiment or a sweep folded away, so that a reader can check where values come from."""
+    """Return one folded block for each result of an experiment or sweep, in which readers can look up the details of
+    the result.
+    """
     return [Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result))) for result in report.results]
 
 
 def _inner_blocks(report: Report, result: BenchResult) -> list[Block]:
-    """Return a result's blocks for use inside a larger report: headings one level lower, without the SIMULATED alert,
-    which the report shows once at its top."""
+    """Return a result's blocks for use inside a larger report. Their headings are one level lower. The SIMULATED alert
+    is left out, because the larger report shows it at its top.
+    """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
     return [Heading(b.text, b.level + 1) if isinstance(b, Heading) else b for b in blocks if b is not SIMULATED]

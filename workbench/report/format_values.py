@@ -1,4 +1,4 @@
-"""Numbers, changes, times and settings as text for reports."""
+"""Conversion of numbers, changes, times and settings to text for reports."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ NOT_IN_FILE = "not in the imported file"  # the reason for a missing value; stor
 
 
 def escape(text: str) -> str:
-    """Return `text` for HTML and SVG, without control characters and with its markup shown literally."""
+    """Return `text` for use in HTML and SVG: without control characters, and with the characters of markup escaped."""
     return html.escape(clean(text, len(text), lines=True))
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a value with three significant digits or more and thousands separated: "5,291 tok/s", "46.3", "0.0412"."""
+    """Return a number as text with at least three significant digits, and commas between thousands: "5,291 tok/s",
+    "46.3", "0.0412".
+    """
     if value is None:
         return NA
     size = abs(value)
@@ -39,7 +41,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
-    """Return the value of a metric of a summary, or n/a with the reason."""
+    """Return the value of a metric as text. If the summary does not have it, the text is n/a with the reason."""
     value = getattr(summary, name)
     reason = summary.absent.get(name)
     if value is None or (reason is not None and not value):
@@ -48,12 +50,16 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
 
 
 def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
-    """Return whether an imported file lacks the metric. Reports show one line for all of these."""
+    """Return whether a metric is absent because the imported file does not contain it. Reports mention all such metrics
+    in one line.
+    """
     return summary.absent.get(name) == NOT_IN_FILE
 
 
 def change(percent: float | None, half: float | None = None) -> str:
-    """Return a change in percent with the half width of its interval: "+3.1 %", "−0.4 % ± 0.9"."""
+    """Return a change in percent as text, with the half width of its interval if `half` is not None: "+3.1 %", "−0.4 %
+    ± 0.9".
+    """
     if percent is None:
         return NA
     digits = 1 if max(abs(percent), half or 0.0) >= 0.095 or not percent else 2
@@ -62,7 +68,9 @@ def change(percent: float | None, half: float | None = None) -> str:
 
 
 def utc_time(unix_s: float) -> str:
-    """Return Unix seconds as "2026-09-21 14:13:20 UTC"; n/a beyond the calendar."""
+    """Return a time in Unix seconds as text: "2026-09-21 14:13:20 UTC". The text is n/a if the time is outside the
+    calendar.
+    """
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OSError, OverflowError):
@@ -70,7 +78,7 @@ def utc_time(unix_s: float) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a flag or setting as users type it: "on", "0.9", a JSON list."""
+    """Return the value of a flag or setting in the form in which users type it, such as "on", "0.9" or a JSON list."""
     if value is None:
         return NA
     if isinstance(value, bool):

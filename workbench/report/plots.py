@@ -1,4 +1,4 @@
-"""Plots of one run, of an experiment and of a sweep. Each function leaves out a plot without data."""
+"""The plots of a run, an experiment and a sweep. A plot for which there is no data is left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Sample = Mapping[str, Any]
 
 
 def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
-    """Return a plot of the output tokens per second over the run, computed from the times of the chunks."""
+    """Return a plot of the output tokens per second over the time of the run. None if no request has the times of its
+    chunks.
+    """
     arrivals = [arrival for sample in samples for arrival in _arrivals(sample)]
     first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
     duration = max((at_s for at_s, _ in arrivals), default=0.0) - first
@@ -46,8 +48,9 @@ def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | 
 
 
 def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
-    """Yield (time in s, tokens) of each chunk of a counted request. The tokens of a request are shared evenly over its
-    chunks: servers report how many came in total, not in which chunk."""
+    """Yield (time in s, tokens) for each chunk of a counted request. The tokens of a request are divided evenly among
+    its chunks, because servers report only their total.
+    """
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
         return
@@ -61,13 +64,15 @@ def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
 
 
 def _rounded_up(step: float) -> float:
-    """Return the next 1, 2 or 5 times a power of ten."""
+    """Return the smallest number that is not below `step` and is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 
 
 def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
-    """Return plots of the cumulative distributions of TTFT and of the gaps between chunks, of all counted requests."""
+    """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks, over all counted
+    requests. A distribution without data is left out.
+    """
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
     ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
     gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
@@ -99,7 +104,7 @@ def _cumulative(title: str, values: list[float], what: str) -> PlotBlock | None:
 
 
 def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
-    """Return a plot of the change of each metric with its interval."""
+    """Return a plot with the change of each metric and its interval. None if no metric has an interval."""
     claims = {"better": True, "worse": False}
     rows = [
         svg.Interval(
@@ -119,7 +124,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
 
 
 def raw_pairs(metric: MetricChange) -> PlotBlock | None:
-    """Return a plot of the two values of each complete pair."""
+    """Return a plot with the two values of each complete pair of runs. None if no pair is complete."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -129,7 +134,9 @@ def raw_pairs(metric: MetricChange) -> PlotBlock | None:
 
 
 def sweep(swept: Sweep) -> list[PlotBlock]:
-    """Return plots of throughput and of the measured efficiency and latencies at each point. The knee is marked."""
+    """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark at the knee. Metrics
+    that were not measured are left out.
+    """
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
@@ -154,7 +161,7 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
 
 
 def knee_of(swept: Sweep) -> SweepPoint | None:
-    """Return the point beyond which little is gained; None if the sweep found none."""
+    """Return the point of the sweep beyond which little is gained. None if the sweep has no knee."""
     if swept.knee is None or not 0 <= swept.knee < len(swept.points):
         return None
     return swept.points[swept.knee]
@@ -163,8 +170,10 @@ def knee_of(swept: Sweep) -> SweepPoint | None:
 def _sweep_axis(
     swept: Sweep, points: Sequence[SweepPoint]
 ) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
-    """Return the x axis of a sweep, the x of each point by label, and the names of the ticks. Points are placed by
-    value, on a logarithmic axis if the values span a factor of 16; or in order if some values are words or equal."""
+    """Return the x axis of a sweep's plots, the x position of each point by its label, and the positions and names of
+    the ticks. Numbers are placed by value, on a logarithmic axis if they span a factor of 16. If a value is a word or
+    occurs twice, the points are placed in order.
+    """
     title = f"{swept.name}, {swept.unit}".rstrip(", ")
     values = [point.x for point in points if point.x is not None]
     if len(set(values)) < len(points):

@@ -1,8 +1,8 @@
-"""The registry of formats: those that Workbench writes and those that it imports.
+"""The registry of file formats: those that Workbench writes and those that it imports.
 
 A new format is one module and its entry here. The module of an output format has `render(report: Report) -> str`. The
-module of an import format has `recognizes(document)` and `read(fields, options)`. Modules are imported when their
-formats are first used, so that the command line can list the formats without loading them.
+module of an import format has `recognizes(document)` and `read(fields, options)`. Modules are imported at the first use
+of their formats, so that the command line can list the formats without loading them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """`name` is what users type, `title` is what menus show, `module` lies in `report.formats`."""
+    """A format in which reports are written. `name` is what users type, `title` is what menus show, and `module` is in
+    the package `report.formats`.
+    """
 
     name: str
     title: str
@@ -38,18 +40,20 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class ImportFormat:
-    """`tool` is the name of the program that writes the files, `module` lies in `report.imports`."""
+    """A format of result files that can be imported. `tool` is the program that writes the files, and `module` is in
+    the package `report.imports`.
+    """
 
     tool: str
     module: str
 
     def recognizes(self, document: Mapping[str, Any]) -> bool:
-        """Return whether a JSON object is a result file of this tool."""
+        """Return whether a JSON object comes from a result file of this tool."""
         recognized: bool = import_module(f"workbench.report.imports.{self.module}").recognizes(document)
         return recognized
 
     def read(self, fields: Fields, options: ImportOptions) -> list[Imported]:
-        """Return the results in a document. Raises InputError that names the invalid field."""
+        """Return the results in a JSON object. Raises InputError that names the invalid field."""
         results: list[Imported] = import_module(f"workbench.report.imports.{self.module}").read(fields, options)
         return results
 
@@ -73,14 +77,16 @@ IMPORT_FORMATS = (  # in the order in which they are tried
 
 
 def output_format(name: str) -> OutputFormat:
-    """Return the output format of that name. Raises InputError that lists the names."""
+    """Return the output format called `name`. Raises InputError, with a list of the names, if there is none."""
     if name not in OUTPUT_FORMATS:
         raise InputError(f"unknown format {name!r}", next_step=f"use one of {', '.join(OUTPUT_FORMATS)}")
     return OUTPUT_FORMATS[name]
 
 
 def format_of_file(path: Path) -> OutputFormat:
-    """Return the output format that the suffix of a file name stands for. Raises InputError."""
+    """Return the output format for the suffix of a file name, such as ".html". Raises InputError for any other
+    suffix.
+    """
     for each in OUTPUT_FORMATS.values():
         if path.suffix.lower() in each.suffixes:
             return each
@@ -88,5 +94,5 @@ def format_of_file(path: Path) -> OutputFormat:
 
 
 def imported_tools() -> str:
-    """Return the names of the tools whose result files can be imported, for help and messages."""
+    """Return the names of the tools whose result files can be imported, as text for help and messages."""
     return ", ".join(each.tool for each in IMPORT_FORMATS)

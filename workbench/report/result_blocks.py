@@ -1,4 +1,4 @@
-"""One result as blocks, and several results as one table."""
+"""A result as blocks of a document, and several results as one table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def title_of(result: BenchResult) -> str:
 
 
 def subtitle_of(result: BenchResult) -> str:
-    """Return the result's number, engine, time and the program that measured it."""
+    """Return one line for the top of a result's report: number, engine, time, and the program that measured it."""
     conditions = result.conditions
     engine = " ".join(filter(None, (conditions.engine, conditions.engine_version)))
     source = f"Workbench {conditions.workbench_version}".rstrip()
@@ -79,7 +79,9 @@ def subtitle_of(result: BenchResult) -> str:
 
 
 def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """Return the blocks of one result, the most important first. Its secrets must be masked already."""
+    """Return the blocks that describe a result, the most important first. `samples` are the records of its requests.
+    Secrets must be masked already.
+    """
     summary = result.summary
     throughput = plots.throughput(samples, summary)
     return [
@@ -164,7 +166,9 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
 
 
 def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
-    """Return the metrics of a group that were measured, and with their reasons those that usually are."""
+    """Return a row for each metric of a group. A metric that was not measured has the reason instead of a value; it is
+    left out if it is optional or an imported file lacks it.
+    """
 
     def listed(metric: SummaryMetric) -> bool:
         measured = getattr(summary, metric.name) is not None
@@ -202,8 +206,9 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 def _record_rows(
     record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
 ) -> list[Row]:
-    """Return the listed fields of a record. A missing value is shown with its reason, or with `unknown`; it is left out
-    if there is neither."""
+    """Return a row for each field of `record` that `titles` names; `titles` has the title and the unit. For a field
+    without a value, the row has the reason from `absent`, or else `unknown`. If both are empty, there is no row.
+    """
     rows = []
     for name, (title, unit) in titles.items():
         value, reason = getattr(record, name), absent.get(name, unknown)
@@ -215,7 +220,7 @@ def _record_rows(
 
 
 def condition_blocks(result: BenchResult) -> list[Block]:
-    """Return the blocks of a result's conditions, with the command that started the server."""
+    """Return the blocks that describe the conditions of a result, including the command that started the server."""
     conditions = result.conditions
     gpus = ", ".join(str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus)
     model_files = f"{conditions.model_digest or NA} ({conditions.model_bytes})" if conditions.model_bytes else NA
@@ -248,7 +253,9 @@ def condition_blocks(result: BenchResult) -> list[Block]:
 
 
 def workload_facts(result: BenchResult) -> tuple[Row, ...]:
-    """Return the requested workload; of an imported result, the part that its file names."""
+    """Return the workload that was requested, as rows of name and value. For an imported result, only the part that its
+    file names is included.
+    """
     spec, known = result.spec, result.conditions.known_workload
     rows = []
     for field in fields(BenchSpec):
@@ -268,13 +275,15 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
 
 
 def _is_known(result: BenchResult, name: str) -> bool:
-    """Return whether a field of the workload is known: of imported results only some are."""
+    """Return whether the value of a field of the workload is known. An imported result knows only the fields that its
+    file names.
+    """
     known = result.conditions.known_workload
     return not known or name in known
 
 
 def command_of(result: BenchResult) -> str:
-    """Return the command that repeats this measurement, as far as a command line can express it."""
+    """Return the command line that repeats the measurement of this result, as far as options exist for its workload."""
     spec, conditions = result.spec, result.conditions
     words = ["workbench"]
     if conditions.host != "local" and conditions.run_id:
@@ -294,7 +303,7 @@ def _notes(result: BenchResult) -> list[Block]:
 
 
 def overview(results: Sequence[BenchResult]) -> Table:
-    """Return a table with a row for each result."""
+    """Return a table with one row for each result."""
     rows = []
     for result in results:
         summary, imported = result.summary, result.conditions.imported

@@ -1,4 +1,4 @@
-"""Comparisons, experiments and sweeps as blocks."""
+"""Comparisons, experiments and sweeps as blocks of a document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _POINT_COLUMNS = (  # field of SweepPoint, column head
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the blocks of a comparison: differences in configuration, then the changes of metrics with verdicts."""
+    """Return the blocks that describe a comparison: first the differences in the conditions, then the changes of the
+    metrics with their verdicts.
+    """
     blocks: list[Block] = [Heading("What differs between A and B")]
     if comparison.differences:
         rows = tuple(
@@ -55,8 +57,9 @@ def _change_table(metrics: Sequence[MetricChange]) -> Table:
 
 
 def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) -> list[Block]:
-    """Return the blocks of an experiment. `results` are those of its runs, in the order of measurement. Secrets must be
-    masked already."""
+    """Return the blocks that describe an experiment. `results` are the results of its runs, in the order of
+    measurement. Secrets must be masked already.
+    """
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
     if experiment.verdict:
@@ -112,7 +115,9 @@ def _arms(a: Arm, b: Arm) -> Table:
 
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:
-    """Return every metric of every pair, so that readers can compute the outcome themselves."""
+    """Return a table with the values of every metric in every pair of runs, from which readers can compute the outcome
+    themselves.
+    """
     rows = []
     for metric in metrics:
         for i, (a, b) in enumerate(metric.pairs, start=1):
@@ -139,7 +144,9 @@ def _runs(experiment: Experiment) -> Table:
 
 
 def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
-    """Return the blocks of a sweep. `results` are those of its points, in order. Secrets must be masked already."""
+    """Return the blocks that describe a sweep. `results` are the results of its points, in order. Secrets must be
+    masked already.
+    """
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
     knee = plots.knee_of(sweep)
     if knee is not None:
@@ -159,7 +166,9 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return the outcome of the pairs that tested the best value. Sweeps of older versions do not record it."""
+    """Return one sentence about the pairs of runs that compared the best value with the baseline. It is empty for
+    sweeps of older versions, which do not record the outcome.
+    """
     by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
     if sweep.confirmed is None:
         return f"The best value was compared with the baseline by {by}, which shows the outcome."

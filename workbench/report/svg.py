@@ -1,5 +1,8 @@
-"""Plots as inline SVG. Text and axes take the page's colour (currentColor), so that they are readable in light and dark
-and in print. The two series colours differ in brightness too, for readers without colour vision."""
+"""Plots as inline SVG.
+
+Text and axes have the text colour of the page (currentColor), so that they are readable on light and dark pages and in
+print. The two series differ in brightness as well as in colour, for readers without colour vision.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in order of x, drawn as steps, or with `dots` as points joined by lines. `label` is at the last point."""
+    """A curve of a plot. Its points, in order of x, are drawn as steps, or as dots joined by lines if `dots` is True.
+    `label` stands at the last point.
+    """
 
     points: Sequence[Point]
     label: str = ""
@@ -30,7 +35,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SvgAxis:
-    """A range of values; `log` makes the scale logarithmic, for values above 0."""
+    """An axis with its title and the range of its values. `log` makes the scale logarithmic, which needs values above
+    0.
+    """
 
     title: str
     low: float
@@ -41,7 +48,9 @@ class SvgAxis:
         return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
 
     def scale(self, start: float, end: float) -> Scale:
-        """Return the function that maps a value to a pixel, `low` to `start` and `high` to `end`."""
+        """Return the function that maps a value to its position in pixels. The position is `start` for the value `low`
+        and `end` for `high`.
+        """
         low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
         span = (high - low) or 1.0
 
@@ -53,7 +62,9 @@ class SvgAxis:
 
 
 def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return multiples of 1, 2 or 5 times a power of ten, within [low, high]."""
+    """Return about `about` round numbers from `low` to `high` at equal distances, which are 1, 2 or 5 times a power of
+    ten.
+    """
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
@@ -77,8 +88,9 @@ def _tick_text(value: float, sign: bool = False) -> str:
 
 
 class _Plot:
-    """SVG elements above an x axis, in the order in which they are painted. Coordinates are pixels from the upper left;
-    the plot lies between `left`, `right`, `top` and `bottom`."""
+    """The SVG elements of a plot with an x axis, in the order in which they are drawn. Coordinates are in pixels from
+    the upper left corner. The area of the data lies between `left`, `right`, `top` and `bottom`.
+    """
 
     def __init__(self, title: str, x: SvgAxis, top: float, left: float, right: float, bottom: float) -> None:
         self.left, self.right, self.top, self.bottom = left, right, top, bottom
@@ -100,13 +112,15 @@ class _Plot:
         self.add("circle", cx=at[0], cy=at[1], r=3.6, fill="none" if hollow else color, stroke=color, stroke_width=1.6)
 
     def text(self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK) -> None:
-        """Add a text; one in a colour of its own is bold."""
+        """Add a text at a position. It is bold if it has a colour other than INK."""
         weight = 400 if color == INK else 600
         style = {"fill_opacity": opacity, "font_weight": weight}
         self.add("text", escape(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style)
 
     def x_axis(self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY) -> None:
-        """Add a line from `top` to the bottom at each tick, the ticks' names below, and the title below these."""
+        """Add the x axis: a vertical line from `top` to the bottom at each tick, below them the names of the ticks, and
+        below these the title.
+        """
         for value, name in names:
             self.line((self.across(value), top), (self.across(value), self.bottom), opacity)
             self.text((self.across(value), self.bottom + 17), name, "middle", 0.75)
@@ -130,8 +144,9 @@ def chart(
     marks: Sequence[TickName] = (),
     x_names: Sequence[TickName] = (),
 ) -> str:
-    """Return an SVG plot of lines over an x axis. `marks` are vertical lines with labels; `x_names` replace the ticks
-    of the axis."""
+    """Return an SVG plot of curves. `marks` are positions on the x axis that get a vertical line with a label.
+    `x_names` are the positions and names of the ticks of the x axis; without them, the ticks are round numbers.
+    """
     plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
     up = y.scale(plot.bottom, plot.top)
     for value in y.ticks():
@@ -157,7 +172,9 @@ def chart(
 
 
 def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
-    """Draw vertical lines with labels, a label one line lower if it would touch another."""
+    """Draw a vertical line with a label for each mark. A label that would touch another one is placed one line
+    lower.
+    """
     label_ends: list[float] = []  # x at which the last label of each line ends
     for value, label in marks:
         x = plot.across(value)
@@ -168,7 +185,7 @@ def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
 
 
 def _steps(points: Sequence[Point]) -> list[Point]:
-    """Return the points of a curve that keeps each height until the next x."""
+    """Return the points of a step curve, which keeps the height of each point until the x of the next."""
     steps = [points[0]]
     for x, y in points[1:]:
         steps += [(x, steps[-1][1]), (x, y)]
@@ -177,8 +194,9 @@ def _steps(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of a forest plot: a change with the half width of its 95 % interval, in percent. `good` is None if nothing
-    is claimed."""
+    """A row of a forest plot: a change with the half width of its 95 % interval, both in percent. `good` says whether
+    the change is an improvement; None if no change is claimed.
+    """
 
     label: str
     change: float
@@ -188,7 +206,9 @@ class Interval:
 
 
 def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
-    """Return an SVG plot of intervals around zero, one row each. The dot is hollow if nothing is claimed."""
+    """Return an SVG plot with one row for each change and its interval, around a line at zero. The dot is hollow if no
+    change is claimed.
+    """
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
     x = SvgAxis(x_title, -reach, reach)
     plot = _Plot(title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows))
@@ -209,7 +229,9 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
 
 
 def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
-    """Return an SVG plot of pairs of values, a row each: A hollow, B filled. There must be at least one pair."""
+    """Return an SVG plot with one row for each pair of values, A as a hollow dot and B as a filled dot. `pairs` must
+    not be empty.
+    """
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0

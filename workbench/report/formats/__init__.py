@@ -1,1 +1,3 @@
-"""Output formats of reports: one module each, with `render(report)`; report/registry.py lists them."""
+"""Output formats of reports. Each is a module with a function `render(report)`. The list of formats is in
+report/registry.py.
+"""

@@ -1,4 +1,4 @@
-"""A report as CSV: a row for each result or request, or name-value pairs of one result."""
+"""A report as CSV: one row for each result or request, or one row for each value of a single result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _REQUEST_COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Return the table that the report's layout names. A missing value is empty; the reason is in summary.absent."""
+    """Return the report as a CSV table, arranged by its layout. A missing value is an empty cell; its reason is in the
+    column summary.absent.
+    """
     if report.layout is Layout.REQUESTS:
         return _table(("result", "simulated", *_REQUEST_COLUMNS, "gaps_us"), _request_rows(report))
     if report.layout is Layout.RESULT:
@@ -43,7 +45,7 @@ def render(report: Report) -> str:
 
 
 def _cells(result: BenchResult) -> dict[str, Any]:
-    """Return every value of a result by its dotted name: "summary.ttft_ms.p99"."""
+    """Return all values of a result by their dotted names, such as "summary.ttft_ms.p99"."""
     return {"simulated": _simulated(result), **dict(_flat(to_json(result)))}
 
 
@@ -59,7 +61,7 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Flatten nested mappings to dotted names; a list stays one JSON value."""
+    """Yield each value in nested mappings with its dotted name. A list is one value, as JSON text."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -79,8 +81,9 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _inert(value: Any) -> Any:
-    """Return a cell without control characters. Text that a spreadsheet would run as a formula gets an apostrophe in
-    front."""
+    """Return a cell without control characters. If a spreadsheet would run the text as a formula, an apostrophe is put
+    before it.
+    """
     if not isinstance(value, str):
         return value
     value = clean(value, len(value), lines=True)

@@ -1,5 +1,6 @@
-"""A report as one HTML file without scripts or external resources: light or dark by the reader's setting, black on
-white in print. page.html is its template. Values may come from strangers: each is escaped."""
+"""A report as one HTML file without scripts or external resources. It follows the light or dark setting of the reader
+and is black on white in print. The template is page.html. All values are escaped, because they may come from strangers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as JSON: every result with all conditions and its raw requests."""
+"""A report as JSON. It contains every result with all its conditions and the records of its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ FORMAT = 1
 
 
 def render(report: Report) -> str:
-    """Return one JSON object: the result itself in Layout.RESULT, else the report with its results under "results"."""
+    """Return the report as one JSON object. In Layout.RESULT, the object is the result itself. Otherwise, the results
+    are in a list under "results".
+    """
     results = [_result(result, report.samples.get(result.id, ())) for result in report.results]
     if report.layout is Layout.RESULT:
         return _text(results[0])

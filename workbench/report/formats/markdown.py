@@ -1,4 +1,4 @@
-"""A report as GitHub Markdown. Values may come from strangers: none of them becomes markup."""
+"""A report as GitHub Markdown. Values may come from strangers, so markup in them is escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def render(report: Report) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` as one line in which Markdown and HTML have no effect."""
+    """Return `text` on one line, with all characters escaped that have a meaning in Markdown or HTML."""
     one = " ".join(clean(text, len(text)).split())
     one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # At the beginning, "# 5", "- x" and "1. x" would become a heading or a list.
@@ -79,6 +79,6 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _code(text: str) -> Iterable[str]:
-    """Return a code block, fenced by more backticks than the text has in a row."""
+    """Return the lines of a code block. The fence has more backticks than any row of backticks in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return [f"{fence}sh", clean(text, len(text), lines=True), fence]

@@ -1,4 +1,4 @@
-"""A report as plain text for a terminal, without colours, escape sequences, plots or folded details."""
+"""A report as plain text for a terminal, without colours, escape sequences, plots and folded details."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(report: Report) -> str:
 
 
 def block_lines(blocks: Iterable[Block]) -> list[str]:
-    """Return the lines of blocks, without the control characters that a terminal obeys."""
+    """Return the blocks as lines of text, without control characters."""
     return [clean(line) for block in blocks for line in _lines(block)]
 
 
@@ -58,7 +58,9 @@ def _lines(block: Block) -> Iterable[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()) -> list[str]:
-    """Return the rows with their columns aligned. A row with text in its first cell only does not widen the column."""
+    """Return the rows as lines with aligned columns; the columns in `numeric` are aligned right. A row that has text
+    only in its first cell does not widen the first column.
+    """
     full = [row for row in rows if any(row[1:])]
     widths = [max(len(cell) for cell in column) for column in zip(*full, strict=True)] if full else []
     lines = []

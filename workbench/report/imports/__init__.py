@@ -1,8 +1,9 @@
-"""Results of other tools, imported to be compared with Workbench's own; report/registry.py lists the tools.
+"""Import of result files of other tools, for comparison with results of Workbench. The list of tools is in
+report/registry.py.
 
-Each metric gets the name that Workbench uses for it, whatever its tool calls it, and a note says how the definitions
-differ. A metric that the file lacks is absent with that reason. An imported result never counts as like for like with
-one that Workbench measured (`Conditions.imported`).
+Each metric gets the name that Workbench uses for it, and a note says how the definitions differ. A metric that the file
+does not contain is absent, with that as its reason. An imported result is never compared like for like with a result
+that Workbench measured (`Conditions.imported`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NEXT_STEP = f"Workbench imports JSON results of {imported_tools()}"
 def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
     """Return the results in a file, which may contain several.
 
-    Raises InputError that names the file, the field and the problem; then no result of the file may be stored.
+    Raises InputError that names the file, the field and the problem. In that case, no result of the file may be stored.
     """
     found: list[Imported] = []
     for number, document in enumerate(list(_documents(path)), start=1):
@@ -46,7 +47,9 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
 
 
 def _documents(path: Path) -> Iterator[Any]:
-    """Yield one JSON document, or several one after the other (vllm's --append-result, JSON lines)."""
+    """Yield the JSON documents in a file: one, or several one after the other, as vllm's --append-result writes
+    them.
+    """
     text = _text(path)
     decoder, place = json.JSONDecoder(), 0
     while place < len(text):

@@ -1,9 +1,9 @@
-"""AIPerf's profile_export_aiperf.json (schemas 1.0 to 1.4), and GenAI-Perf's, which has the same metrics and a flat
-configuration: its "endpoint" is a path, its "model" a list.
+"""AIPerf's result file profile_export_aiperf.json (schemas 1.0 to 1.4), and that of its predecessor GenAI-Perf.
+GenAI-Perf's file has the same metrics and a flat configuration, in which "endpoint" is a path and "model" a list.
 
-The source of aiperf 0.13 defines inter-token latency as (latency - TTFT) / (tokens - tokens of the first chunk), one
-value per request, which Workbench calls TPOT; its inter-chunk latency is Workbench's ITL. The client's tokenizer counts
-the tokens, unless AIPerf was set to use the server's counts.
+The source code of aiperf 0.13 computes inter-token latency for each request as (latency - TTFT) / (tokens - tokens of
+the first chunk), which Workbench calls TPOT. AIPerf's inter-chunk latency is Workbench's ITL. The client's tokenizer
+counts the tokens, unless AIPerf was set to use the server's counts.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
 
 
 def _scalar(fields: Fields, name: str, unit: str) -> float | None:
-    """Return the one value of a metric. Raises InputError if its unit is not `unit`."""
+    """Return the value of a metric that has only one value, or None if the file does not have the metric. Raises
+    InputError if its unit is not `unit`.
+    """
     metric = fields.object(name)
     if metric is None:
         return None
@@ -107,7 +109,7 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
 
 
 def _total(fields: Fields, *names: str | None) -> int | None:
-    """Return the value of the first of these metrics that the file has."""
+    """Return the total of the first of the metrics `names` that the file has, or None if it has none of them."""
     for name in names:
         metric = fields.object(name) if name else None
         if metric is not None:
@@ -152,7 +154,7 @@ def _by_server(config: Fields | None) -> bool:
 
 
 def _flat(config: Fields) -> bool:
-    """Return whether the configuration is GenAI-Perf's."""
+    """Return whether the configuration has the flat form of GenAI-Perf."""
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 
@@ -161,7 +163,9 @@ def _endpoint(config: Fields | None) -> Fields | None:
 
 
 def _model_name(config: Fields | None) -> str | None:
-    """Return the first model of `models.items`, in older schemas of `endpoint.model_names`."""
+    """Return the name of the first model in `models.items`, or in older schemas in `endpoint.model_names`. None if
+    there is none.
+    """
     models = config.object("models") if config else None
     for item in models.objects("items") if models else ():
         return item.text("name")
@@ -174,7 +178,7 @@ def _model_name(config: Fields | None) -> str | None:
 
 
 def _load(config: Fields | None) -> dict[str, Any]:
-    """Return concurrency, rate, endpoint and streaming of the measured phase, as fields of BenchSpec."""
+    """Return the concurrency, rate, endpoint and streaming of the measured phase, as a dict of fields of BenchSpec."""
     if config is None:
         return {}
     found: dict[str, Any] = {}

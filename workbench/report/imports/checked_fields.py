@@ -1,4 +1,6 @@
-"""The fields of a JSON document from another tool: each is checked, and each error names the file and the field."""
+"""Access to the fields of a JSON document from another tool. Each field is checked, and each error names the file and
+the field.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Facts that the user gives about imported results, because the files lack them."""
+    """What the user says about imported results, such as the model, because the files may not contain it."""
 
     model: str | None = None
     engine: str | None = None
@@ -30,7 +32,9 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """One imported result, not yet stored. `samples` have the fields of bench.records.RequestRecord that are known."""
+    """An imported result that is not stored yet. `samples` are the records of its requests, as far as the file has
+    them, with the fields of bench.records.RequestRecord.
+    """
 
     spec: BenchSpec
     conditions: Conditions
@@ -43,14 +47,15 @@ class Imported:
 
 
 class Fields:
-    """One JSON object of `file`, at the place `at` ("" for the top). Getters return None for a field that is absent or
-    null, and raise InputError for a field of the wrong type."""
+    """A JSON object in a file. `at` is its place in the document, "" for the outermost object. The methods that return
+    a field return None if the field is absent or null, and raise InputError if it has the wrong type.
+    """
 
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
     def wrong(self, name: str, expected: str) -> InputError:
-        """Return the error for an invalid field; `expected` says what its value should be."""
+        """Return the error for the invalid field `name`. `expected` says what its value should be."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
@@ -59,7 +64,7 @@ class Fields:
         )
 
     def number(self, name: str) -> float | None:
-        """Return a finite number, 0 or more."""
+        """Return a field that is a finite number and not negative."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -102,7 +107,7 @@ class Fields:
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
     def objects(self, name: str) -> list[Fields]:
-        """Return a list of objects; [] if it is absent."""
+        """Return a field that is a list of objects. The list is empty if the field is absent."""
         value = self.data.get(name)
         if value is None:
             return []
@@ -120,8 +125,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return a time in Unix seconds, and a note if it is uncertain. An absent field gives the modification time of
-        the file."""
+        """Return a time in Unix seconds, and a note that is not empty if the time is uncertain. If the field is absent,
+        the time is when the file was modified. `form` is the format for datetime.strptime.
+        """
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
@@ -145,7 +151,9 @@ def _usable(value: float) -> bool:
 
 
 def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Return the conditions of a run that another tool measured. `workload` names the known fields of its spec."""
+    """Return the conditions of a run that another tool measured. `workload` has the names of the fields of its
+    BenchSpec that are known, `known` the conditions that are known.
+    """
     return Conditions(
         host=options.host or "imported",
         engine=options.engine,
@@ -161,8 +169,9 @@ def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence
 
 
 def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """Return a summary of the `known` metrics. The others are absent for the reason in `reasons`, or because the file
-    lacks them."""
+    """Return a summary of the metrics in `known`. Every other metric is absent, for its reason in `reasons` or because
+    the file does not contain it.
+    """
     metrics = {**dict.fromkeys(_METRICS), **known}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]
@@ -175,7 +184,9 @@ def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
 
 
 def model_of(fields: Fields, options: ImportOptions, name: str | None) -> str:
-    """Return the model that was served. Raises InputError if neither the file nor the user names it."""
+    """Return the model that was served: the one that the user names, or else `name` from the file. Raises InputError if
+    neither is known.
+    """
     model = options.model or name
     if not model:
         raise InputError(f"{fields.file}: the file does not name the model", next_step="add --model NAME")

@@ -1,8 +1,9 @@
-"""llama-benchy's JSON (0.4): one result per combination of prompt, depth and concurrency.
+"""llama-benchy's JSON result file (version 0.4). It has one result for each combination of prompt, depth and
+concurrency.
 
-Its results.py defines `tg_throughput` over the decode window only, without the time to the first token, so that value
-is not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. This module
-computes percentiles from the values in the file. The file does not mention failed requests.
+Its results.py computes `tg_throughput` over the decode window only, without the time to the first token, so the value
+is not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. Percentiles
+are computed here from the values in the file. The file says nothing about failed requests.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def _one(
 
 
 def _values(run: Fields, name: str) -> Distribution | None:
-    """Return the distribution of a metric's raw values."""
+    """Return the distribution of a metric, computed from the list of values in the file. None if the file does not have
+    them.
+    """
     metric = run.object(name)
     return distribution(metric.numbers("values") or []) if metric else None

@@ -1,8 +1,9 @@
-"""`vllm bench serve --save-result`, with and without --save-detailed.
+"""The result file of `vllm bench serve --save-result`, with or without --save-detailed.
 
-vllm/benchmarks/serve.py of 0.32 defines throughput over the whole run, TPOT as (E2E - TTFT) / (tokens - 1), and ITL as
-the gap between chunks of all requests. On the chat endpoint it counts the chunk that has only the role as the first
-token, which adds a gap of about 0. Tokens are the server's usage, else those of the client's own tokenizer.
+vllm/benchmarks/serve.py of 0.32 computes throughput over the whole run, TPOT as (E2E - TTFT) / (tokens - 1), and ITL as
+the gap between chunks of all requests. On the chat endpoint, it counts the chunk that contains only the role as the
+first token, which adds a gap of about 0. Token counts are the server's usage, or else those of the client's own
+tokenizer.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 def _spec(
     fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
 ) -> tuple[BenchSpec, list[str]]:
-    """Return the workload as far as the file describes it, and the names of the known fields. Lengths are the means of
-    what was sent and received."""
+    """Return the workload as far as the file describes it, and the names of the fields that are known. The prompt and
+    output lengths are the means of what was sent and received.
+    """
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
     rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
@@ -93,7 +95,7 @@ def _spec(
 
 
 def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    """Return one sample per request if the file was saved with --save-detailed."""
+    """Return one record for each request. The result is empty if the file was saved without --save-detailed."""
     ttfts, itls = fields.numbers("ttfts"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
@@ -140,7 +142,9 @@ def _us(seconds: float) -> int:
 def _distributions(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
-    """Return whole distributions if the file has every request, else the percentiles that it has."""
+    """Return the distributions of the metrics by name, and the percentiles of the metrics by name. A metric has a
+    distribution if the file has every request, otherwise only the percentiles in the file.
+    """
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
     if not completed:

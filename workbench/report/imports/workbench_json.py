@@ -1,5 +1,6 @@
-"""Workbench's own JSON: `results export --format json`, `results show --json`, a report on one or several results, and
-the files that keep a result when the database could not be written."""
+"""Workbench's own JSON files: the output of `results export --format json` and `results show --json`, reports, and the
+files with results that could not be written to the database.
+"""
 
 from __future__ import annotations
 

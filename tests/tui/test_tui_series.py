@@ -137,7 +137,7 @@ def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> N
         await d.press("c")
         await d.until(lambda: "5 Compare  experiment" not in d.text and "n=1+1" in d.text)
         d.session.push(experiment=canned_experiment(2))
-        await d.until(lambda: "1 of 3 pairs, an interval needs two" in d.text)
+        await d.until(lambda: "1 of 3 pairs, an interval needs two pairs" in d.text)
 
     drive(scenario, stage="compare", size=(200, 60))
 

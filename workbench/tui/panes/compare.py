@@ -62,7 +62,8 @@ class Compare(Pane, Scrolled):
             return []
         if self.of_experiment and state.experiment is not None and state.experiment.comparison is None:
             e = state.experiment
-            text = f"Experiment {e.id}: {e.pairs_done} of {e.spec.pairs} pairs; two are needed. Press enter to see it."
+            done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
+            text = f"Experiment {e.id}: {done}. Press enter to see the experiment."
             return paragraph(text, width, "dim")
         comparison = state.experiment.comparison if self.of_experiment and state.experiment else state.comparison
         if comparison is None:

@@ -160,7 +160,7 @@ class ResultsDb:
         row |= {c.name: getattr(conditions, c.name) for c in _COLUMNS if hasattr(conditions, c.name)}
         requests = list(samples)
         try:
-            result_id = self._insert(row, requests)
+            result_id = self._insert(row, requests, _COLUMNS)
         except (StoreError, OSError) as error:
             raise self._keep_unsaved(row, requests, error) from error
         with contextlib.suppress(StoreError):  # this result is stored; the others can wait longer
@@ -275,12 +275,16 @@ class ResultsDb:
 
     def recover(self) -> tuple[int, ...]:
         """Store the results of the `unsaved` files and return their ids. Each file is deleted after its result is
-        stored."""
+        stored.
+
+        A file of an older version lacks the columns that were added later. They get their default.
+        """
         ids = []
         for path in self.unsaved():
             try:
                 row = {"note": "", "tags": [], **json.loads(path.read_text(encoding="utf-8"))}
-                ids.append(self._insert(row, row.pop("requests")))
+                known = [column for column in _COLUMNS if column.version == 1 or column.name in row]
+                ids.append(self._insert(row, row.pop("requests"), known))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the result in {path} could not be stored: {error}",
@@ -289,10 +293,10 @@ class ResultsDb:
             path.unlink(missing_ok=True)
         return tuple(ids)
 
-    def _insert(self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]]) -> int:
-        """Write the requests, then the row of a result. Return its id. Raises OSError or StoreError, and KeyError if
-        the row lacks a value."""
-        stored = {c.name: _encoded(c, row[c.name]) for c in _COLUMNS if c.name != "samples"}
+    def _insert(self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]], columns: Iterable[Column]) -> int:
+        """Write the requests, then the row of a result. Return its id. A column that is not in `columns` gets its
+        default. Raises OSError or StoreError, and KeyError if the row lacks a value."""
+        stored = {c.name: _encoded(c, row[c.name]) for c in columns if c.name != "samples"}
         stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
 

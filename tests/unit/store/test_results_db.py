@@ -330,19 +330,50 @@ def test_tags_are_not_added_to_a_damaged_row(db: ResultsDb, text: str | bytes) -
         db.retag(1, ["x"])
 
 
+def with_a_new_column(db: ResultsDb, monkeypatch: pytest.MonkeyPatch, declaration: str = "TEXT") -> ResultsDb:
+    columns = results_module._COLUMNS
+    version = max(column.version for column in columns) + 1
+    extra = results_module.Column("cuda_version", declaration, searched=("cuda_version",), version=version)
+    monkeypatch.setattr(results_module, "_COLUMNS", (*columns, extra))
+    return ResultsDb(db.path)
+
+
 def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file gets the column when it is next opened; new results get their value from their conditions."""
     add(db)
-    extra = results_module.Column("cuda_version", "TEXT", searched=("cuda_version",), version=2)
-    monkeypatch.setattr(results_module, "_COLUMNS", (*results_module._COLUMNS, extra))
-    db = ResultsDb(db.path)
+    db = with_a_new_column(db, monkeypatch)
     assert db.get(1).summary == SUMMARY
     add(db)
     with sqlite3.connect(db.path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone()[0] == 2
+        assert raw.execute("PRAGMA user_version").fetchone()[0] == len(results_module.migrations())
         versions = raw.execute("SELECT cuda_version FROM results ORDER BY id").fetchall()
         assert versions == [(None,), (db.get(2).conditions.cuda_version,)]
     raw.close()
+
+
+def test_an_unsaved_result_of_an_older_version_gets_the_default_of_a_new_column(
+    db: ResultsDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.path.mkdir(parents=True)  # so that the result cannot be stored
+    with pytest.raises(StoreError):
+        add(db)
+    db.path.rmdir()
+    (path,) = db.unsaved()
+    db = with_a_new_column(db, monkeypatch, "TEXT NOT NULL DEFAULT 'not recorded'")
+    assert db.recover() == (1,) and not path.exists()
+    assert db.get(1).summary == SUMMARY
+    with sqlite3.connect(db.path) as raw:
+        assert raw.execute("SELECT cuda_version FROM results").fetchall() == [("not recorded",)]
+    raw.close()
+
+
+def test_an_unsaved_result_without_a_column_of_the_first_version_is_kept(db: ResultsDb) -> None:
+    add(db)
+    bad = db.path.parent / "unsaved-result-x.json"
+    bad.write_text('{"uid": "x", "requests": []}')
+    with pytest.raises(StoreError, match="could not be stored"):
+        db.recover()
+    assert bad.exists() and len(db.list()) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench.tui.clipboard import copy
+
 if TYPE_CHECKING:
     from textual.app import App
 
@@ -25,3 +27,7 @@ class Controller:
     @property
     def app(self) -> App[Any]:
         return self.services.app
+
+    def copy(self, what: str, text: str) -> None:
+        """Copy `text` to the clipboard and report the outcome. `what` names the text."""
+        self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))

@@ -7,7 +7,6 @@ from workbench.model.findings import Level
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph
-from workbench.tui.clipboard import copy
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import path_text
 from workbench.tui.modals.ask import Confirm
@@ -210,12 +209,9 @@ class PlanController(Controller):
                 "there is no command to copy", Level.WARN, "press v to see why" if plan else "press p to load a preset"
             )
             return
-        self._copy("command" if not plan.nodes else "command of each node", plan.shell())
+        self.copy("command" if not plan.nodes else "command of each node", plan.shell())
 
     def copy_script(self) -> None:
         script = self.try_now(self.session.plans.script) if self._plan() is not None else None
         if script:
-            self._copy("shell script of the plan", script)
-
-    def _copy(self, what: str, text: str) -> None:
-        self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))
+            self.copy("shell script of the plan", script)

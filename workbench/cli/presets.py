@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import local_session
 from workbench.cli.output import emit, emit_or_say, finding_line, note, say
 from workbench.cli.registry import command, option
-from workbench.model.counts import count_of
-from workbench.model.settings import label_of, text_of
 
 if TYPE_CHECKING:
-    from workbench.model.preset import DocumentClaim, GpuSettingsEntry, HostSetting, Preset, Variable
+    from workbench.model.preset import Preset
 
 
 @command(
@@ -55,69 +51,13 @@ def show_preset(arguments: argparse.Namespace) -> int:
 
 
 def _preset_lines(preset: Preset) -> Iterator[str]:
-    hardware, benchmark, source = preset.hardware, preset.benchmark, preset.provenance
+    from workbench.store.preset_text import preset_sections
+
     yield f"{preset.id}: {preset.title}\n\n{preset.summary}\n"
-    yield f"engine    {preset.engine.name} {preset.engine.versions or ''}"
-    if preset.engine.executable:
-        yield f"program   {shlex.join(map(preset.filled, preset.engine.executable))}"
-    if preset.engine.workdir:
-        yield f"in        {preset.filled(preset.engine.workdir)}"
-    yield f"model     {preset.filled(preset.model.id)} {preset.model.quantization or ''}"
-    yield f"hardware  {hardware.count} x {', '.join(hardware.gpu_names) or 'any NVIDIA GPU'}"
-    yield f"platform  {hardware.platform or 'any'}"
-    yield f"baseline  {preset.baseline or 'none'}"
-    requests = count_of(benchmark.requests, "request")
-    yield f"benchmark {benchmark.profile}, {requests}, concurrency {benchmark.concurrency}"
-    yield f"from      {source.document} ({source.status}) {source.note or ''}"
-    yield from _setting_lines(preset.flags, preset.env)
-    for node in preset.nodes:
-        yield f"node {node.rank}: {node.name}"
-        yield from _setting_lines(node.flags, node.env)
-    for title, lines in (
-        ("Variables", [f"{n}: {v.description}{_default(v)}" for n, v in preset.variables.items()]),
-        ("GPU settings (loading the preset does not apply them)", [_gpu_settings(g) for g in preset.gpu_settings]),
-        (
-            "Host settings (Workbench never applies them)",
-            [_with_reason(f"{h.name} = {h.value}", h) for h in preset.host_settings],
-        ),
-        ("Caveats", preset.caveats),
-        ("Claims", [_claim(c) for c in preset.claims]),
-        (
-            "Results",
-            [f"{r.metric} {r.value:g} {r.unit}: {r.conditions} ({r.status}; {r.source})" for r in preset.references],
-        ),
-    ):
-        if lines:
-            yield f"\n{title}:"
-            yield from (f"  {line}" for line in lines)
-
-
-def _setting_lines(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]:
-    for name, value in flags.items():
-        text = "" if value is True else f" {value if isinstance(value, str) else json.dumps(value)}"
-        yield f"  --{name}{text}"
-    for name, value in env.items():
-        yield f"  {name}={value}"
-
-
-def _default(variable: Variable) -> str:
-    if variable.default is not None:
-        return f" (default {variable.default})"
-    return f" (e.g. {variable.example})" if variable.example else ""
-
-
-def _gpu_settings(entry: GpuSettingsEntry) -> str:
-    named = ", ".join(f"{label_of(key)} {text_of(key, value)}" for key, value in entry.settings.items())
-    return _with_reason(f"GPU {entry.gpu}: {named}", entry)
-
-
-def _with_reason(text: str, entry: GpuSettingsEntry | HostSetting) -> str:
-    return f"{text} ({entry.reason})" if entry.reason else text
-
-
-def _claim(claim: DocumentClaim) -> str:
-    lines = f"; lines {claim.lines}" if claim.lines else ""
-    return f"[{claim.verdict}] {claim.text} -> {claim.correct} ({claim.basis}{lines})"
+    for section in preset_sections(preset):
+        if section.title:
+            yield f"\n{section.title}:"
+        yield from (f"{line.label:<10}{line.text}" if line.label else f"  {line.text}" for line in section.lines)
 
 
 @command(

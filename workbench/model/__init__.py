@@ -2,6 +2,7 @@
 pydantic, because it parses files.
 
 bench, metrics       a benchmark: workload, results, conditions and comparison; the table of its metrics
+conditions_table     the conditions of a result as text
 experiment, sweep    series of benchmarks: A/B experiments, and one benchmark per value of a setting
 series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes

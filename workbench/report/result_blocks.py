@@ -10,6 +10,7 @@ from typing import Any
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.bench_cli_options import options
+from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.metrics import ENERGY, LATENCY, METRICS, PARTS, RUN, SummaryMetric, metrics_of, value_of
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -222,26 +223,14 @@ def _record_rows(
 def condition_blocks(result: BenchResult) -> list[Block]:
     """Return the blocks that describe the conditions of a result, including the command that started the server."""
     conditions = result.conditions
-    gpus = ", ".join(str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus)
-    model_files = f"{conditions.model_digest or NA} ({conditions.model_bytes})" if conditions.model_bytes else NA
-    rows = [
-        ("host", conditions.host),
-        ("engine", " ".join(filter(None, (conditions.engine, conditions.engine_version))) or NA),
-        ("model", conditions.model),
-        ("model files", model_files),
-        ("driver, CUDA", f"{conditions.driver_version or NA}, {conditions.cuda_version or NA}"),
-        ("GPUs", f"{len(conditions.gpus)}: {gpus}" if gpus else NA),
-        ("load came from", conditions.client),
-        ("simulated", "yes" if conditions.simulated else "no"),
-        ("preset", conditions.preset_id),
-        ("run", conditions.run_id),
-        ("limit by memory bandwidth", against_limit(result)),
-    ]
+    rows = condition_texts(conditions)
+    if limit := against_limit(result):
+        rows.append(("limit by memory bandwidth", limit))
     for name, value in conditions.gpu_settings.items():
         state = conditions.in_force.get(name)
         rows.append((f"GPU setting {name}", setting_text(value) + (f" (in force: {state})" if state else "")))
     rows += [(f"under load {name}", text) for name, text in conditions.findings.items()]
-    blocks: list[Block] = [Facts(tuple((name, value) for name, value in rows if value is not None))]
+    blocks: list[Block] = [Facts(tuple(rows))]
     if conditions.argv:
         env = [f"{name}={shlex.quote(str(value))}" for name, value in conditions.env.items()]
         blocks.append(CodeBlock(" ".join([*env, *(shlex.quote(word) for word in conditions.argv)])))

@@ -12,6 +12,7 @@ preset_file.py        reading a preset file within limits
 preset_check.py       findings about a preset's schema and variables
 preset_safety.py      findings about dangerous content of a preset
 preset_edit.py        writing presets
+preset_text.py        a preset as text, for the command line and the screen
 toml_edit.py          changing a TOML file without losing comments
 toml_lines.py         line numbers of TOML fields, for findings
 trusted_presets.py    what the user has agreed to run

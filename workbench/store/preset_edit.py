@@ -88,8 +88,8 @@ def from_plan(
         "summary": summary or f"From {parent['id']}. {changes}".strip(),
         "baseline": parent["id"],
         "engine": {
+            **(engine if plan.engine == engine.get("name") else {}),
             "name": plan.engine,
-            "versions": engine.get("versions") if plan.engine == engine.get("name") else None,
             "executable": _argv(plan.executable, engine.get("executable"), known),
             "workdir": _templated(plan.workdir, engine.get("workdir"), known),
         },
@@ -98,7 +98,8 @@ def from_plan(
         "env": _settings(plan.env, parent.get("env", {}), known),
         "nodes": parent.get("nodes") if plan.nodes else None,
         "provenance": {
-            "document": parent.get("provenance", {}).get("document", parent["id"]),
+            "document": parent["id"],
+            **parent.get("provenance", {}),
             "status": "untested",
             "note": f"Made from {parent['id']}. {changes}".strip(),
         },

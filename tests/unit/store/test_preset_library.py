@@ -13,6 +13,7 @@ from workbench import engines
 from workbench.model.errors import PresetError
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
+from workbench.model.plan import LaunchPlan
 from workbench.store import paths
 from workbench.store.preset_check import check
 from workbench.store.preset_edit import from_plan
@@ -219,6 +220,21 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     assert "max-model-len 8192 → 4096" in note and "without gpu-memory-utilization" in note and "env" not in note
     again = engines.plan_from_preset(preset, variables=addresses)
     assert [f.name for f in again.flags] == [f.name for f in plan.flags if f.origin is not Origin.DEFAULT]
+
+
+def test_a_preset_from_a_plan_keeps_fields_that_it_does_not_know() -> None:
+    parent = {
+        "id": "parent",
+        "engine": {"name": "vllm", "versions": ">=0.14", "new": "kept"},
+        "model": {"id": "org/tiny", "new": "kept"},
+        "provenance": {"document": "guide.md", "status": "measured", "date": "2025-10", "note": "old", "new": "kept"},
+    }
+    document = from_plan(LaunchPlan("vllm", "org/tiny"), parent, preset_id="mine", title="Mine")
+    assert [document[name]["new"] for name in ("engine", "model", "provenance")] == ["kept"] * 3
+    assert document["provenance"]["date"] == "2025-10" and document["engine"]["versions"] == ">=0.14"
+    assert (document["provenance"]["status"], document["provenance"]["note"]) == ("untested", "Made from parent.")
+    other = from_plan(LaunchPlan("sglang", "org/tiny"), parent, preset_id="mine", title="Mine")
+    assert other["engine"].get("versions") is None and "new" not in other["engine"]
 
 
 def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(dirs: Dirs) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
+from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, beside, pad, paragraph
-from workbench.tui.formats import clock, figure, setting_text
+from workbench.tui.formats import clock
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -31,7 +31,13 @@ WORDS = (
     ("guard", "a process on the host that reverts GPU settings if it gets no heartbeat from Workbench"),
     ("rejected", "a result whose values are not valid; its page says why"),
 )
-VERDICT_SIGNS = {"true": ("ok", "good"), "partly": ("!", "warn"), "unproven": ("?", "warn"), "false": ("x", "bad")}
+SIGNS = {
+    "": (" ", "text"),
+    "good": ("ok", "good"),
+    "warn": ("!", "warn"),
+    "unproven": ("?", "warn"),
+    "bad": ("x", "bad"),
+}
 
 
 def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
@@ -54,47 +60,15 @@ def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int)
 
 
 def preset_rows(preset: Preset, width: int) -> list[Row]:
-    p = preset
-    rows: list[Row] = [((p.title, "strong"),), *paragraph(p.summary, width), ()]
-    engine = f"{p.engine.name} {p.engine.versions or ''}".strip()
-    hardware = f"{p.hardware.count} x {' or '.join(p.hardware.gpu_names) or 'any GPU'}"
-    facts = [
-        ("engine", engine),
-        *([("program", shlex.join(map(p.filled, p.engine.executable)))] if p.engine.executable else []),
-        ("model", p.filled(p.model.id)),
-        ("hardware", hardware),
-        ("platform", p.hardware.platform or "-"),
-        ("baseline", p.baseline or "-"),
-    ]
-    rows += [((pad(label, 12), "dim"), (text, "text")) for label, text in facts]
-    rows += [(), (("Source", "title"),)]
-    rows += paragraph(
-        f"{p.provenance.document}: {p.provenance.status}" + (f", {p.provenance.date}" if p.provenance.date else ""),
-        width,
-    )
-    rows += paragraph(p.provenance.note, width, "dim") if p.provenance.note else []
-    if p.caveats:
-        rows += [(), (("Caveats", "title"),)]
-        for caveat in p.caveats:
-            rows += paragraph(f"! {caveat}", width, "warn", "  ")
-    if p.claims:
-        rows += [(), (("Claims of the document", "title"),)]
-        for claim in p.claims:
-            sign, role = VERDICT_SIGNS[claim.verdict]
-            rows += paragraph(f"{sign} {claim.verdict}: {claim.text}", width, role, "   ")
-            rows += paragraph(f"   correct: {claim.correct} ({claim.basis})", width, "text", "   ")
-    if p.references:
-        rows += [(), (("Reference results", "title"),)]
-        for r in p.references:
-            text = f"{r.metric} {figure(r.value)} {r.unit} ({r.status}; {r.conditions}; {r.source})"
-            rows += paragraph(f"  {text}", width, "text", "    ")
-    if p.gpu_settings:
-        rows += [(), (("GPU settings of the preset (loading does not apply them)", "title"),)]
-        for g in p.gpu_settings:
-            texts = [setting_text(key, value) for key, value in g.settings.items()]
-            rows += paragraph(f"  GPU {g.gpu}: {', '.join(texts)}" + (f" ({g.reason})" if g.reason else ""), width)
-    for h in p.host_settings:
-        rows += paragraph(f"  host: {h.name} = {h.value}" + (f" ({h.reason})" if h.reason else ""), width)
+    rows: list[Row] = [((preset.title, "strong"),), *paragraph(preset.summary, width), ()]
+    for section in preset_sections(preset):
+        rows += [(), ((section.title, "title"),)] if section.title else []
+        for line in section.lines:
+            sign, role = SIGNS[line.sign]
+            if line.label:
+                rows += beside(pad(line.label, 12), "dim", paragraph(line.text, max(20, width - 12)))
+            else:
+                rows += paragraph(f"{sign} {line.text}", width, role, "    ")
     return rows
 
 

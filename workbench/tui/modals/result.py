@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
+from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_argv, mask_env
@@ -159,29 +160,19 @@ def load_text(result: BenchResult) -> str:
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
     warm = f"{result.summary.warmup_requests or spec.warmup} warm-up" + (" until steady" if spec.until_steady else "")
     size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
-    return (
-        f"{spec.profile}: {loop}{size}{end}, {prompts} / "
-        f"{spec.max_tokens}{spread} out, {warm}, client {result.conditions.client}"
-    )
+    return f"{spec.profile}: {loop}{size}{end}, {prompts} / {spec.max_tokens}{spread} out, {warm}"
 
 
 def _conditions(result: BenchResult, width: int) -> list[Row]:
     c = result.conditions
     facts = [
         ("load", load_text(result)),
-        ("host", c.host),
-        ("engine", f"{c.engine or NA} {c.engine_version or ''}"),
-        ("model", c.model),
-        ("driver", c.driver_version or NA),
-        ("preset", c.preset_id or "-"),
-        ("run", c.run_id or "-"),
+        *condition_texts(c),
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
         facts.append(("under load", ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force))))
     facts += [("", text) for text in c.findings.values()]
-    if c.imported:
-        facts.insert(0, ("imported", f"measured by {c.imported}"))
     rows: list[Row] = [(), (("Conditions", "title"),), *_facts(facts, width)]
     command = Command(mask_argv(c.argv), mask_env(c.env)).shell()
     return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows

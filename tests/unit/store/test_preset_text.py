@@ -1,0 +1,72 @@
+"""A preset as text: nothing that a preset says is left out."""
+
+from __future__ import annotations
+
+from workbench.model.preset import Preset
+from workbench.store.preset_text import preset_sections
+
+PRESET = {
+    "id": "mine",
+    "title": "Mine",
+    "summary": "A summary.",
+    "hardware": {"gpu_names": ["RTX A", "RTX B"], "count": 2, "platform": "esxi passthrough"},
+    "engine": {"name": "vllm", "versions": ">=0.14", "executable": ["${tool}", "run"], "workdir": "/srv/work"},
+    "model": {"id": "org/tiny", "quantization": "fp8"},
+    "flags": {"enforce-eager": True, "max-num-seqs": 16, "hf-overrides": {"a": 1}},
+    "env": {"NCCL_DEBUG": "INFO"},
+    "gpu_settings": [{"power_limit_w": 400, "reason": "heat"}],
+    "host_settings": [{"name": "IOMMU", "value": "pt", "reason": "peer to peer"}],
+    "nodes": [{"name": "head", "rank": 0}, {"name": "worker", "rank": 1, "flags": {"headless": True}}],
+    "variables": {"tool": {"description": "the program", "default": "/opt/vllm"}},
+    "benchmark": {"profile": "chat", "requests": 64, "concurrency": [1, 8]},
+    "baseline": "parent",
+    "references": [
+        {"metric": "output", "value": 8610.0, "unit": "tok/s", "conditions": "c64", "status": "claimed", "source": "s1"}
+    ],
+    "claims": [
+        {"text": "4x", "verdict": "false", "correct": "PCIe limits it", "basis": "arithmetic", "lines": "15, 45"},
+        {"text": "2x", "verdict": "unproven", "correct": "1.1x", "basis": "reasoning"},
+    ],
+    "caveats": ["Needs a fan."],
+    "provenance": {"document": "guide.md", "status": "corrected", "date": "2025-10", "note": "A note."},
+}
+
+
+def test_the_text_of_a_preset_contains_its_facts() -> None:
+    sections = {
+        s.title: [(line.label, line.text, line.sign) for line in s.lines]
+        for s in preset_sections(Preset.model_validate(PRESET))
+    }
+    assert sections == {
+        "": [
+            ("engine", "vllm >=0.14", ""),
+            ("program", "/opt/vllm run", ""),
+            ("directory", "/srv/work", ""),
+            ("model", "org/tiny fp8", ""),
+            ("hardware", "2 x RTX A or RTX B", ""),
+            ("platform", "esxi passthrough", ""),
+            ("baseline", "parent", ""),
+            ("benchmark", "chat, 64 requests, concurrency 1, 8", ""),
+            ("source", "guide.md (corrected, 2025-10) A note.", ""),
+        ],
+        "Settings": [
+            ("", text, "")
+            for text in ("--enforce-eager", "--max-num-seqs 16", '--hf-overrides {"a": 1}', "NCCL_DEBUG=INFO")
+        ],
+        "Settings of node 1: worker": [("", "--headless", "")],
+        "Variables": [("", "tool: the program (default /opt/vllm)", "")],
+        "GPU settings (loading the preset does not apply them)": [("", "GPU all: power limit 400 W (heat)", "")],
+        "Host settings (Workbench never applies them)": [("", "IOMMU = pt (peer to peer)", "")],
+        "Caveats": [("", "Needs a fan.", "warn")],
+        "Claims of the document": [
+            ("", "false: 4x -> PCIe limits it (arithmetic; lines 15, 45)", "bad"),
+            ("", "unproven: 2x -> 1.1x (reasoning)", "unproven"),
+        ],
+        "Reference results": [("", "output 8,610 tok/s: c64 (claimed; s1)", "")],
+    }
+
+
+def test_a_small_preset_has_no_empty_sections() -> None:
+    names = ("id", "title", "summary", "engine", "model", "hardware", "provenance")
+    small = Preset.model_validate({name: PRESET[name] for name in names})
+    assert [section.title for section in preset_sections(small)] == [""]

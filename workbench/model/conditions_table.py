@@ -1,0 +1,49 @@
+"""The conditions of a result as text, in the order in which reports and the screen list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from workbench.model.bench import Conditions
+
+NA = "n/a"
+
+
+class Condition(NamedTuple):
+    """A condition that is one line. `text` returns its value, or "" if the line is left out."""
+
+    label: str  # 11 characters at most: the screen shows it in a column
+    text: Callable[[Conditions], str]
+
+
+def _model_files(conditions: Conditions) -> str:
+    digest, basis = conditions.model_digest or NA, conditions.model_bytes
+    return f"{digest} ({basis})" if basis else digest
+
+
+def _gpus(conditions: Conditions) -> str:
+    names = [str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus]
+    return f"{len(names)}: {', '.join(names)}" if names else NA
+
+
+# The GPU settings, their effect and the command have several lines each; they are not in this table.
+CONDITIONS: tuple[Condition, ...] = (
+    Condition("measured by", lambda c: c.imported or ""),
+    Condition("host", lambda c: c.host),
+    Condition("engine", lambda c: " ".join(filter(None, (c.engine, c.engine_version))) or NA),
+    Condition("model", lambda c: c.model),
+    Condition("model files", _model_files),
+    Condition("driver", lambda c: f"{c.driver_version or NA}, CUDA {c.cuda_version or NA}"),
+    Condition("GPUs", _gpus),
+    Condition("load from", lambda c: c.client),
+    Condition("simulated", lambda c: "yes" if c.simulated else "no"),
+    Condition("preset", lambda c: c.preset_id or ""),
+    Condition("run", lambda c: c.run_id or ""),
+)
+
+
+def condition_texts(conditions: Conditions) -> list[tuple[str, str]]:
+    """Return (label, value) of each condition in the table that the result has."""
+    texts = ((one.label, one.text(conditions)) for one in CONDITIONS)
+    return [(label, text) for label, text in texts if text]

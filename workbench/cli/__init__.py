@@ -1,11 +1,11 @@
-"""The command line. Importing this package imports no other file; every command imports the modules that it needs.
+"""The command line. Importing this package imports no other file; each command imports the modules that it needs.
 
 registry.py          the `@command` declaration, and the table of command files
 parser.py, run.py    command line → namespace → handler → exit code
 streams.py, output.py, questions.py    safe stdout and stderr, printing, questions on the terminal
 shared_options.py, load_options.py     options that several commands share
 open_session.py, stop_signals.py       a connected session for one command; SIGINT, SIGTERM and SIGHUP
-*_text.py            results as terminal text
+*_text.py            conversion of results and settings to terminal text
 all other files      one group of commands each: arguments, examples and handlers
 """
 
@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 success, 1 failure, 2 bad usage or input, 3 an invalid benchmark
-    result, 130 interrupted. Errors are messages, never tracebacks."""
+    """Run one command and return its exit code: 0 success, 1 failure, 2 invalid usage or input, 3 an invalid benchmark
+    result, 130 interrupted. Errors are printed as messages, never as tracebacks.
+    """
     from workbench.cli.run import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

@@ -1,4 +1,4 @@
-"""version, config: the installed version and the configuration."""
+"""The commands `version` and `config`, which print the installed version and the configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def version(arguments: argparse.Namespace) -> int:
 
 @command("config print", "print all settings in effect, with defaults", examples=("workbench config print",))
 def config_print(arguments: argparse.Namespace) -> int:
-    """Print the configuration. Exit with 2 if the file has an error."""
+    """Print the configuration. Return 2 if config.toml has an error, otherwise 0."""
     import tomlkit
 
     from workbench.model.findings import Level

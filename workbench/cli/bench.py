@@ -1,4 +1,4 @@
-"""bench: benchmarks of a run, of a server by URL, or with the user's own benchmark command."""
+"""The command `bench`, which benchmarks a run or a server by URL, or runs the user's own benchmark command."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ async def bench(arguments: argparse.Namespace) -> int:
 async def _bench_repeatedly(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
-    """Run --repeat benchmarks and print each result. Return the results, and the signals that stopped the last one."""
+    """Run the benchmark as often as --repeat says and print each result. Return the results, and the signals that
+    stopped the last benchmark (empty if none did).
+    """
     from workbench.bench.runner import BenchCancelled
 
     results: list[BenchResult] = []
@@ -119,7 +121,7 @@ async def _bench_repeatedly(
 async def _bench_levels(
     session: Session, arguments: argparse.Namespace, levels: list[int], run_id: str | None, load: dict[str, Any]
 ) -> int:
-    """Run one benchmark per concurrency, and print the results and the knee."""
+    """Run one benchmark for each concurrency in `levels`, then print the results and the knee. Return the exit code."""
     url = None if run_id else arguments.url
     sweep = await session.sweeps.run_concurrency(
         levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
@@ -135,7 +137,9 @@ async def _bench_levels(
 
 
 def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
-    """Raise InputError if options describe requests of Workbench: the user's own command makes its own requests."""
+    """Raise InputError if options that describe requests are given together with the user's own benchmark command,
+    because that command makes its own requests.
+    """
     unused = {*load, *(["levels"] if levels else [])} - _FOR_OWN_COMMAND
     options = fields_by_option(_CONCURRENCY, *SIZE, *SHAPE, *CLIENT)
     names = sorted(options[field] for field in unused)
@@ -147,7 +151,9 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
 
 
 def levels_of(text: str | None) -> list[int]:
-    """Return the numbers of "1,8,32". Raises InputError for one below 1."""
+    """Return the concurrencies in a text such as "1,8,32". The list is empty for None. Raises InputError for a number
+    below 1.
+    """
     if text is None:
         return []
     try:
@@ -172,14 +178,16 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
 
 
 def _exit_code(results: Sequence[BenchResult]) -> int:
-    """Return 1 if a benchmark got no answer, 3 if a result is not valid, otherwise 0."""
+    """Return the exit code for benchmark results: 1 if a benchmark got no answer, 3 if a result is not valid, otherwise
+    0.
+    """
     if any(not r.summary.requests_ok and not r.spec.command for r in results):
         return 1
     return INVALID if any(r.summary.refused for r in results) else 0
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
-    """Redraw the progress line of a terminal."""
+    """Write the progress of the benchmark over the last line of the terminal."""
     if "bench" not in changed:
         return
     progress, text = state.bench.progress, ""
@@ -199,7 +207,7 @@ def _silence(progress: BenchProgress) -> str:
 
 
 def report_silence() -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that reports a silent server on stderr after 10, 20, 40, … seconds."""
+    """Return a listener that prints a message on stderr when the server has sent nothing for 10, 20, 40, … seconds."""
     next_s = _SILENT_S
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""compare: the differences between two results, or between two groups of results."""
+"""The command `compare`, which shows the differences between two results or two groups of results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _tagged(db: ResultsDb, tag: str) -> list[BenchResult]:
 
 
 def _side(side: str, runs: Sequence[BenchResult]) -> str:
-    """Return "A #1 #2", with a mark for simulated results."""
+    """Return the name of a side with the numbers of its results, such as "A #1 #2". Simulated results are marked."""
     simulated = {r.conditions.simulated for r in runs}
     mark = "" if True not in simulated else "  in part SIMULATED" if False in simulated else "  SIMULATED"
     ids = [f"#{r.id}" for r in runs]

@@ -1,4 +1,4 @@
-"""completion, and the answers to the shell: from the argparse tree, and from presets, runs and hosts."""
+"""The command `completion`, and the completion of words in the shell: commands, options, presets, runs and hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.cli.registry import FILES, command, option
 
 
 def complete() -> None:
-    """Print the completions of the shell's command line, and exit."""
+    """Print the possible completions of the command line that the shell passes in the environment, and exit."""
     import argcomplete
 
     typed = dict.fromkeys(word for word in os.environ.get("COMP_LINE", "").split() if word in FILES)

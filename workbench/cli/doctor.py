@@ -1,4 +1,6 @@
-"""doctor: facts about a host, and problems that keep Workbench from serving and tuning on it."""
+"""The command `doctor`, which shows the properties of a host and the problems that keep Workbench from serving and
+tuning on it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Examination(NamedTuple):
-    """Facts about a host, as `workbench doctor` reports them."""
+    """What `workbench doctor` found out about a host."""
 
     facts: HostFacts
     driver: DriverInfo
@@ -74,7 +76,9 @@ async def doctor(arguments: argparse.Namespace) -> int:
 
 
 async def _read_gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:
-    """Return the state of the driver, and the GPUs. If no program can read them, the state contains the reason."""
+    """Return the state of the NVIDIA driver, and the GPUs. If the GPUs cannot be read, the state contains the
+    reason.
+    """
     from workbench.gpu.telemetry.source import read_once
 
     try:

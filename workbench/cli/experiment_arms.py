@@ -1,4 +1,4 @@
-"""The options --a, --b and their relatives, and the arms of an experiment that they describe."""
+"""The options of `experiment` that describe its two arms, such as --a and --b, and the arms made from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARM_OPTIONS = (*_options_of("a"), *_options_of("b"))
 
 
 def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
-    """Return arm "a" or "b" as the command line describes it. Raises InputError."""
+    """Return the arm that the options describe. `name` is "a" or "b". Raises InputError for an invalid description."""
     from workbench.model.experiment import Arm
 
     def words(option: str) -> tuple[str, ...]:
@@ -55,7 +55,9 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return the target of an arm: the base, or the first word of the arm if no base is given."""
+    """Return what an arm is measured on: the base that both arms change, or the first word of the arm if no base is
+    given.
+    """
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")
@@ -71,7 +73,9 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> A
 
 
 def gpu_settings_of(words: Sequence[str], arm: str) -> GpuSettings:
-    """Parse the settings of an arm: "power-limit=400 gpu-clocks=210-2400". Raises InputError."""
+    """Return the GPU settings in words such as "power-limit=400" and "gpu-clocks=210-2400". `arm` is "a" or "b", for
+    the error messages. Raises InputError for an invalid word.
+    """
     found = GpuSettings()
     for word in words:
         try:

@@ -1,4 +1,4 @@
-"""An experiment as terminal text: its plan, its progress and its outcome."""
+"""An experiment as terminal text: what it will do, its progress and its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def arm_words(arm: Arm) -> str:
 
 
 def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
-    """Yield the arms, the number of runs and the expected duration of an experiment to be run."""
+    """Yield lines that describe an experiment before its start: the arms, the number of runs, and the expected duration
+    (unknown if `duration_s` is None).
+    """
     from workbench.bench import experiment as design
 
     restarts = design.restarts(spec.a, spec.b)
@@ -47,9 +49,10 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
 
 
 def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each run and, after each pair, the interval on stderr.
+    """Return a listener that prints the progress of an experiment on stderr: each run, and the interval after each
+    pair.
 
-    The first `known_runs` runs of a resumed experiment are not printed again.
+    The first `known_runs` runs are not printed, because a resumed experiment measured them earlier.
     """
     printed = set(range(known_runs))
     last_id, last_verdict = None, ""
@@ -93,7 +96,9 @@ def list_line(experiment: Experiment) -> str:
 
 
 def experiment_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield the differences, the metrics, the pairs, failed runs, the verdict and the command to resume."""
+    """Yield lines that describe an experiment and its outcome: differences, metrics, pairs, failed runs, the verdict,
+    and the command to resume it.
+    """
     from workbench.report.blocks import Heading
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import comparison_blocks, pairs_table

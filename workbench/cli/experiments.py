@@ -1,4 +1,6 @@
-"""experiment: A against B in pairs of runs; resume, show and list experiments."""
+"""The command `experiment`, which compares A with B in pairs of runs, and its subcommands that resume, show and list
+experiments.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of Experiments.run that the command line sets."""
+    """Return the keyword arguments of Experiments.run that the command line sets."""
     if arguments.at_most is not None and arguments.until is None:
         raise InputError("--at-most needs --until", next_step="use --pairs N for a fixed number of pairs")
     given = {
@@ -122,7 +124,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
-    """Load the plan that both arms change: of a preset, or of a run."""
+    """Load the plan that both arms of the experiment change. It is the plan of a preset or of a run."""
     from workbench.model.secrets import MASK
 
     statuses, base = session.servers.supervisor.statuses(), arguments.base
@@ -147,7 +149,9 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
 
 
 async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argparse.Namespace) -> None:
-    """Ask before the experiment stops running servers or changes GPU settings."""
+    """Ask the user before the experiment stops running servers or changes GPU settings. Raises an error if the user
+    does not agree.
+    """
     from workbench.bench import experiment as design
 
     effects = []
@@ -218,7 +222,7 @@ def list_experiments(arguments: argparse.Namespace) -> int:
 
 
 def _print_ended(ended: Experiment, as_json: bool) -> int:
-    """Print the experiment. Return 0 if it is done, 130 if the user interrupted it, otherwise 1."""
+    """Print the experiment. Return the exit code: 0 if it is complete, 130 if the user interrupted it, otherwise 1."""
     from workbench.model.experiment import INTERRUPTED
 
     _print(ended, as_json)

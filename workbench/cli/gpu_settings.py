@@ -1,4 +1,4 @@
-"""gpu set, revert, confirm, keep and sudoers: changes of GPU settings."""
+"""The commands `gpu set`, `revert`, `confirm`, `keep` and `sudoers`, which change GPU settings."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 
 def setting_option(setting: Setting, metavar: str, help: str, **keywords: Any) -> Option:
-    """Return the option of a setting, with the aliases of the setting."""
+    """Return the command-line option that sets a GPU setting, with all its aliases."""
     names = " ".join(f"--{name}" for name in (setting.name, *setting.aliases))
     return option(f"{names} {metavar}", help, dest=setting.key, **keywords)
 
 
 def _options_of(setting: Setting) -> Option | OneOf:
-    """Return the options that set and reset a setting; only one of them may be given."""
+    """Return the options that set and reset a GPU setting. Users may give only one of them."""
     if setting.choices:
         return setting_option(setting, "", setting.help, choices=setting.choices)
     set_it = setting_option(setting, setting.metavar, setting.help)
@@ -102,7 +102,9 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
 
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:
-    """Parse the settings on the command line. Raises InputError if there are none, or any beside --preset."""
+    """Return the GPU settings on the command line. Raises InputError if there are none, or if some are given together
+    with --preset.
+    """
     texts = {s: getattr(arguments, s.key) for s in SETTINGS}
     settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
     if not settings and arguments.preset is None:
@@ -113,7 +115,9 @@ def settings_of(arguments: argparse.Namespace) -> GpuSettings:
 
 
 def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[str, GpuSettings]:
-    """Return the settings by GPU. A preset names its own GPUs, unless --gpu names another."""
+    """Return the GPU settings on the command line or in the preset, by GPU. A preset names its GPUs itself, but --gpu
+    takes precedence.
+    """
     settings = settings_of(arguments)
     if arguments.preset is None:
         return {arguments.gpu: settings}
@@ -208,7 +212,7 @@ async def _print_guard(arguments: argparse.Namespace, text: str, view: GuardView
 def _print_report(
     report: SettingsReport, arguments: argparse.Namespace, session: Session, affected: dict[str, Any] | None = None
 ) -> int:
-    """Print the outcomes. Return 0 if all are as requested, otherwise 1."""
+    """Print the outcome of each setting. Return the exit code: 0 if all settings are as requested, otherwise 1."""
     if arguments.json:
         emit({**_report_json(report, session.host.name, session.state.simulated), **(affected or {})})
     else:
@@ -235,7 +239,9 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
 
 
 def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
-    """Return {"gpu0.gpu_clocks": value}. Values of several commands, for governors by core, are joined."""
+    """Return a field of each outcome by GPU and setting, such as {"gpu0.gpu_clocks": value}. If a setting needs several
+    commands, as governors do for several cores, their values are joined.
+    """
     found: dict[str, Any] = {}
     for outcome in outcomes:
         key, value = _key(outcome), stored(getattr(outcome, field))

@@ -1,4 +1,6 @@
-"""gpu status, gpu journal: readings of the GPUs, and the settings that Workbench has changed."""
+"""The commands `gpu status` and `gpu journal`, which show readings of the GPUs and the settings that Workbench has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
-    """Return the facts and readings of a GPU as one object; `absent` has the reasons for missing values."""
+    """Return the properties and readings of a GPU as one JSON object. Its field `absent` has the reasons for missing
+    values.
+    """
     static = asdict(info) if info else {}
     live = asdict(sample)
     both = {**static, **{k: v for k, v in live.items() if v is not None or k not in static}}

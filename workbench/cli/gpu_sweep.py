@@ -1,4 +1,4 @@
-"""gpu sweep: benchmarks of the running server at several values of one GPU setting."""
+"""The command `gpu sweep`, which benchmarks the running server at several values of one GPU setting."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
 
 
 async def _confirm(session: Session, arguments: argparse.Namespace, action: str, plan: Plan) -> str | None:
-    """Show the plan and ask whether to run it. Return the password for sudo if a command needs one."""
+    """Show the commands that the sweep will run and ask the user to agree. Return the password for sudo, or None if no
+    command needs one.
+    """
     if not arguments.yes:
         first = next(iter(plan.values()))
         affected = await affected_by(session, first)
@@ -115,7 +117,9 @@ async def _confirm(session: Session, arguments: argparse.Namespace, action: str,
 
 
 async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
-    """Print the commands of a sweep without running it. Return 1 if a right for one of them is missing."""
+    """Print the commands that the sweep would run, without running them. Return the exit code: 1 if the user may not
+    run one of them, otherwise 0.
+    """
     rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
     if arguments.json:
         steps = [{"label": label, "commands": [list(c.argv) for c in commands]} for label, commands in plan.items()]

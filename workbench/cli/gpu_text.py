@@ -26,7 +26,9 @@ FOREIGN_NEXT = (
 
 
 def change_text(setting: str, before: Any, now: Any) -> str:
-    """Return "power limit 600 W -> 400 W"; the values may be stored ones."""
+    """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and `now` may be values as
+    they are stored in the journal.
+    """
     return f"{label_of(setting)} {stored_text(setting, before)} -> {stored_text(setting, now)}"
 
 
@@ -35,7 +37,7 @@ def time_text(unix_s: float) -> str:
 
 
 def other_changes_lines(state: SessionState) -> Iterator[str]:
-    """Yield the changes that other Workbench processes on the host have made."""
+    """Yield one line for each change of a setting that another Workbench process on the host has made."""
     counts: dict[tuple[str, str], int] = {}
     for one in state.others:
         group = (one.by, one.setting)
@@ -53,8 +55,10 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
 
 
 async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
-    """Return the GPUs that the commands change and the processes on them, as JSON: `gpus`, `processes` and
-    `processes_absent`. Settings of the host affect no listed process."""
+    """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON object. Its fields are
+    `gpus`, `processes`, and `processes_absent` (the reason if the processes are unknown). Settings of the host, such as
+    governors, affect no GPU process.
+    """
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
@@ -74,7 +78,9 @@ async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> d
 
 
 def affected_text(affected: Mapping[str, Any], commands: Sequence[SettingCommand]) -> str:
-    """Return "GPU0, GPU1; 2 processes use them, 1 not started by Workbench"."""
+    """Return one line about the affected GPUs and processes, such as "GPU0, GPU1; 2 processes use them, 1 not started
+    by Workbench".
+    """
     gpus = [f"GPU{gpu['gpu']}" for gpu in affected["gpus"]]
     if any(c.gpu_uuid == HOST for c in commands):
         gpus.append("its CPUs")
@@ -95,7 +101,7 @@ def command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
 
 
 def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each affected GPU with its processes."""
+    """Yield one line for each affected GPU and each process on it."""
     for gpu in affected["gpus"]:
         yield f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}"
         for process in affected["processes"]:
@@ -107,7 +113,9 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
 
 
 def report_lines(report: SettingsReport) -> Iterator[str]:
-    """Yield the outcome of each setting, then of each rollback, then the guard."""
+    """Yield one line for the outcome of each setting, then for each setting that was rolled back, then for the
+    guard.
+    """
     for outcome in report.outcomes:
         state = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
         if outcome.command.right is not None:
@@ -135,7 +143,9 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
 
 
 def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
-    """Yield the state of the guard, and its last action if wanted; nothing if no guard was ever started."""
+    """Yield the state of the guard, and its last action if `last_action` is True. Nothing is yielded if no guard was
+    ever started.
+    """
     if view is None:
         return
     if view.running:

@@ -1,4 +1,4 @@
-"""gpu verify: whether changed settings are in force under load."""
+"""The command `gpu verify`, which checks under load whether changed settings are in force."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def check_one_target(arguments: argparse.Namespace) -> None:
     examples=("workbench gpu verify RUN --seconds 10",),
 )
 async def verify(arguments: argparse.Namespace) -> int:
-    """Verify the settings. Return 0 if every setting is in force or capped by the hardware, otherwise 1."""
+    """Load the server, check the settings and print the outcome. Return the exit code: 0 if every setting is in force
+    or capped by the hardware, otherwise 1.
+    """
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 is usually enough")
     check_one_target(arguments)

@@ -117,7 +117,7 @@ def fields_by_option(*arguments: Option | OneOf) -> dict[str, str]:
 
 
 def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of BenchSpec that the command line sets."""
+    """Return the fields of BenchSpec that the command line sets, with their values."""
     fields = [field for field in fields_by_option(CONCURRENCY, *SIZE, *SHAPE, *CLIENT) if field != "own_command"]
     found = {field: getattr(arguments, field, None) for field in fields}
     found["command"] = _own_command(arguments)
@@ -125,7 +125,9 @@ def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
-    """Return the user's benchmark command, given after `--` or by --command. Raises InputError if given twice."""
+    """Return the words of the user's own benchmark command, which is given after `--` or by --command. None if there is
+    none. Raises InputError if both are given.
+    """
     given, after_dashes = getattr(arguments, "own_command", None), getattr(arguments, "own_words", None)
     if after_dashes == ():
         raise InputError("no command after --", next_step="for example: workbench bench RUN -- vf-eval …")

@@ -1,4 +1,4 @@
-"""A session for one command: connected at the start, closed at the end."""
+"""Sessions for single commands. A session is connected when the command starts and closed when it ends."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ if TYPE_CHECKING:
 
 
 def session_of(arguments: argparse.Namespace) -> Session:
-    """Return a session on the host that the command line names, not yet connected."""
+    """Return a session for the host that the command line names. The session is not connected yet."""
     from workbench.session.session import Session
 
     return Session.of_host(getattr(arguments, "target", None) or arguments.host, arguments.simulate)
 
 
 def local_session() -> Session:
-    """Return a session for stored results and presets. It needs no host."""
+    """Return a session for commands that use only stored results and presets. It is not connected to a host."""
     from workbench.session.session import Session
 
     return Session.of_host()
 
 
 def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
-    """Use the host on which an experiment or sweep was run, unless the command line names another."""
+    """Make the command use `host`, where a stored experiment or sweep was run, unless the command line names another
+    host.
+    """
     if not (arguments.host or arguments.simulate):
         arguments.host = None if host == "local" else host
 
 
 @asynccontextmanager
 async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
-    """Connect to the host that the command line names. On a terminal, ask whether to trust an unknown host key."""
+    """Connect to the host that the command line names, and yield the session. It is closed at the end. If the host key
+    is unknown, ask the user on the terminal whether to trust it.
+    """
     from workbench.hosts.base import HostKeyUnknown
 
     session = session_of(arguments)
@@ -59,7 +63,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
 
 def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints on stderr when the connection is lost and restored."""
+    """Return a listener that prints a message on stderr when the connection to the host is lost or restored."""
     link = "connecting"
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

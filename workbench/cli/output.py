@@ -1,4 +1,4 @@
-"""What every command prints with: text and JSON on stdout, messages and errors on stderr."""
+"""Printing for all commands: text and JSON on stdout, messages and errors on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.model.untrusted_text import clean, escaped
 
 
 def say(text: str = "") -> None:
-    """Print text of any length on stdout, without control characters."""
+    """Print text on stdout, without control characters."""
     print(clean(text, len(text), lines=True))
 
 
@@ -28,13 +28,13 @@ def note(text: str) -> None:
 
 
 def emit(document: Any) -> int:
-    """Print one JSON document on stdout. Return the exit code 0."""
+    """Print a JSON document on stdout. Return the exit code 0."""
     print(json_text(document, indent=2))
     return 0
 
 
 def emit_or_say(as_json: bool, document: Any, lines: Iterable[str] | str) -> int:
-    """Print the JSON document with --json, otherwise the lines. Return the exit code 0."""
+    """Print the JSON document if `as_json` is True, otherwise the lines. Return the exit code 0."""
     if as_json:
         return emit(document)
     say_lines([lines] if isinstance(lines, str) else lines)
@@ -42,7 +42,7 @@ def emit_or_say(as_json: bool, document: Any, lines: Iterable[str] | str) -> int
 
 
 def print_error(error: WorkbenchError, as_json: bool = False) -> None:
-    """Print an error on stderr; with --json also as the one document on stdout."""
+    """Print an error on stderr. With `as_json`, also print it as a JSON document on stdout."""
     if as_json:
         print(json_text(error.as_json()))
     sys.stderr.write(f"workbench: {error}\n")
@@ -52,13 +52,13 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
 
 
 def finding_line(finding: Finding) -> str:
-    """Return a finding as "level: place: text — fix"."""
+    """Return a finding as one line: "level: place: text — fix"."""
     place = f"{finding.place}: " if finding.place else ""
     return f"{finding.level}: {place}{finding_text(finding)}"
 
 
 def finding_text(finding: Finding) -> str:
-    """Return a finding as "text — fix"."""
+    """Return the text of a finding with its fix: "text — fix"."""
     return f"{finding.text} — {finding.fix}" if finding.fix else finding.text
 
 

@@ -1,4 +1,6 @@
-"""Parsing of the command line. The argparse tree is built from the registry, for the commands that are needed only."""
+"""Parsing of the command line. The argparse tree is built from the registry and contains only the commands that this
+command line needs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises InputError where argparse would exit."""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Reject `--option=--`, which argparse would read as an empty list without a call of the option's type."""
+        """Return the values of an argument. Raises InputError for `--option=--`, which argparse would read as an empty
+        list.
+        """
         if action.option_strings and action.nargs is None and "--" in arg_strings:
             self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
         return super()._get_values(action, arg_strings)
@@ -43,7 +47,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class _StoreOnce(argparse.Action):
-    """Store a value. Raise InputError if the option is given twice with different values."""
+    """An argparse action that stores a value. It raises InputError if the option is given again with a different
+    value.
+    """
 
     def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
         if getattr(namespace, self.dest, None) not in (None, value):
@@ -52,9 +58,10 @@ class _StoreOnce(argparse.Action):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the namespace of a command line, with `command` (its words) and `handler`.
+    """Return the namespace of a command line. Its `command` has the words of the command, its `handler` the function
+    that runs it.
 
-    Raises InputError for a line that no command accepts. Exits 0 after `--help`.
+    Raises InputError if the line is not valid. Exits with 0 after printing the help for `--help`.
     """
     count = _count_leading(argv)
     leading, rest = list(argv[:count]), list(argv[count:])
@@ -76,7 +83,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """Return the argparse tree of the commands that begin with `words`. `stubs` are words without their arguments."""
+    """Return the argparse tree with all commands that begin with one of `words`. The commands in `stubs` are in the
+    tree too, but without their arguments.
+    """
     root = Parser(
         prog="workbench",
         usage=USAGE,
@@ -125,7 +134,7 @@ def _add_parser(subparsers: _Subparsers, name: str, summary: str, examples: Iter
 
 
 def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
-    """Add the options that every command accepts, before its name or after it."""
+    """Add the options that every command accepts, both before and after the name of the command."""
     options = parser.add_argument_group("options of every command")
     for name, metavar, text in (
         ("--host", "NAME", "a host from your ssh config, or USER@HOST"),
@@ -137,7 +146,9 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
 
 
 def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
-    """Split `bench … -- COMMAND…`. The second part is None without `--`."""
+    """Split the words at `--`. Return the words before it, and the user's own benchmark command after it (None if there
+    is no `--`).
+    """
     if words[0] != "bench" or "--" not in words:
         return words, None
     at = words.index("--")
@@ -145,7 +156,9 @@ def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | N
 
 
 def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Join two words that name one command, such as "experiment resume" beside "experiment PRESET"; also in a group."""
+    """Join two words to the name of one command, such as "experiment resume". Some commands, such as "experiment
+    PRESET", have the first word alone as their name.
+    """
     groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not groups or not words:
         return words
@@ -157,7 +170,7 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _count_leading(argv: Sequence[str]) -> int:
-    """Return how many words at the start of the command line are global options with their values."""
+    """Return the number of words at the start of the command line that are global options or their values."""
     count = 0
     while count < len(argv) and argv[count].split("=")[0] in ("--host", "--simulate", "--json"):
         count += 2 if argv[count] in ("--host", "--simulate") else 1
@@ -165,7 +178,9 @@ def _count_leading(argv: Sequence[str]) -> int:
 
 
 def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
-    """Return the screen on `host` if ssh knows the name. Raises InputError for a mistyped command."""
+    """Return the namespace that opens the screen on `host`, if ssh knows a host of this name. Raises InputError
+    otherwise, because the word is probably a mistyped command.
+    """
     import difflib
 
     from workbench import hosts

@@ -1,4 +1,6 @@
-"""plan: the command line of a launch, without starting it. `start` and `sweep` load their plans here too."""
+"""The command `plan`, which prints the command line of a launch without starting it. `start` and `sweep` load their
+plans with functions from here.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     ),
 )
 async def plan(arguments: argparse.Namespace) -> int:
-    """Print the plan. Exit with 2 if a finding is an error, because the plan cannot be started then."""
+    """Print the plan. Return the exit code: 2 if the plan cannot be started because a finding is an error,
+    otherwise 0.
+    """
     from workbench.model.secrets import mask_command
 
     async with connected(arguments) as session:
@@ -70,7 +74,9 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    """Load the preset, look for its engine and model on the host, and apply the changes of the command line."""
+    """Return the plan of the preset after the changes that the command line makes. The engine and the model are
+    searched on the host.
+    """
     from workbench.engines import with_executable
     from workbench.gpu.telemetry.source import read_once
 
@@ -95,7 +101,9 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
 
 
 def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of --var by name. Raises InputError for one that is not name=value."""
+    """Return the values that --var sets, by variable. Raises InputError for a value that is not of the form
+    name=value.
+    """
     values: dict[str, str] = {}
     for pair in arguments.variables:
         name, equals, value = pair.partition("=")
@@ -106,7 +114,7 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:
-    """Return each variable of the preset with its value and the source of the value. Secrets are masked."""
+    """Return each variable of the plan's preset with its value and the source of the value. Secrets are masked."""
     from workbench.model.secrets import mask_plan
 
     plan = mask_plan(plan)

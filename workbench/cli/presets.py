@@ -1,4 +1,4 @@
-"""presets, flags: documented server setups, and the launch flags of an engine."""
+"""The commands `presets` and `flags`, which show documented server setups and the launch flags of an engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _preset_lines(preset: Preset) -> Iterator[str]:
     examples=("workbench presets check my-preset.toml",),
 )
 def check_presets(arguments: argparse.Namespace) -> int:
-    """Check preset files. Exit with 2 if one has an error."""
+    """Check preset files and print the findings. Return the exit code: 2 if a file has an error, otherwise 0."""
     from workbench.model.findings import Level
     from workbench.store.presets import PresetLibrary
 

@@ -1,4 +1,6 @@
-"""Questions on the terminal: confirmations and passwords. They go to stderr, so that stdout stays the command's."""
+"""Questions on the terminal: confirmations and passwords. They are printed on stderr, because stdout is for the
+command's output.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
 
 
 def can_ask(arguments: argparse.Namespace) -> bool:
-    """Return whether a user can answer: stdin is a terminal and --json is not given."""
+    """Return whether the user can be asked: stdin is a terminal and --json is not given."""
     return sys.stdin.isatty() and not arguments.json
 
 
 async def confirm(arguments: argparse.Namespace, question: str, *, problem: str, next_step: str) -> bool:
-    """Return True with --yes or if the user answers yes. Raises InputError with `problem` if nobody can answer."""
+    """Ask a question and return whether the user answers yes. With --yes, return True without asking. Raises InputError
+    with `problem` and `next_step` if nobody can answer.
+    """
     if arguments.yes:
         return True
     if not can_ask(arguments):
@@ -37,7 +41,7 @@ async def ask_yes_no(question: str) -> bool:
 
 
 async def ask_login_secret(prompt: str) -> str | None:
-    """Ask for a login secret without an echo. Return None at the end of input."""
+    """Ask for a password, passphrase or code without showing what the user types. Return None if the input ends."""
     from getpass import getpass
 
     try:
@@ -47,7 +51,7 @@ async def ask_login_secret(prompt: str) -> str | None:
 
 
 async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
-    """Return the password for sudo, or None if sudo needs no password or nobody can type one."""
+    """Return the password for sudo. None if sudo needs no password, or if the user cannot be asked."""
     if not session.state.host.sudo_password or not can_ask(arguments):
         return None
     from getpass import getpass

@@ -1,7 +1,7 @@
 """The registry of commands. A command file declares each command with `@command` above its handler.
 
-A command file is imported only when one of its commands is run, explained or completed (`FILES`). Command files keep
-heavy imports inside their handlers, so that `workbench --help`, which imports all of them, stays quick.
+A command file is imported only when one of its commands is run, explained or completed (`FILES`). Command files import
+large modules inside their handlers, so that `workbench --help`, which imports all command files, is quick.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ Handler = Callable[[argparse.Namespace], Awaitable[int] | int]
 
 
 class Option(NamedTuple):
-    """One argument: its names and the keywords of argparse's add_argument."""
+    """A command-line argument: its names, and the keyword arguments for argparse's add_argument."""
 
     names: tuple[str, ...]
     keywords: dict[str, Any]
 
     @property
     def dest(self) -> str:
-        """Name of the argument in the namespace."""
+        """The name of the argument in the namespace."""
         return str(self.keywords.get("dest", self.names[-1].strip("-").replace("-", "_")))
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
@@ -61,9 +61,9 @@ class Option(NamedTuple):
 
 
 def option(spec: str, help: str, type: Callable[[str], Any] | None = None, **keywords: Any) -> Option:
-    """Return an argument. `spec` has its names and its metavar: "--rate R", "-o --output FILE", "run RUN".
+    """Return a command-line argument. `spec` has its names and its metavar: "--rate R", "-o --output FILE", "run RUN".
 
-    An option without a metavar, choices and action is a flag, which is True if given.
+    An option without metavar, choices and action is a flag, whose value is True if it is given.
     """
     words = spec.split()
     count = sum(word.startswith("-") for word in words) or 1
@@ -78,17 +78,17 @@ def option(spec: str, help: str, type: Callable[[str], Any] | None = None, **key
 
 
 def repeatable(spec: str, help: str, **keywords: Any) -> Option:
-    """Return an option whose values are collected in a list."""
+    """Return an option that may be given several times. Its value is the list of all values."""
     return option(spec, help, action="append", default=[], **keywords)
 
 
 def switch(spec: str, help: str) -> Option:
-    """Return an option with a --no- form: True, False, or None if not given."""
+    """Return an option that also has a --no- form. Its value is True or False, or None if neither form is given."""
     return option(spec, help, action=argparse.BooleanOptionalAction)
 
 
 class OneOf(NamedTuple):
-    """Options of which at most one may be given, or exactly one if `required`."""
+    """A group of options of which at most one may be given. If `required` is True, one must be given."""
 
     options: tuple[Option, ...]
     required: bool
@@ -100,7 +100,7 @@ class OneOf(NamedTuple):
 
 
 class CommandEntry(NamedTuple):
-    """A command: its words, one line of help, arguments, examples and handler."""
+    """A command of Workbench: its words, a summary in one line, arguments, examples and handler."""
 
     name: str
     summary: str
@@ -120,7 +120,9 @@ def one_of(*options: Option, required: bool = False) -> OneOf:
 def command(
     name: str, summary: str, *arguments: Option | OneOf, examples: tuple[str, ...], usage: str | None = None
 ) -> Callable[[Handler], Handler]:
-    """Register the decorated handler as the command `name`. Each example is a command line that the parser accepts."""
+    """Return a decorator that registers a handler as the command `name`. Each example is a command line that the parser
+    accepts.
+    """
 
     def register(handler: Handler) -> Handler:
         _COMMANDS[name] = CommandEntry(name, summary, arguments, examples, usage, handler)
@@ -130,7 +132,7 @@ def command(
 
 
 def commands_of(word: str) -> list[CommandEntry]:
-    """Import the files of a command's first word and return the commands that begin with the word, in file order."""
+    """Return the commands whose first word is `word`, in the order of their file. The file is imported if necessary."""
     for file in FILES[word]:
         importlib.import_module(f"workbench.cli.{file}")
     return [found for name, found in _COMMANDS.items() if name.split()[0] == word]

@@ -15,7 +15,9 @@ _FROM_SCHEDULE = (("queue_ms", "queued"), ("ttft_from_schedule_ms", "TTFT"), ("e
 
 
 def result_json(result: BenchResult) -> dict[str, Any]:
-    """Return the metrics of the summary at the top level, then `spec` and `conditions`. Secrets are masked."""
+    """Return a result as a JSON object. It has the metrics of the summary at the top level, then `spec` and
+    `conditions`. Secrets are masked.
+    """
     from workbench.model.json_records import to_json
     from workbench.model.secrets import mask_env
 
@@ -35,7 +37,9 @@ def result_json(result: BenchResult) -> dict[str, Any]:
 
 
 def result_lines(result: BenchResult) -> Iterator[str]:
-    """Yield the summary that `bench` prints: load, throughput, latencies, energy, the engine's counters and notes."""
+    """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the engine's counters and
+    notes.
+    """
     from workbench.engines.roofline import against_limit
 
     summary, spec = result.summary, result.spec

@@ -1,4 +1,4 @@
-"""results: stored benchmark results, listed, annotated, exported, reported and imported."""
+"""The command `results`, which lists, shows, annotates, exports, reports and imports stored benchmark results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
-    """Yield one line per result: id, engine, model, load, throughput, label and marks."""
+    """Yield one line for each result: id, engine, model, load, throughput, label and marks."""
     from workbench.session.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
@@ -90,7 +90,9 @@ def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
 
 
 def _load(result: BenchResult, concurrency: int) -> str:
-    """Return "4/s" for a rate and "c=8" for a concurrency; "c=-" if the user's command decides."""
+    """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency. The text is "c=-" if the
+    user's own command decides the load.
+    """
     known = result.conditions.known_workload
     if result.spec.rate:
         return f"{result.spec.rate:g}/s"
@@ -145,7 +147,9 @@ def tag_result(arguments: argparse.Namespace) -> int:
 
 
 def _store(change: Callable[[], object], words: Iterable[str]) -> None:
-    """Change the database. An error quotes the command, so that the user's text is not lost."""
+    """Call `change`, which writes to the database. If it fails, the error message quotes the command line (`words`), so
+    that text which the user wrote is not lost.
+    """
     try:
         change()
     except StoreError as error:
@@ -236,7 +240,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     examples=("workbench results import bench.json --engine vllm --on gpu-box",),
 )
 async def import_results(arguments: argparse.Namespace) -> int:
-    """Import files. If some of several fail, report each error and exit with the code of the first."""
+    """Import files. If some of several files fail, print each error and return the exit code of the first error."""
     from workbench.report.imports import ImportOptions
 
     known = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)
@@ -264,7 +268,9 @@ async def import_results(arguments: argparse.Namespace) -> int:
 
 
 def ids_of(text: str) -> tuple[int, ...]:
-    """Return the ids of "7", "1-3" or "1,2,5-7", each once. Raises InputError."""
+    """Return the ids in a text such as "7", "1-3" or "1,2,5-7", without duplicates. Raises InputError for any other
+    text.
+    """
     found: list[int] = []
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,18}(-[0-9]{1,18})?\s*", part):

@@ -1,4 +1,4 @@
-"""Running of one command: from the command line to an exit code, with every error as a message."""
+"""Running of one command, from the command line to the exit code. Every error becomes a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from workbench.model.untrusted_text import clean
 
 
 def run(argv: list[str]) -> int:
-    """Run one command and return its exit code: 141 if the reader of stdout went away (`| head`)."""
+    """Run one command and return its exit code. It is 141 if the program that reads stdout has ended, as in `workbench
+    … | head`.
+    """
     own = argv[: argv.index("--")] if "--" in argv else argv
     try:
         code = _run_and_report(argv, as_json="--json" in own)

@@ -1,4 +1,6 @@
-"""demo, screenshots, and the screen on this machine, on a host behind ssh or on a simulated host."""
+"""The commands that open the screen, on this machine, on a host behind ssh or on a simulated host (`demo`), and the
+command `screenshots`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""start, servers, logs, stop: servers on the host."""
+"""The commands `start`, `servers`, `logs` and `stop` for servers on the host."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def start(arguments: argparse.Namespace) -> int:
 
 
 def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int:
-    """Print how the start ended on stderr. Return 1 if the server failed."""
+    """Print on stderr how the start of the server ended. Return the exit code: 1 if the server failed, otherwise 0."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         for finding in status.findings:
@@ -141,7 +141,9 @@ def status_json(status: ServerStatus) -> dict[str, Any]:
 
 
 async def find_run(session: Session, run: str) -> ServerStatus:
-    """Return the run with this id, or the only run whose id begins or ends with it. Raises InputError if none does."""
+    """Return the run whose id is `run`, or the only run whose id begins or ends with `run`. Raises InputError if there
+    is no such run or more than one.
+    """
     statuses = await session.servers.supervisor.runs()
     exact = [s for s in statuses if s.run_id == run]
     if not exact and run.isdecimal():
@@ -154,7 +156,9 @@ async def find_run(session: Session, run: str) -> ServerStatus:
 
 
 async def _reject_external(session: Session, number: int) -> None:
-    """Raise InputError if the number is the process id or port of a server that Workbench did not start."""
+    """Raise InputError if `number` is the process id or the port of a server that Workbench did not start, because
+    Workbench does not control such servers.
+    """
     other = next((o for o in await session.servers.others() if number in (o.pid, o.port)), None)
     if other is not None:
         log = f"its output goes to {other.output}" if other.output else "its output is where it was started"
@@ -167,7 +171,7 @@ async def _reject_external(session: Session, number: int) -> None:
 
 
 async def ready_run(session: Session, run: str | None) -> str | None:
-    """Return the id of the named run once it is READY, or None if no run is named."""
+    """Wait until the run that `run` names is READY, and return its id. None if `run` is None."""
     if run is None:
         return None
     status = await find_run(session, run)

@@ -1,4 +1,6 @@
-"""Signals that end a command in order: settings are reverted, and measurements are kept."""
+"""Handling of the signals that end a command. GPU settings are reverted and measurements are kept before the command
+ends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def cancelled_by_signals() -> AsyncIterator[None]:
-    """Cancel the command at SIGTERM or SIGHUP, as Ctrl-C does, so that it reverts its settings."""
+    """Cancel the command when SIGTERM or SIGHUP arrives, as Ctrl-C does, so that it reverts its settings before it
+    ends.
+    """
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 
@@ -35,9 +39,9 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def benchmark_stopped_by_signals(session: Session, received: list[signal.Signals]) -> AsyncIterator[None]:
-    """Cancel the benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the command at the next signal.
+    """Cancel the running benchmark at the first Ctrl-C, SIGTERM or SIGHUP, and the whole command at the next one.
 
-    A cancelled benchmark raises BenchCancelled with its result so far. Every signal is appended to `received`.
+    A cancelled benchmark raises BenchCancelled, which has the result so far. Every signal is appended to `received`.
     """
     cancel = _current_task().cancel
     cancelling: list[asyncio.Task[None]] = []
@@ -59,7 +63,7 @@ async def benchmark_stopped_by_signals(session: Session, received: list[signal.S
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End the command as the first of these signals would have."""
+    """End the command as the first of the signals in `received` would have ended it. `received` must not be empty."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
     raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored: run the command again")
@@ -73,7 +77,9 @@ def _current_task() -> asyncio.Task[None]:
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `handler` at these signals inside the context. Do nothing outside the main thread."""
+    """Call `handler` for each of these signals while the context is open. Outside the main thread, signals are not
+    handled.
+    """
     loop = asyncio.get_running_loop()
     with suppress(ValueError, RuntimeError):
         for number in numbers:

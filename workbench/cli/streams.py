@@ -1,4 +1,6 @@
-"""The standard streams, made safe for any text in any encoding, for a full disk and for closed descriptors."""
+"""The standard streams, made safe: for text that the encoding does not have, a full disk, and closed file
+descriptors.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,14 @@ _ERRORS = "workbench.ascii"
 
 
 class OutputLost(WorkbenchError):
-    """An error that says why standard output cannot be written."""
+    """The error for standard output that cannot be written, with the reason."""
 
 
 def prepare() -> None:
-    """Make the standard streams accept any text, and open /dev/null for each that is closed.
+    """Make the standard streams accept any text, and replace each closed stream with /dev/null.
 
-    A write to standard output that fails raises OutputLost, or BrokenPipeError when the reader has gone.
+    Afterwards, a failing write to standard output raises OutputLost, or BrokenPipeError if the program that reads it
+    has ended.
     """
     codecs.register_error(_ERRORS, _replaced)
     for descriptor in (0, 1, 2):  # a file that is opened later must not become standard output
@@ -54,7 +57,7 @@ def prepare() -> None:
 
 
 def discard_the_rest() -> None:
-    """Point standard output at /dev/null, so that the interpreter's last flush is quiet."""
+    """Redirect standard output to /dev/null, so that Python's flush at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -88,7 +91,9 @@ class _Stdout(io.TextIOWrapper):
 
 
 class _Closed(io.StringIO):
-    """A replacement for a closed standard output. It discards the text and raises OutputLost at the flush."""
+    """A replacement for a standard output that is closed. It discards the text, and raises OutputLost when it is
+    flushed.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""sweep: launch flags over several values; resume, list and show sweeps."""
+"""The command `sweep`, which benchmarks a server with several values of its launch flags, and its subcommands that
+resume, list and show sweeps.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
 
 
 async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run: str | None = None) -> None:
-    """Ask before the sweep stops the running server, unless the sweep has started that server (`own_run`)."""
+    """Ask the user before the sweep stops the running server. A server that the sweep itself has started (run id
+    `own_run`) is stopped without a question.
+    """
     from workbench.session.servers import LIVE
 
     server = session.state.server
@@ -93,7 +97,9 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
 
 
 def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield the number of runs and the expected duration, estimated from earlier starts and benchmarks."""
+    """Yield lines that describe a sweep before its start: the number of runs, and the expected duration, estimated from
+    earlier starts and benchmarks.
+    """
     from workbench.model.experiment import Arm
 
     configurations = 1 + math.prod(len(set(values)) for values in flags.values())
@@ -113,7 +119,9 @@ def _plan_lines(session: Session, flags: Mapping[str, Sequence[str]], arguments:
 
 
 def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
-    """Parse "name=v1,v2" into values by flag. A JSON value is one value, with its commas."""
+    """Return the values by flag from words such as "name=v1,v2". A JSON value is one value, even if it contains
+    commas.
+    """
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -185,7 +193,9 @@ def show_sweep(arguments: argparse.Namespace) -> int:
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
-    """Return the sweep to resume. Its host is used unless the command line names another."""
+    """Return the sweep to resume. The command then uses the host of the sweep, unless the command line names another
+    one.
+    """
     sweep = _store().get(arguments.id)
     use_host_of_record(arguments, sweep.host)
     return sweep
@@ -194,9 +204,10 @@ def stored_sweep(arguments: argparse.Namespace) -> Sweep:
 def report_points(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each point on stderr when its state changes; nothing with --json.
+    """Return a listener that prints each point of the sweep on stderr when its state changes. With --json, the listener
+    prints nothing.
 
-    Points that the `resumed` sweep has measured before are not printed again.
+    Points that the `resumed` sweep has measured earlier are not printed again.
     """
     printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 
@@ -214,13 +225,15 @@ def report_points(
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
-    """Print the sweep. Return 0 if it is done and at least one point was measured, otherwise 1."""
+    """Print the sweep. Return the exit code: 0 if it is complete and measured at least one point, otherwise 1."""
     emit_or_say(as_json, asdict(sweep), sweep_lines(sweep))
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 
 def sweep_lines(sweep: Sweep) -> Iterator[str]:
-    """Yield the knee, the table of points, notes, the error and the command to resume."""
+    """Yield lines that describe a sweep: the knee, the table of points, notes, the error, and the command to
+    resume it.
+    """
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
@@ -233,7 +246,9 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
 
 
 def resume_command(sweep: Sweep) -> str | None:
-    """Return the command that resumes a sweep which ended early, or None if the sweep cannot be resumed."""
+    """Return the command line that resumes a sweep which ended early. None if the sweep is complete or cannot be
+    resumed.
+    """
     if not sweep.resumable or sweep.state == "done":
         return None
     return f"workbench {'' if sweep.kind == 'flag' else 'gpu '}sweep resume {sweep.id}"

@@ -159,7 +159,7 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _boolean(stripped)
             case FlagKind.INT:
-                return _whole(human_int(stripped) if spec.human_readable_int else int(stripped))
+                return _fits_64_bits(human_int(stripped) if spec.human_readable_int else int(stripped))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
@@ -170,7 +170,7 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
     return text
 
 
-def _whole(value: int) -> int:
+def _fits_64_bits(value: int) -> int:
     """Return `value` unchanged. Raises InputError if it needs more than 64 bits, because no engine accepts such a
     number.
     """

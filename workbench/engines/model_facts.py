@@ -61,7 +61,7 @@ def needs_look(plan: LaunchPlan, found: Found) -> bool:
     """Return whether to read the model's files on the host, because the sizes of the plan's model are unknown and the
     files have not been read yet.
     """
-    return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_holds(plan))
+    return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_sizes_apply(plan))
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
@@ -74,14 +74,14 @@ def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
         return None
     read = found.get(model_key(plan))
     facts = plan.model_facts
-    if not _preset_holds(plan) or (read and read.weight_bytes and not _same_weights(facts, read)):
+    if not _preset_sizes_apply(plan) or (read and read.weight_bytes and not _same_weights(facts, read)):
         nothing = f"the preset's sizes are for {facts.id}" if facts.weight_bytes else "the preset has no sizes"
         reason = read.missing if read else "the model's files have not been read yet"
         facts = read if read and read.weight_bytes else ModelFacts(plan.model, missing=f"{nothing}, and {reason}")
-    return _as_loaded(plan, facts)
+    return _without_converted_sizes(plan, facts)
 
 
-def _preset_holds(plan: LaunchPlan) -> bool:
+def _preset_sizes_apply(plan: LaunchPlan) -> bool:
     """Return whether the preset's sizes are valid for the plan's model: both have the same hub id, or the plan's model
     is a path that ends in the same name.
     """
@@ -102,7 +102,7 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
     )
 
 
-def _as_loaded(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
+def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     """Return `facts` unchanged if they describe the weights in memory. If a flag converts the weights while the engine
     loads them, return `facts` without the sizes of the weights, and with the reason.
     """

@@ -37,14 +37,14 @@ def plan_from_preset(
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
     catalog = engine.catalog()
-    executable = tuple(_fill(part, values) for part in preset.engine.executable or ())
+    executable = tuple(_replace_variables(part, values) for part in preset.engine.executable or ())
     plan = LaunchPlan(
         engine=engine.name,
-        model=_fill(preset.model.id, values),
+        model=_replace_variables(preset.model.id, values),
         executable=executable,
         executable_from="preset" if executable else "",
-        workdir=_fill(preset.engine.workdir, values) if preset.engine.workdir else None,
-        env=tuple(FlagSetting(k, _fill(v, values), Origin.PRESET) for k, v in preset.env.items()),
+        workdir=_replace_variables(preset.engine.workdir, values) if preset.engine.workdir else None,
+        env=tuple(FlagSetting(k, _replace_variables(v, values), Origin.PRESET) for k, v in preset.env.items()),
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
         nodes=tuple(_node(catalog, n, values) for n in preset.nodes),
@@ -52,9 +52,9 @@ def plan_from_preset(
         sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},
     )
     for name, value in preset.flags.items():
-        plan = set_flag(plan, catalog, name, _fill(value, values), Origin.PRESET)
+        plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    facts = of_preset(preset, _fill(preset.model.id, own), {f.name: f.value for f in plan.flags})
+    facts = of_preset(preset, _replace_variables(preset.model.id, own), {f.name: f.value for f in plan.flags})
     return replace(plan, model_facts=facts)
 
 
@@ -69,7 +69,7 @@ def set_flag(
     match = lookup(catalog, spelling)
     if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
         return replace(plan, model=value)
-    if match.spec is None and (dotted := _dotted(catalog, spelling)):
+    if match.spec is None and (dotted := _key_of_json_flag(catalog, spelling)):
         base, keys = dotted
         return plan.with_flag(base.name, _with_key(plan.flag(base.name), keys, value), origin)
     if match.negated and isinstance(value, bool):
@@ -187,12 +187,12 @@ def _source(name: str, given: Mapping[str, str]) -> VariableSource:
     return VariableSource("given" if name in given else "default")
 
 
-def _fill(value: Any, variables: Mapping[str, str]) -> Any:
+def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
     """Return `value` with `${name}` replaced by the value of the variable, in every string inside it."""
     if isinstance(value, dict):
-        return {k: _fill(v, variables) for k, v in value.items()}
+        return {k: _replace_variables(v, variables) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_fill(v, variables) for v in value]
+        return [_replace_variables(v, variables) for v in value]
     if not isinstance(value, str):
         return value
 
@@ -211,12 +211,12 @@ def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Nod
     flags: dict[str, FlagValue] = {}
     for name, value in entry.flags.items():
         match = lookup(catalog, name)
-        filled = _fill(value, variables)
+        filled = _replace_variables(value, variables)
         flags[match.name] = not filled if match.negated and isinstance(filled, bool) else filled
-    return Node(_fill(entry.name, variables), entry.rank, flags, _fill(entry.env, variables))
+    return Node(_replace_variables(entry.name, variables), entry.rank, flags, _replace_variables(entry.env, variables))
 
 
-def _dotted(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
+def _key_of_json_flag(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
     """Return the JSON flag and the keys below it for a spelling such as "speculative-config.model". None if the
     spelling does not name a key of a JSON flag.
     """
@@ -236,7 +236,7 @@ def _parse_assigned(catalog: FlagCatalog, match: FlagMatch, name: str, text: str
         if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
             return True
         raise InputError(f"--{match.name} needs a value", next_step=f"write {match.name}=value")
-    if match.spec is None and _dotted(catalog, name):
+    if match.spec is None and _key_of_json_flag(catalog, name):
         return parse_value(None, text)
     return parse_value(match.spec, text)
 

@@ -103,7 +103,7 @@ def ceiling(
         known.append(one)
     gb = (model.bytes_per_token + context_tokens * (model.kv_bytes_per_token or 0)) / 1e9
     nominal = _fastest([b.nominal_gbs for b in known], tp, pp)
-    share, label = _clocked(gpus[: len(known)], memory_mhz) or (1.0, f"nominal bandwidth, {nominal:,.0f} GB/s")
+    share, label = _share_of_clock(gpus[: len(known)], memory_mhz) or (1.0, f"nominal bandwidth, {nominal:,.0f} GB/s")
     return Ceiling(
         tok_s_per_stream=nominal * share / gb,
         label=label,
@@ -114,15 +114,15 @@ def ceiling(
     )
 
 
-def _clocked(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
+def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
     """Return the memory clock under load as a share of the maximum clock, with a label for it. None if the clock was
     not below the maximum or is unknown.
     """
-    tops = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
-    top = tops.pop() if len(tops) == 1 else None
-    if not top or not memory_mhz or memory_mhz >= _FULL_CLOCK * top:
+    maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
+    highest = maxima.pop() if len(maxima) == 1 else None
+    if not highest or not memory_mhz or memory_mhz >= _FULL_CLOCK * highest:
         return None
-    return memory_mhz / top, f"at the memory clock under load, {memory_mhz:,.0f} of {top:,} MHz"
+    return memory_mhz / highest, f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"
 
 
 def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:

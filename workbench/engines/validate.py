@@ -78,13 +78,13 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
     plan, catalog = here.plan, here.catalog
     if not plan.model:
         yield Finding(Level.ERROR, "model.missing", "no model is set", fix="set model to a hub id or a path")
-    for string in _strings(plan):
+    for string in _texts_with_variables(plan):
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
-    yield from _of_variables(here)
-    yield from _of_facts(plan.model_facts)
-    if here.installed and not _certain(here):
+    yield from _remembered_values(here)
+    yield from _unknown_sizes(plan.model_facts)
+    if here.installed and not _is_catalog_of_release(here):
         yield Finding(
             Level.INFO,
             "version.catalog",
@@ -96,7 +96,7 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "flag.type", f"{name} is {word(value)!r}, expected one value", name)
 
 
-def _of_variables(here: Situation) -> Iterator[Finding]:
+def _remembered_values(here: Situation) -> Iterator[Finding]:
     """Report each value of a preset's variable that was taken from an earlier run, or that differs from the value in
     that run.
     """
@@ -115,7 +115,7 @@ def _of_variables(here: Situation) -> Iterator[Finding]:
             yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
 
 
-def _of_facts(facts: ModelFacts | None) -> Iterator[Finding]:
+def _unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
     """Report that sizes of the model are unknown, or that they were read from its files and not from the preset."""
     if facts is not None and facts.missing:
         without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
@@ -132,7 +132,7 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         return
     spec = match.spec
     value = not setting.value if match.negated and isinstance(setting.value, bool) else setting.value
-    if finding := check_value(spec, value, certain=_certain(here)):
+    if finding := check_value(spec, value, certain=_is_catalog_of_release(here)):
         yield finding
     if spec.deprecated:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"
@@ -148,7 +148,7 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
 
 
 def _unknown_flag(here: Situation, name: str) -> Finding:
-    level = Level.ERROR if _certain(here) else Level.WARN
+    level = Level.ERROR if _is_catalog_of_release(here) else Level.WARN
     title, version = here.engine.title, here.catalog.version
     if entry := removed(here.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_since(entry)}"
@@ -165,7 +165,7 @@ def _since(entry: Removed) -> str:
     return f" (rejected since {entry.since}{again})"
 
 
-def _certain(here: Situation) -> bool:
+def _is_catalog_of_release(here: Situation) -> bool:
     """Return whether the catalog is for the installed release."""
     return here.engine.same_release(here.installed, here.catalog.version)
 
@@ -191,7 +191,7 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
     elif here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env:
         near = nearest_env(here.catalog, name)
-        strict = here.on("fail-on-environ-validation") and _certain(here)
+        strict = here.on("fail-on-environ-validation") and _is_catalog_of_release(here)
         yield Finding(
             Level.ERROR if strict else Level.WARN,
             "env.unknown",
@@ -246,7 +246,7 @@ def _some(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-def _strings(plan: LaunchPlan) -> Iterator[str]:
+def _texts_with_variables(plan: LaunchPlan) -> Iterator[str]:
     """Yield every text of a plan that may contain a `${name}` of its preset."""
 
     def inside(value: FlagValue) -> Iterable[str]:

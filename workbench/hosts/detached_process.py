@@ -86,7 +86,7 @@ class StopReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _RunState:
     run: RunFiles
     survey: Survey
     found: Members
@@ -153,7 +153,7 @@ async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> Proc
     """Return the state of the run in `run_dir`. The result contains the contents of those of the named `files` that
     exist. Raises HostError if the directory contains no run.
     """
-    look = await _look(host, run_dir, files)
+    look = await _read_run(host, run_dir, files)
     await _remember(host, look.run, look.found)
     return _status(look.run, look.survey, look.found)
 
@@ -175,7 +175,7 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
     `kill_after_s` seconds.
     """
     began = time.monotonic()
-    look = await _look(host, run_dir)
+    look = await _read_run(host, run_dir)
     signalled: set[int] = set()
     killed: set[int] = set()
     if look.found.all:
@@ -184,11 +184,11 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
     deadline = time.monotonic() + grace_s
     while look.found.others and (rest := deadline - time.monotonic()) > 0:
         await _signal(host, "TERM", (), look.found.others, rest)
-        look = await _look(host, run_dir, before=look)
+        look = await _read_run(host, run_dir, before=look)
     deadline = time.monotonic() + max(kill_after_s, LEADER_S)
     while look.found.all and (rest := deadline - time.monotonic()) > 0:
         killed |= await _kill(host, look, rest)
-        look = await _look(host, run_dir, before=look)
+        look = await _read_run(host, run_dir, before=look)
     return StopReport(
         pids_signalled=tuple(sorted(signalled | killed)),
         killed=tuple(sorted(killed)),
@@ -199,7 +199,7 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
     )
 
 
-async def _terminate(host: Host, look: _Look) -> set[int]:
+async def _terminate(host: Host, look: _RunState) -> set[int]:
     """Send SIGTERM to the run's process group, and one by one to the members that left the group. Return the process
     ids that got the signal. No process gets SIGTERM twice, because some servers then exit at once without cleaning up.
     """
@@ -211,7 +211,7 @@ async def _terminate(host: Host, look: _Look) -> set[int]:
     return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
 
 
-async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
+async def _kill(host: Host, look: _RunState, wait_s: float) -> set[int]:
     """Send SIGKILL to all members of the run, and return the process ids that got it. The shell that leads the session
     is spared at first, because it records how the server ended; it gets SIGKILL only if it does not end by itself
     within `wait_s` seconds.
@@ -221,7 +221,7 @@ async def _kill(host: Host, look: _Look, wait_s: float) -> set[int]:
         return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
     if leader is not None:
         await _signal(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
-        again = await _look(host, look.run.run_dir, before=look)
+        again = await _read_run(host, look.run.run_dir, before=look)
         if again.found.leader is not None and not again.found.others:
             await _signal(host, "KILL", [leader.key], (leader,), wait_s)
     return set()
@@ -250,7 +250,9 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
     return survey
 
 
-async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: _Look | None = None) -> _Look:
+async def _read_run(
+    host: Host, run_dir: str, files: Sequence[str] = (), *, before: _RunState | None = None
+) -> _RunState:
     """Read the state of one run. Processes that were members in the earlier state `before` stay members, even if they
     have left the session since.
     """
@@ -261,7 +263,7 @@ async def _look(host: Host, run_dir: str, files: Sequence[str] = (), *, before: 
     run = survey.runs[0]
     if before is not None:
         run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
-    return _Look(run, survey, run_processes.members(run, survey))
+    return _RunState(run, survey, run_processes.members(run, survey))
 
 
 async def _remember(host: Host, run: RunFiles, found: Members) -> None:

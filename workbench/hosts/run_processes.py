@@ -169,7 +169,7 @@ def members(run: RunFiles, survey: Survey) -> Members:
     if leader is not None and leader.start != run.sid_start:
         leader = None
     session = [p for p in table.values() if p.session == run.sid]
-    if leader is not None or (run.sid not in table and any(_proves(p, run, known) for p in session)):
+    if leader is not None or (run.sid not in table and any(_proves_session(p, run, known) for p in session)):
         known.update(p.pid for p in session)
     found = _descendants(known, table)
     if leader is not None:
@@ -178,7 +178,7 @@ def members(run: RunFiles, survey: Survey) -> Members:
     return Members(leader if leader is not None and leader.alive else None, others)
 
 
-def _proves(process: Process, run: RunFiles, known: set[int]) -> bool:
+def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
     """Return whether this process of the run's session proves that the session id is not reused, because the process is
     in `known` or started before the run's end was recorded.
     """

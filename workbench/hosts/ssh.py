@@ -62,12 +62,12 @@ class _Client(asyncssh.SSHClient):
     """The callbacks that asyncssh needs to log in: they check the host key and ask the user for passwords and codes."""
 
     def __init__(
-        self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], wanted: set[str]
+        self, keys: HostKeys, ask: Ask | None, lost: Callable[[Exception | None], None], methods: set[str]
     ) -> None:
         self._keys = keys
         self._ask = ask
         self._lost = lost
-        self._wanted = wanted  # collects the login methods that need the user
+        self._methods = methods  # collects the login methods that need the user
         self._password_tried = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -77,14 +77,14 @@ class _Client(asyncssh.SSHClient):
         return self._keys.accepts(host, port, key)
 
     async def password_auth_requested(self) -> str | None:
-        self._wanted.add("password")
+        self._methods.add("password")
         if self._ask is None or self._password_tried:
             return None
         self._password_tried = True
         return await self._ask("Password")
 
     def kbdint_auth_requested(self) -> str | None:
-        self._wanted.add("password or code")
+        self._methods.add("password or code")
         return "" if self._ask is not None else None
 
     async def kbdint_challenge_received(
@@ -194,7 +194,7 @@ class SshHost(BaseHost):
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
-        self._wanted: set[str] = set()
+        self._methods: set[str] = set()
         self._limit = asyncio.Timeout(None)  # of the connection attempt
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
@@ -235,7 +235,7 @@ class SshHost(BaseHost):
 
     async def _dial(self) -> asyncssh.SSHClientConnection:
         user, _, host = self.name.rpartition("@")
-        self._wanted.clear()
+        self._methods.clear()
         try:
             return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
         except HostError:
@@ -250,12 +250,12 @@ class SshHost(BaseHost):
         if not isinstance(error, asyncssh.PermissionDenied):
             return _explain(error, self.name)
         typed = [file for file, passphrase in self._passphrases.items() if passphrase]
-        if typed and not self._wanted:
+        if typed and not self._methods:
             message = f"the host accepted none of your keys, or the passphrase of {' or '.join(typed)} is wrong"
             return AuthFailed(message, host=self.name, next_step="connect again and retype it")
-        if not self._wanted:
+        if not self._methods:
             return _explain(error, self.name)
-        kinds = " or a ".join(sorted(self._wanted))
+        kinds = " or a ".join(sorted(self._methods))
         if self.ask is None:
             step = f"run the command in a terminal, or make `ssh {self.name} true` work without a question"
             message = f"the host asks for a {kinds}, and there is no terminal to ask the user"
@@ -332,7 +332,7 @@ class SshHost(BaseHost):
                     host,
                     config=self._config,
                     tunnel=cast(Any, through),  # None, unlike (), goes past the configuration's ProxyJump
-                    client_factory=lambda: _Client(keys, self._asking if self.ask else None, lost, self._wanted),
+                    client_factory=lambda: _Client(keys, self._asking if self.ask else None, lost, self._methods),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
                     keepalive_count_max=KEEPALIVE_MISSES,

@@ -88,10 +88,12 @@ def _in_known_hosts(host: str) -> bool:
     except OSError:
         return False
     fields = (line.split() for line in lines if line.strip() and not line.startswith("#"))
-    return any(_names(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host) for words in fields)
+    return any(
+        _field_contains(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host) for words in fields
+    )
 
 
-def _names(field: str, host: str) -> bool:
+def _field_contains(field: str, host: str) -> bool:
     """Return whether the first field of a known_hosts line contains `host`, as text or in the hashed form
     |1|salt|HMAC-SHA1.
     """

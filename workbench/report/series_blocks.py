@@ -166,8 +166,9 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return one sentence about the pairs of runs that compared the best value with the baseline. It is empty for
-    sweeps of older versions, which do not record the outcome.
+    """Return one sentence about the pairs of runs that compared the best value with the baseline. For a sweep of an
+    older version, which does not record whether they confirmed the value, the sentence names the experiment that shows
+    it.
     """
     by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
     if sweep.confirmed is None:

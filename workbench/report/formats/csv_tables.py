@@ -46,7 +46,7 @@ def render(report: Report) -> str:
 
 def _cells(result: BenchResult) -> dict[str, Any]:
     """Return all values of a result by their dotted names, such as "summary.ttft_ms.p99"."""
-    return {"simulated": _simulated(result), **dict(_flat(to_json(result)))}
+    return {"simulated": _simulated(result), **dict(_flatten(to_json(result)))}
 
 
 def _simulated(result: BenchResult) -> str:
@@ -60,12 +60,12 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
             yield [result.id, _simulated(result), *(request.get(name) for name in _REQUEST_COLUMNS), gaps]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """Yield each value in nested mappings with its dotted name. A list is one value, as JSON text."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{name}.")
+            yield from _flatten(value, f"{name}.")
         elif isinstance(value, (Mapping, list, tuple)):
             yield name, json.dumps(value, ensure_ascii=False)
         else:
@@ -75,12 +75,12 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]
 def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_inert(name) for name in head])
-    writer.writerows([["" if value is None else _inert(value) for value in row] for row in rows])
+    writer.writerow([_safe_cell(name) for name in head])
+    writer.writerows([["" if value is None else _safe_cell(value) for value in row] for row in rows])
     return out.getvalue()
 
 
-def _inert(value: Any) -> Any:
+def _safe_cell(value: Any) -> Any:
     """Return a cell without control characters. If a spreadsheet would run the text as a formula, an apostrophe is put
     before it.
     """

@@ -71,7 +71,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     model = model_of(fields, options, _model_name(config))
     workload = {**_lengths(fields), **_load(config), "requests": ok}
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
-    name = "GenAI-Perf" if config is not None and _flat(config) else TOOL
+    name = "GenAI-Perf" if config is not None and _is_genai_perf(config) else TOOL
     tool = f"{name} {version}" if version else name
     return [Imported(spec, conditions(tool, options, model, list(workload), gpus=_gpus(fields)), metrics, unix_s)]
 
@@ -153,13 +153,13 @@ def _by_server(config: Fields | None) -> bool:
     return bool(endpoint and endpoint.flag("use_server_token_count"))
 
 
-def _flat(config: Fields) -> bool:
+def _is_genai_perf(config: Fields) -> bool:
     """Return whether the configuration has the flat form of GenAI-Perf."""
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 
 def _endpoint(config: Fields | None) -> Fields | None:
-    return None if config is None or _flat(config) else config.object("endpoint")
+    return None if config is None or _is_genai_perf(config) else config.object("endpoint")
 
 
 def _model_name(config: Fields | None) -> str | None:
@@ -171,7 +171,7 @@ def _model_name(config: Fields | None) -> str | None:
         return item.text("name")
     endpoint = _endpoint(config)
     names = endpoint.data.get("model_names") if endpoint else None
-    if config is not None and _flat(config):
+    if config is not None and _is_genai_perf(config):
         names = config.data.get("model")
         names = [names] if isinstance(names, str) else names
     return str(names[0]) if isinstance(names, list) and names else None
@@ -184,16 +184,16 @@ def _load(config: Fields | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     phases = config.objects("phases") if isinstance(config.data.get("phases"), list) else []
     measured = [p for p in phases if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"]
-    load = measured[-1] if measured else config if _flat(config) else config.object("loadgen")
+    load = measured[-1] if measured else config if _is_genai_perf(config) else config.object("loadgen")
     if load is not None:
         if load.count("concurrency"):
             found["concurrency"] = load.count("concurrency")
         rate = load.number("rate") or load.number("request_rate")
         if rate:
             found["rate"] = rate
-    endpoint = config if _flat(config) else config.object("endpoint")
+    endpoint = config if _is_genai_perf(config) else config.object("endpoint")
     if endpoint is not None:
-        kind = endpoint.data.get("endpoint_type" if _flat(config) else "type")
+        kind = endpoint.data.get("endpoint_type" if _is_genai_perf(config) else "type")
         if kind in ("chat", "completions"):
             found["endpoint"] = kind
         if endpoint.flag("streaming") is not None:

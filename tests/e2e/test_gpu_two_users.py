@@ -244,7 +244,7 @@ def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) 
     a.ok(*power("a"), "--trial", "6")
     directories.by_hand(200.0)
     log = a.gpu / "guard" / "log"
-    eventually(lambda: "did not revert GPU0 power_limit_w" in log.read_text(), "the guard's word", 30)
+    eventually(lambda: "did not revert GPU0 power limit" in log.read_text(), "the guard's word", 30)
     assert directories.power_w == 200.0
     status = a.ok("status")
     assert "now 200 W: changed by someone else" in status["guard"]["did"] and len(status["drift"]) == 1

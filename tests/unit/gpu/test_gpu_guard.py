@@ -63,7 +63,7 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
     }
     view = run(box.look()).view
     assert not view.running and view.problem is None
-    assert view.did == "reverted GPU0 gpu_clocks, GPU0 power_limit_w: no heartbeat for 1 s"
+    assert view.did == "reverted GPU0 GPU clocks, GPU0 power limit: no heartbeat for 1 s"
     assert abs((view.did_unix_s or 0) - time.time()) < 30
     assert "reverting: " in box.log and "ending" in box.log
 
@@ -135,8 +135,8 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
         why = f"GPU1 reached {limit:.0f} °C, its limit is {limit:g} °C"
         assert why in box.log and run(box.look()).view.temperature_limits_c[box.profile.uuid(0)] == limit
         box.stays(0.6, lambda: box.in_force(1)[1] == (600, 1200))
-        note = f"GPU1 gpu_clocks kept, which going back could only make hotter: {why}"
-        assert run(box.look()).view.note == note and "GPU1 gpu_clocks kept" in "\n".join(
+        note = f"GPU1 GPU clocks kept, because a revert could make the GPU hotter: {why}"
+        assert run(box.look()).view.note == note and "GPU1 GPU clocks kept" in "\n".join(
             guard_lines(run(box.look()).view)
         )
         assert box.in_force(0) == (230.0, (600, 1200)) and alive(box.pid)
@@ -223,7 +223,7 @@ def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(box: 
     eventually(lambda: box.in_force() == OFF, "the settings of before", 1.0 + WITHIN_S)
     box.ended()
     assert (box.journal.read_text() if box.journal.exists() else "") == text[damage]
-    assert "going by what it said before" in box.log
+    assert "the guard uses its earlier contents" in box.log
 
 
 @pytest.mark.slow

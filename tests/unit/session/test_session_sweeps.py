@@ -327,7 +327,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
         if back_after:
             assert sweep.state == "done" and limit_w() in (600.0, None) and len(cut) == back_after + 1
             return
-        assert sweep.state == "failed" and "GPU0: power limit is not back" in str(sweep.error)
+        assert sweep.state == "failed" and "GPU0: power limit was not restored" in str(sweep.error)
         assert limit_w() == 300.0 and len((await journal.read(session.host)).entries) == 1
         monkeypatch.setattr(session.gpu, "apply_each", apply)
         await session.gpu.revert()

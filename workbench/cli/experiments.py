@@ -164,11 +164,11 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
         effects.append("changes GPU settings, and reverts them at the end")
     if not effects:
         return
-    text = f"this {' and '.join(effects)}"
+    text = f"the experiment {' and '.join(effects)}"
     question = f"T{text[1:]} on {session.host.name}. Continue?"
     problem = f"{text}, and nobody can be asked to confirm"
     if not await confirm(arguments, question, problem=problem, next_step="add --yes to confirm"):
-        raise InputError("nothing was started", next_step="--yes skips the question")
+        raise InputError("nothing was started, because you did not confirm", next_step="--yes skips the question")
 
 
 @command(

@@ -110,7 +110,7 @@ def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     if not settings and arguments.preset is None:
         raise InputError("no setting is given", next_step="`workbench gpu set --help` lists the settings")
     if settings and arguments.preset is not None:
-        raise InputError("--preset has its own settings", next_step="give either --preset or settings")
+        raise InputError("--preset and other settings are given together", next_step="give either --preset or settings")
     return settings
 
 

@@ -88,7 +88,7 @@ def _run_async(outcome: Awaitable[int]) -> int:
     from workbench.store.crash_files import keep_traceback
 
     class TracebackKeeper(logging.Handler):
-        """Keep asyncio's own complaints in crash files, away from the screen and from a command's messages."""
+        """A log handler that writes errors which asyncio logs to crash files, and not to the screen or stderr."""
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:

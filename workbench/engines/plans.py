@@ -126,9 +126,11 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InputError(f"executable {text!r}: {error}", next_step="quote it as in a shell") from None
+        raise InputError(f"executable {text!r}: {error}", next_step="quote the command as in a shell") from None
     if words and not words[0].startswith("/") and "/" in words[0] and not plan.workdir:
-        raise InputError(f"executable {words[0]!r} is not an absolute path", next_step="write it in full, from /")
+        raise InputError(
+            f"executable {words[0]!r} is not an absolute path", next_step="write the full path, beginning with /"
+        )
     return replace(plan, executable=words, executable_from=named_by if words else "")
 
 
@@ -256,5 +258,5 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"
     raise InputError(
         f"{name} is neither set nor known to {catalog.engine} {catalog.version}",
-        next_step=f"did you mean {near}?" if near else f"set: {have}",
+        next_step=f"did you mean {near}?" if near else f"the plan sets: {have}",
     )

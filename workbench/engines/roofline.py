@@ -65,7 +65,7 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
         basis = f"NVML: 2 x {gpu.memory_max_mhz} MHz x {gpu.memory_bus_bits} bit"
         return Bandwidth(nominal, basis, sources)
     if known is None:
-        return f"memory bandwidth of {name or 'this GPU'} is unknown: no memory clock from NVML, not in the table"
+        return f"memory bandwidth of {name or 'this GPU'} is unknown: NVML does not report it, no table lists it"
     unified = ", memory shared with the CPU" if known.unified_memory else ""
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
     return Bandwidth(known.bandwidth_gbs, basis, sources)

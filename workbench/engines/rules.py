@@ -39,11 +39,11 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
     need, have = here.gpus_needed, here.gpus_visible
     each = " on each node" if here.nodes > 1 else ""
     if need > have:
-        text = f"needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data parallel), {have} visible"
+        text = f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data parallel), {have} visible"
         fix = "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in CUDA_VISIBLE_DEVICES"
         yield Finding(Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix)
     elif need < have and not here.engine.uses_all_gpus:
-        text = f"uses {need} of {have} GPUs{each}"
+        text = f"the plan uses {need} of {have} visible GPUs{each}"
         more = f"data-parallel-size {have // need} would use {have // need * need}" if have >= 2 * need else None
         yield Finding(Level.INFO, "gpus.idle", text, fix=more)
 
@@ -57,10 +57,10 @@ def open_to_others(here: Situation) -> Iterator[Finding]:
         return
     how = f"set {engine.api_key_env} in the environment" if engine.api_key_env else "set an API key"
     if host is None or _is_loopback(str(host)):
-        text = "has no API key: every user of the host can use the server through loopback"
+        text = "the server has no API key: every user of the host can use the server through loopback"
         yield Finding(Level.HINT, "bind.local", text, "api-key", how)
         return
-    text = f"listens on {host} without an API key: anyone who reaches the port can use it"
+    text = f"the server listens on {host} without an API key: anyone who reaches the port can use it"
     yield Finding(Level.WARN, "bind.open", text, "host", f"set host to 127.0.0.1, or {how}")
 
 
@@ -80,7 +80,7 @@ def secrets_in_sight(here: Situation) -> Iterator[Finding]:
             variable = here.engine.api_key_env if setting.name == "api-key" else None
             variable = "HF_TOKEN" if setting.name == "hf-token" else variable
             fix = f"unset it and set {variable} in the environment" if variable else None
-            text = f"{setting.name} on the command line is visible to every user of the host (ps)"
+            text = f"{setting.name} on the command line is visible to every user of the host, for example with ps"
             yield Finding(Level.WARN, "secret.argv", text, setting.name, fix)
     for setting in here.plan.env:
         if is_secret_name(setting.name) and here.plan.preset_id and setting.origin == "preset":

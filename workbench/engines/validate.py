@@ -175,7 +175,13 @@ def _repeated(here: Situation) -> Iterator[Finding]:
     for setting in here.plan.flags:
         name = lookup(here.catalog, setting.name).name
         if name in seen and not ((spec := here.catalog.flags.get(name)) and spec.repeatable):
-            yield Finding(Level.WARN, "flag.repeated", f"{name} is set twice; the last value counts", name, "unset one")
+            yield Finding(
+                Level.WARN,
+                "flag.repeated",
+                f"{name} is set twice; the last value counts",
+                name,
+                "remove one of the two",
+            )
         seen.add(name)
 
 

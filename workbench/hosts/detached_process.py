@@ -125,7 +125,9 @@ def _start_error(
         return not_found(argv, host.name, shown)
     if kind == "workdir":
         message = f"working directory {workdir} cannot be entered"
-        return WorkdirMissing(message, host=host.name, command=shown, next_step="create it, or correct the path")
+        return WorkdirMissing(
+            message, host=host.name, command=shown, next_step="create the directory, or correct the path"
+        )
     if kind == "used":
         step = "start with a new run directory"
         return RunDirUsed(f"{run_dir} already contains a run", host=host.name, command=shown, next_step=step)

@@ -78,8 +78,8 @@ class HostKeys:
             host=self._host,
             fingerprint=fingerprint,
             key_type=kind,
-            next_step=f"compare it with the host's own key (ssh-keygen -lf FILE on the host) and accept it,"
-            f" or: ssh {self._host}",
+            next_step=f"compare the fingerprint with that of the host's key file (ssh-keygen -lf FILE on the host),"
+            f" then accept the key, or log in once with: ssh {self._host}",
         )
         return False
 
@@ -90,7 +90,7 @@ class HostKeys:
         name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "
-            "the host was installed anew, or someone is in between",
+            "the host was installed anew, or another machine answers in its place",
             host=self._host,
             next_step=f"if you know why it changed: ssh-keygen -f {self._file} -R '{name}', then connect again",
         )

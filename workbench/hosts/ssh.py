@@ -252,7 +252,7 @@ class SshHost(BaseHost):
         typed = [file for file, passphrase in self._passphrases.items() if passphrase]
         if typed and not self._methods:
             message = f"the host accepted none of your keys, or the passphrase of {' or '.join(typed)} is wrong"
-            return AuthFailed(message, host=self.name, next_step="connect again and retype it")
+            return AuthFailed(message, host=self.name, next_step="connect again and retype the passphrase")
         if not self._methods:
             return _explain(error, self.name)
         kinds = " or a ".join(sorted(self._methods))
@@ -261,7 +261,7 @@ class SshHost(BaseHost):
             message = f"the host asks for a {kinds}, and there is no terminal to ask the user"
             return AuthFailed(message, host=self.name, next_step=step)
         return AuthFailed(
-            f"the host did not accept the {kinds}", host=self.name, next_step="connect again and retype it"
+            f"the host did not accept the {kinds}", host=self.name, next_step=f"connect again and retype the {kinds}"
         )
 
     async def _configured(self, host: str, given: Mapping[str, Any]) -> asyncssh.SSHClientConnectionOptions:

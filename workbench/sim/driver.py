@@ -1,7 +1,7 @@
 """Entry point of the simulated driver for the telemetry agent: `library()` replaces `pynvml.nvmlLib`.
 
-The agent runs this file by path (runpy) with a bare python3. WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE select the
-host.
+The agent runs this file by path (runpy) with a bare python3. The environment variables WORKBENCH_SIM_PROFILE and
+WORKBENCH_SIM_STATE select the simulated host.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ def _host() -> SimState:
 
 
 def library() -> SimulatedNvml:
-    """Return the simulated NVML of this process's simulated host."""
+    """Return the simulated NVML library of the simulated host on which this process runs."""
     from workbench.sim import nvml_library
 
     return nvml_library.SimulatedNvml(_host())
 
 
 def host_file(path: str) -> str | None:
-    """Return the content of the simulated host's file `path`, or None if the real file is to be read.
+    """Return the contents of the file `path` as the simulated host has it. None if the simulated host uses the real
+    file.
 
-    On a host with unified memory /proc/meminfo includes the GPU's memory, so it follows the memory of the engines.
+    On a host with unified memory, /proc/meminfo includes the GPU's memory, so its contents follow the memory that the
+    engines use.
     """
     total = _host().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:

@@ -40,7 +40,7 @@ class SimulatedProcess:
 
 @dataclass(frozen=True)
 class SimulatedReading:
-    """One simulated GPU at one moment."""
+    """The readings of a simulated GPU at one moment."""
 
     index: int
     setting: GpuSetting
@@ -56,7 +56,9 @@ class SimulatedReading:
 
 
 class SimState:
-    """The simulated GPUs of one profile in one directory. Frequent calls are cheap: only changed files are read."""
+    """The simulated GPUs of one profile, whose state is in one directory. Frequent calls are cheap, because only files
+    that changed are read again.
+    """
 
     def __init__(self, directory: str, profile: HostProfile) -> None:
         self.directory = Path(directory)
@@ -82,7 +84,7 @@ class SimState:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[SimulatedReading, ...]:
-        """Return all GPUs now. Calls within `SNAPSHOT_S` get the same moment."""
+        """Return the current readings of all GPUs. Calls within `SNAPSHOT_S` seconds return the same readings."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
             self._readings = self._read(time.time())
@@ -90,7 +92,9 @@ class SimState:
         return self._readings
 
     def faults(self) -> dict[str, Any]:
-        """Return the current faults, read at most once per `SNAPSHOT_S`. Callers must not change them."""
+        """Return the faults that are simulated now, by name. They are read at most once in `SNAPSHOT_S` seconds.
+        Callers must not change the dict.
+        """
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
@@ -103,7 +107,7 @@ class SimState:
         return tuple(_setting(stored.get(str(i), {})) for i in range(self.profile.count))
 
     def memory_used(self, gpu: int) -> int:
-        """Return the bytes that running engines use on one GPU."""
+        """Return the number of bytes that running engines use on one GPU."""
         self._refresh_loads()
         return sum(p.memory_bytes for p in self._processes(gpu))
 
@@ -140,7 +144,9 @@ class SimState:
     def _advance(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
-        """Advance temperature and energy from the last known moment to `now` in a few growing steps."""
+        """Return the operating point of each GPU at the time `now`, after computing temperature and energy from the
+        last stored moment in a few steps of growing length.
+        """
         profile = self.profile
         stored = self._file("thermal.json")
         stamp = self._cache["thermal.json"][0]
@@ -170,7 +176,7 @@ class SimState:
         return points
 
     def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
-        """Return `physics.operating_point` with a cache, because most calls have the same arguments."""
+        """Return the result of `physics.operating_point`. It is cached, because most calls have the same arguments."""
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
         key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
         if key not in self._points:
@@ -227,7 +233,7 @@ class SimState:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def change_setting(self, gpu: int, **changes: Any) -> None:
-        """Set fields of one GPU's `GpuSetting`. None restores the default of a field."""
+        """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the field."""
         with self._locked():
             stored = dict(self._file("settings.json") or {})
             mine = {**stored.get(str(gpu), {}), **{_IN_FILE.get(k, k): v for k, v in changes.items()}}
@@ -242,7 +248,9 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load of process `pid`: memory_bytes and shares of busy, memory and compute for each GPU index."""
+        """Store the load that process `pid` puts on each GPU. For each GPU index, the load has memory_bytes and the
+        shares of time that the GPU is busy, reads memory and computes.
+        """
         load = {
             "pid": pid,
             "start_ticks": start_ticks(pid),
@@ -302,7 +310,9 @@ class SimState:
 
 
 def from_environment() -> SimState:
-    """Return the simulated host that WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE select."""
+    """Return the state of the simulated host that the environment variables WORKBENCH_SIM_PROFILE and
+    WORKBENCH_SIM_STATE select.
+    """
     try:
         name, directory = os.environ["WORKBENCH_SIM_PROFILE"], os.environ["WORKBENCH_SIM_STATE"]
     except KeyError as missing:
@@ -314,7 +324,9 @@ def from_environment() -> SimState:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a live process in clock ticks since boot (field 22 of /proc/PID/stat), else None."""
+    """Return the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat). None if the process
+    has ended.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

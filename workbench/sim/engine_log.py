@@ -11,7 +11,9 @@ _PHRASES = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"
 
 
 class EngineLog:
-    """Writes each line in the engine's format, with one write per line, so that readers can follow it."""
+    """A writer of log lines in the format of the engine. Each line is written at once, so that readers can follow the
+    log.
+    """
 
     def __init__(self, launch: LaunchOptions) -> None:
         self.engine = launch.engine
@@ -21,7 +23,7 @@ class EngineLog:
     def line(
         self, text: str, *, source: str = "simulated.py:1", process: str = "", pid: int = 0, level: str = "INFO"
     ) -> None:
-        """Write one line. `process` and `pid` are those of a worker."""
+        """Write one line. For a line of a worker process, `process` and `pid` are its name and process id."""
         self.raw(self.engine.log_line(self, text, source=source, process=process, pid=pid, level=level))
 
     def raw(self, text: str) -> None:
@@ -30,7 +32,7 @@ class EngineLog:
         sys.stdout.flush()
 
     def access(self, peer: str, method: str, path: str, status: int) -> None:
-        """Write uvicorn's line for one request."""
+        """Write the line that uvicorn, the HTTP server of the engines, logs for one request."""
         phrase = _PHRASES.get(status, "")
         text = self.engine.access_line(f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {phrase}')
         if text is not None:

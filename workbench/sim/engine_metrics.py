@@ -1,4 +1,4 @@
-"""The values of /metrics of a simulated engine. The engines give them their names."""
+"""The values that a simulated engine reports at /metrics. Each engine has its own names for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUCKETS = {
 
 
 class Histogram:
-    """A Prometheus histogram with fixed upper bounds."""
+    """A Prometheus histogram whose buckets have fixed upper bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
@@ -44,7 +44,7 @@ class Histogram:
 
 
 class Metrics:
-    """The values of all replicas since the start. `throughput` is in output tokens per second."""
+    """The metrics of all replicas since the start of the server. `throughput` is in output tokens per second."""
 
     def __init__(self, launch: LaunchOptions, replicas: Sequence[Replica], kv_tokens: int) -> None:
         self.launch = launch
@@ -55,7 +55,9 @@ class Metrics:
         self.throughput = 0.0
 
     def collect(self) -> None:
-        """Move the replicas' observations into the histograms. Frequent calls keep their lists short."""
+        """Move the observations of the replicas into the histograms. Call this often, so that the replicas' lists stay
+        short.
+        """
         for replica, histograms in zip(self.replicas, self.histograms):  # noqa: B905
             for name, values in replica.counters.drain().items():
                 histograms[name].add(values)
@@ -71,7 +73,7 @@ class Metrics:
 
 
 def samples(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:
-    """Return the lines of metrics of one kind ("gauge" or "counter")."""
+    """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values` are by name."""
     out = []
     for name, value in values.items():
         sample = f"{name}{{{labels}}} {float(value)}" if labels else f"{name} {value:g}"

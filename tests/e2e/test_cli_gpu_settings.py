@@ -186,8 +186,8 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
     done = quick.ok("gpu", "set", "--preset", "rtx-pro-6000-power-400w", "--yes")
     assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
     for words, said in (
-        (("--preset", "vllm-any"), "carries no GPU settings"),
-        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "brings its own settings"),
+        (("--preset", "vllm-any"), "has no GPU settings"),
+        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "has its own settings"),
         (("--preset", "no-such-preset"), "no-such-preset"),
     ):
         refused = quick("gpu", "set", *words, "--yes")
@@ -244,10 +244,10 @@ def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
     assert cli(*host, "gpu", "set", "--governor", "powersave", "--power-limit", "400", "--yes").code == 0
     assert cli(*host, "gpu", "keep").code == 0
     text = cli(*host, "gpu", "journal").out
-    assert "  set  GPU-" in text and "600 W -> 400 W" in text and "  keep  host  governor  powersave  ok" in text
+    assert "  set  GPU-" in text and "600 W -> 400 W" in text and "  keep  host  CPU governor  powersave  ok" in text
     status = cli(*host, "gpu", "status").out
-    assert "altered: host governor performance -> powersave, kept on (workbench gpu revert)" in status
-    assert "altered: GPU0 power_limit_w 600 W -> 400 W, kept on" in status
+    assert "altered: host CPU governor performance -> powersave, kept in force (workbench gpu revert)" in status
+    assert "altered: GPU0 power limit 600 W -> 400 W, kept in force" in status
     before = Path(directory(), "gpu", "journal.json").read_bytes()
     dry = cli(*host, "gpu", "revert", "--dry-run", "--json").document
     assert dry["dry_run"] and dry["host"] == f"sim:{PRO}" and dry["commands"][0][-2:] == ["-pl", "600"]

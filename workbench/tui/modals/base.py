@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from workbench.model import fuzzy
-from workbench.tui.cells import Row, border_text, paragraph
+from workbench.tui.cells import Painted, Row, border_text, paragraph
 from workbench.tui.clipboard import copy
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
@@ -62,6 +62,11 @@ class Modal(ModalScreen[T], Generic[T]):
             self.show_keys(await copy(self.app, text))
 
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
+
+    def on_resize(self) -> None:
+        """Fit the heights to the new screen: Textual keeps them as long as the width of the box is the same."""
+        for widget in self.query(Painted):
+            widget.refresh(layout=True)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -192,7 +192,7 @@ def test_a_power_sweep_is_stored_and_reverts_the_limit(cli: Cli, settings_end: N
     shown = cli("sweep", "list").out
     assert "power limit" in shown and "SIMULATED" in shown
     table = cli("sweep", "show", str(sweep["id"])).out
-    assert "SIMULATED" in table and "600 W" in table and "takes 3 measured values" in table
+    assert "SIMULATED" in table and "600 W" in table and "needs 3 measured values" in table
     assert cli("sweep", "show", "99", "--json").code == 2
 
 
@@ -285,8 +285,10 @@ def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> Non
     port = free_port()
     asked = ("sweep", "vllm-any", "--set", f"port={port}", "--flag", "max-num-seqs=4", *BRIEF, "--pairs", "0")
     ran = cli(*PRO, *asked, "--json")
-    assert "up to 2 configurations, the start among them, one run each on a fresh server; nothing compared" in ran.err
-    assert "how long it takes is told after the first run" in ran.err
+    assert (
+        "up to 2 configurations with the current one, one run each on a fresh server; without a comparison" in ran.err
+    )
+    assert "the duration is known after the first run" in ran.err
     sweep = ran.document
     assert (sweep["kind"], sweep["name"], sweep["simulated"]) == ("flag", "max-num-seqs", True)
     assert [p["label"] for p in sweep["points"]] == ["start: max-num-seqs=default", "max-num-seqs=4"]
@@ -295,7 +297,7 @@ def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> Non
     assert len(servers) == 2 and {s["state"] for s in servers} == {"stopped"}
     started(cli, PRO)
     busy = cli(*PRO, *asked, "--json")
-    assert busy.code == 2 and "would be stopped" in busy.document["error"]
+    assert busy.code == 2 and "would stop run" in busy.document["error"]
     for wrong in (("max-num-seqs",), ("max-num-seqs=x",), ("a=1", "b=1", "c=1")):
         words = [word for flag in wrong for word in ("--flag", flag)]
         assert cli(*PRO, "sweep", "vllm-any", *words, "--json").code == 2

@@ -120,7 +120,7 @@ def test_success_that_changes_nothing_is_a_failure(bench: Bench) -> None:
         report = await bench.set(GpuSettings(power_limit_w=450.0))
         (outcome,) = report.outcomes
         assert not report.ok and outcome.in_force is InForce.NO_EFFECT and outcome.read_back == 600.0
-        assert "reported success, but the driver says 600 W, not 450 W" in outcome.message
+        assert "reported success, but the driver reports 600 W, not 450 W" in outcome.message
         assert bench.entries() == []  # nothing to give back
 
     run(work)

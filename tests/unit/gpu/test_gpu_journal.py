@@ -105,7 +105,7 @@ def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> No
     async def work() -> None:
         bench.host = Filling()
         report = await bench.set(GpuSettings(power_limit_w=450.0))
-        assert report.ok and "still holds the previous values" in report.outcomes[0].message
+        assert report.ok and "still has the previous values" in report.outcomes[0].message
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
         bench.host = Box()
         assert (await revert.revert(bench.host)).ok

@@ -57,7 +57,10 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert report.journal == f"{tmp_path}/far/gpu/journal.json" and Path(report.journal).exists()
             near = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "near"), host.driver_state)
             told = await journal.read(near)  # somebody on the host itself sees what was set over ssh
-            assert [(c.setting, c.now) for c in told.others] == [("power_limit_w", 450.0), ("gpu_clocks", "1000,2000")]
+            assert [(c.setting, c.now) for c in told.others] == [
+                ("power_limit_w", 450.0),
+                ("gpu_clocks", ClockRange(1000, 2000)),
+            ]
             assert (await journal.read(host)).register.problem is None
             back = await revert.revert(host)
             assert back.ok and back.outcomes[1].read_back == 600.0 and await alterations.alterations(host) == ()

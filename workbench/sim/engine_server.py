@@ -44,7 +44,7 @@ PUBLISH_S = 0.25
 
 
 class Stop(Exception):
-    """The server ends with this exit status."""
+    """Raised to end the server with an exit status."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -52,7 +52,7 @@ class Stop(Exception):
 
 
 class EngineServer:
-    """One server process from its command line to its end."""
+    """A server process of a simulated engine, from the parsing of its command line to its end."""
 
     def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan
@@ -88,7 +88,7 @@ class EngineServer:
             self._end_workers()
 
     def _started(self, starting: asyncio.Task[None]) -> None:
-        """End the server after a failed start."""
+        """End the server if the start, which is the task `starting`, has failed."""
         error = None if starting.cancelled() else starting.exception()
         if error and self.end and not self.end.done():
             self.end.set_exception(error)
@@ -202,7 +202,7 @@ class EngineServer:
             self.state.withdraw_load(pid)
 
     def _holders(self, count: int) -> list[int]:
-        """Return the process that holds the GPU memory of each replica."""
+        """Return, for each of `count` replicas, the id of the process that holds its GPU memory."""
         return self._worker_pids() or [os.getpid()] * count
 
     def _hold_memory(self, placed: Fit) -> None:
@@ -214,7 +214,7 @@ class EngineServer:
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
     async def _publish(self, placed: Fit) -> None:
-        """Report the load to the simulated driver, and read the resulting clocks."""
+        """Report the load of the server to the simulated driver, and read the clocks that result from it."""
         was_busy, last, active = False, time.monotonic(), None
         while True:
             await asyncio.sleep(PUBLISH_S)
@@ -268,7 +268,7 @@ class EngineServer:
         return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
 
     async def _statistics(self) -> None:
-        """Keep the metrics up to date, and write the engine's statistics lines while there is load."""
+        """Update the metrics repeatedly, and write the engine's statistics lines while there are requests."""
         interval = float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))
         before, last, was_busy = [(0, 0)] * len(self.replicas), time.monotonic(), False
         while True:
@@ -283,7 +283,7 @@ class EngineServer:
             before, last, was_busy = totals, now, busy
 
     async def _watch(self, api: Api) -> None:
-        """End the server when a worker ends, and simulate the faults that occur after ready."""
+        """End the server when one of its workers ends, and simulate the faults that occur after the server is ready."""
         since = time.monotonic()
         while True:
             await asyncio.sleep(0.1)
@@ -299,13 +299,15 @@ class EngineServer:
 
 
 def _faults(text: str) -> dict[str, float]:
-    """Return {fault: value} of WORKBENCH_SIM_FAULT."""
+    """Return the value of each fault in the text of WORKBENCH_SIM_FAULT, by the name of the fault."""
     pairs = (part.strip().partition("=") for part in text.split(",") if part.strip())
     return {name: float(value or 0) for name, _, value in pairs}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one server: --engine NAME, followed by the words of the engine's own program."""
+    """Run one server and return its exit status. `argv` is --engine NAME, followed by the arguments of the real
+    engine's program.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     engine, words = engines.load(words[1]), words[2:]
     version = os.environ.get("WORKBENCH_SIM_VERSION")

@@ -1,6 +1,7 @@
-"""A small HTTP/1.1 server on asyncio.Protocol: requests with a length, replies complete or streamed in chunks.
+"""A small HTTP/1.1 server on asyncio.Protocol. Requests need a Content-Length; replies are complete or streamed in
+chunks.
 
-It is fast for many small streamed writes: one transport.write per event and no buffers.
+It is fast for many small streamed writes, because each event is one transport.write without a buffer.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Request:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection, which answers its requests one after the other."""
+    """A connection of one client. Its requests are answered one after the other."""
 
     def __init__(self, handle: Callable[[Request], None], max_requests: int | None, idle_s: float | None) -> None:
         self.handle = handle
@@ -105,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def done(self) -> None:
-        """Continue after the complete reply to the current request."""
+        """Report that the reply to the current request is complete, so that the next request is handled."""
         self.current = None
         if not self.transport:
             return

@@ -1,4 +1,4 @@
-"""The server that a command line describes: one `Launch` from the flags of any engine."""
+"""The server that a command line describes: its `LaunchOptions`, made from the flags of any engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """One server. `memory_share` is the share of each GPU's memory that weights and KV cache may fill."""
+    """What one server was asked to be. `memory_share` is the share of each GPU's memory that weights and KV cache may
+    fill.
+    """
 
     engine: SimulatedEngine
     version: str
@@ -46,7 +48,9 @@ class LaunchOptions:
 
 
 def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
-    """Return the launch that `argv` (without the program's own words) describes. Raises ArgumentsRejected."""
+    """Return the launch options that `argv` describes, which are the arguments after the program. Raises
+    ArgumentsRejected if the engine's parser would reject them.
+    """
     catalog = Catalog(engine, version)
     flags, positional = flag_parser.parse(catalog, argv)
     path = flags.get("config")
@@ -60,9 +64,9 @@ def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = Non
 def of_flags(
     catalog: Catalog, flags: Mapping[str, Any], model: SimulatedModel, *, served: tuple[str, ...], **options: Any
 ) -> LaunchOptions:
-    """Return a launch with host and port from the flags.
+    """Return launch options with the host and port that the flags set.
 
-    The default host is loopback for every engine, also for those that really listen on all addresses.
+    The default host is loopback for every engine, although some real engines listen on all addresses.
     """
     host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
     return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)

@@ -1,4 +1,4 @@
-"""The placement of a simulated server on its GPUs: which ones, and how much the KV cache contains."""
+"""The placement of a simulated server: on which GPUs it runs, and how many tokens its KV cache holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ GRAPHS_GIB = 0.35
 
 
 class Failure(Exception):
-    """The engine cannot start: its last log lines, the decisive one first in `lines`, and its exit status."""
+    """The error of an engine that cannot start. `lines` are the last lines of its log, the line with the reason first.
+    `code` is the exit status.
+    """
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(lines[0])
@@ -30,7 +32,9 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Fit:
-    """The placement of a server. `replicas` are the GPU indices of each data-parallel replica; bytes are per GPU."""
+    """The placement of a server. `replicas` has the GPU indices of each data-parallel replica. All bytes are per
+    GPU.
+    """
 
     replicas: tuple[tuple[int, ...], ...]
     weight_bytes: float
@@ -43,7 +47,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes of one GPU while an engine loads. `per_token` is the size of one token in the KV cache."""
+    """The memory of one GPU in bytes while an engine loads its model. `per_token` is the size of one token in the KV
+    cache.
+    """
 
     total: float
     free: float
@@ -54,7 +60,9 @@ class GpuMemory:
 
 
 def visible_gpus(state: SimState) -> tuple[int, ...]:
-    """Return the indices of the GPUs in CUDA_VISIBLE_DEVICES, by number or UUID. All GPUs if it is not set."""
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID. All GPUs are visible if it is
+    not set.
+    """
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = state.profile.count
     if words is None:
@@ -69,7 +77,9 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
 
 
 def place(launch: LaunchOptions, state: SimState) -> Fit:
-    """Check model path, GPUs and memory like an engine that loads, and return the placement. Raises Failure."""
+    """Return the GPUs and the KV cache of a server. Raises Failure if the model path, the GPUs or the memory would make
+    the real engine fail.
+    """
     path = launch.engine.model_path(launch)
     if path is not None and not _exists(path):
         raise launch.engine.missing_model(path)

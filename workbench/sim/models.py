@@ -1,4 +1,6 @@
-"""Sizes and shapes of models: known ids from a table (models.json), others from the digits in their name."""
+"""Sizes and shapes of models. Those of known ids are in models.json; those of other ids are guessed from the number of
+parameters in the name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ COMPUTE: dict[str, str] = _DATA["tensor_format"]  # of quantized weights; all ot
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """A model with parameters as counts and sizes in bytes. `active` are the parameters that one token reads."""
+    """A model, with its parameters as counts and its sizes in bytes. `active` is the number of parameters that one
+    token reads.
+    """
 
     id: str
     parameters: float
@@ -34,7 +38,7 @@ class SimulatedModel:
 
 @dataclass(frozen=True)
 class _Known:
-    """A row of the table of models; see models.json."""
+    """A row of models.json, the table of known models."""
 
     parameters: float
     layers: int
@@ -53,7 +57,7 @@ _TABLE = tuple(_Known(**row) for row in _DATA["models"])
 
 
 def named_quantization(model_id: str) -> str | None:
-    """Return the quantization in a checkpoint's name, or None."""
+    """Return the quantization that a model's name contains, such as AWQ. None if it contains none."""
     name = model_id.lower()
     return next((quant for quant, pattern in _DATA["quantization_in_name"].items() if re.search(pattern, name)), None)
 
@@ -61,7 +65,9 @@ def named_quantization(model_id: str) -> str | None:
 def describe(
     model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False
 ) -> SimulatedModel:
-    """Return the simulated model of `model_id`. `quantization` and `dtype` are the values of the engine's flags."""
+    """Return the simulated model for `model_id`. `quantization` and `dtype` are the values of the engine's flags;
+    `kv_fp8` is True for an 8-bit KV cache.
+    """
     name = model_id.lower().rstrip("/")
     quant = _DATA["quantization_flag"].get((quantization or "").lower()) or named_quantization(name)
     quant = quant or ("fp32" if dtype in ("float", "float32") else "bf16")
@@ -98,7 +104,9 @@ def describe(
 
 
 def _guess(name: str) -> _Known:
-    """Return a model whose size follows from the digits in its name, and its shape from the nearest known size."""
+    """Return a model that is guessed from its name: the size from the digits in it, the shape from the known model of
+    the most similar size.
+    """
     sizes = [float(s) for s in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name)]
     billions = max(sizes, default=1.0)
     active = re.search(r"a(\d+(?:\.\d+)?)b", name)
@@ -109,7 +117,7 @@ def _guess(name: str) -> _Known:
 
 
 def _on_disk(model_id: str) -> float:
-    """Return the bytes of weights of a local checkpoint, or 0 if `model_id` is not a path."""
+    """Return the size of the weight files of a local checkpoint in bytes. It is 0 if `model_id` is not a path."""
     path = Path(model_id)
     if path.is_file():
         return float(path.stat().st_size)

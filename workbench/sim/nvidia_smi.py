@@ -157,7 +157,9 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _alive(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that answer. Print the real tool's text about lost ones; if all are lost, exit with 15."""
+    """Return the GPUs that answer, and print the message of the real tool about each lost GPU. If all GPUs are lost,
+    exit with 15.
+    """
     answering = []
     for device in devices:
         try:
@@ -346,7 +348,7 @@ def _clocks(value: str) -> tuple[int, int]:
 
 
 def _lock(device: Device, kind: str, value: str) -> None:
-    """Lock the clocks of `kind`, "Gpu" or "Memory"."""
+    """Lock the clocks of one kind, "Gpu" or "Memory", to the value or range `value`."""
     low, high = _clocks(value)
     if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]
@@ -365,7 +367,9 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
 
 
 def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
-    """Make a change and return whether it succeeded. NOT_SUPPORTED is a warning; other errors raise Exit."""
+    """Call `change` and return whether it succeeded. If the board does not support the change, print the warning
+    `unsupported`. Other errors raise Exit.
+    """
     try:
         change()
     except NvmlError as refused:

@@ -1,6 +1,7 @@
-"""The query fields of the simulated nvidia-smi: header, unit and text as in the real one.
+"""The query fields of the simulated nvidia-smi, with the header, unit and text of the real tool.
 
-Absent values: `[N/A]` for NOT_SUPPORTED, bare `N/A` for memory temperature, a sentence in brackets for other codes.
+A missing value is `[N/A]` for NOT_SUPPORTED, `N/A` for the memory temperature, and a sentence in brackets for other
+errors.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ REASONS = {
 
 
 class NvmlError(Exception):
-    """An NVML return code that is not success."""
+    """The error for an NVML return code other than success."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -42,7 +43,9 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """The target of a call's result. It accepts any attribute, so that it can replace every struct."""
+    """The target that an NVML function writes its result to. It accepts any attribute, so that it can stand for every C
+    struct.
+    """
 
     value: Any = 0
     sensorType = 0
@@ -52,7 +55,7 @@ class Cell:
 
 
 class Device:
-    """One simulated GPU, queried through the functions that pynvml would call."""
+    """One simulated GPU. Its values are read with the NVML functions that pynvml would call."""
 
     def __init__(self, library: SimulatedNvml, index: int) -> None:
         self.library = library
@@ -221,7 +224,7 @@ FIELDS.update(
 
 
 def cell(device: Device, name: str, units: bool) -> str:
-    """Return one value as the real tool prints it, including missing ones."""
+    """Return the value of a query field as the real tool prints it. A missing value has its text too."""
     _, unit, read = FIELDS[name]
     try:
         text = read(device)

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class NvmlRefusal(Exception):
-    """An NVML return code on its way out."""
+    """Raised inside an NVML function to return an error code to the caller."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -41,7 +41,9 @@ def _put(target: Any, value: Any) -> None:
 
 
 def _put_all(targets: Sequence[Any], values: Sequence[Any]) -> None:
-    """Store the results of a call. A string's buffer is followed by its size, which is ignored."""
+    """Store the results of a call in the objects that the caller passed. The size that follows a string buffer is
+    ignored.
+    """
     if None in values:
         raise NvmlRefusal(NOT_SUPPORTED)
     for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)
@@ -98,7 +100,9 @@ _SAME_AS = {
 
 
 class SimulatedNvml:
-    """Replaces `pynvml.nvmlLib`. Public names are those of NVML; all other names start with an underscore."""
+    """A replacement for `pynvml.nvmlLib`. Its public names are those of NVML; all other names start with an
+    underscore.
+    """
 
     def __init__(self, state: SimState) -> None:
         self._state = state
@@ -114,7 +118,9 @@ class SimulatedNvml:
         return self._entries[name]
 
     def _body(self, name: str) -> Callable[..., None] | None:
-        """Return the implementation of an NVML function: a row of a table, or a method."""
+        """Return the implementation of an NVML function, from a table or as a method. None if the library lacks the
+        function.
+        """
         name = _SAME_AS.get(name, name)
         if name in _SYSTEM:
             return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
@@ -123,7 +129,7 @@ class SimulatedNvml:
         return getattr(self, "_" + name, None)
 
     def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
-        """Return the function with the faults that the state asks for."""
+        """Return the NVML function that calls `body`, but fails or hangs if the simulated faults say so."""
 
         def call(*arguments: Any) -> int:
             faults = self._state.faults()
@@ -230,7 +236,9 @@ class SimulatedNvml:
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
-        """Fill an array, or return the required size if the buffer is too small, as in NVML's two-call pattern."""
+        """Write `values` to the array `out` and their number to `count`. If the caller's array is too small, return the
+        required size with an error code, as NVML does.
+        """
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
@@ -337,7 +345,9 @@ class SimulatedNvml:
                 entry.value.ullVal = found[1]
 
     def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
-        """Return (value type, value) of one field id, or None if this board does not support it."""
+        """Return (value type, value) of the NVML field with the id `field`. None if this GPU does not support the
+        field.
+        """
         gpu = self._state.profile.gpu
         if scope != 0:
             return None

@@ -1,4 +1,6 @@
-"""The OpenAI-style API of the simulated engines: the routes, stream shapes, errors and usage of the real ones."""
+"""The OpenAI-style API of the simulated engines. Routes, streams, errors and usage have the form that the real engines
+give them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ OPEN_PATHS = ("/health", "/metrics", "/version", "/ping")  # need no API key
 
 
 class ApiError(Exception):
-    """An error reply: HTTP status, the type in the body, and the parameter that is wrong."""
+    """The error for a request that is answered with an error reply. It has the HTTP status, the error type in the body,
+    and the name of the invalid parameter.
+    """
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -45,7 +49,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 
 
 class Api:
-    """Routes of one server. Until `ready`, only /health has an answer."""
+    """The HTTP routes of one server. Until `ready` is True, only /health is answered."""
 
     def __init__(
         self, launch: LaunchOptions, replicas: list[Replica], metrics: Metrics, log: EngineLog, max_len: int
@@ -97,13 +101,13 @@ class Api:
         return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
 
     def chat_text(self, request: Request) -> str:
-        """Return the messages of a request as one text, without the chat template's own tokens."""
+        """Return the messages of a request as one text, without the tokens of the chat template."""
         return _chat_text(_body(request))
 
     # -- small routes --------------------------------------------------------------------------------------------
 
     def _tokenize(self, request: Request) -> None:
-        """Reply with the token ids of a text, or of messages if the engine accepts them."""
+        """Reply with the token ids of the text in a request, or of its messages if the engine accepts messages."""
         field = self.engine.tokenize_field
         body = _body(request)
         given = body.get(field)
@@ -165,7 +169,9 @@ class Api:
         replica.add(sequence)
 
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
-        """Return the number of tokens to generate: the limit if the end of text is ignored, else a natural length."""
+        """Return the number of tokens to generate. It is the limit if the request ignores the end of text, otherwise a
+        typical length.
+        """
         room = self.max_len - prompt
         limit = length_limit(body)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -185,7 +191,9 @@ class Api:
 
 
 def length_limit(body: dict[str, Any]) -> Any:
-    """Return the number of tokens that a request allows, under any of its names. None if there is no limit."""
+    """Return the number of tokens that a request allows the answer to have, under any of the names of this field. None
+    if there is no limit.
+    """
     names = ("max_completion_tokens", "max_tokens", "n_predict")
     return next((body[name] for name in names if body.get(name) is not None), None)
 
@@ -204,7 +212,7 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def _pieces(body: dict[str, Any], chat: bool) -> list[str]:
-    """Return a request's prompt as tokens, including those of the chat template."""
+    """Return the prompt of a request as a list of tokens, including those of the chat template if `chat` is True."""
     return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"] if chat else PIECE.findall(_prompt_text(body))
 
 
@@ -233,7 +241,7 @@ def _prompt_text(body: dict[str, Any]) -> str:
 
 
 class ApiReply:
-    """One reply, streamed or complete. `deliver` receives the tokens of its sequence."""
+    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the tokens of its sequence."""
 
     def __init__(self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int) -> None:
         self.api = api
@@ -256,7 +264,9 @@ class ApiReply:
         self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]
 
     def deliver(self, tokens: int, finished: bool) -> None:
-        """Send new tokens, or everything at the end of a reply that is not streamed."""
+        """Send new tokens to the client. If the reply is not streamed, send everything when the sequence is
+        finished.
+        """
         sequence = self.sequence
         assert sequence is not None
         if self.stream:
@@ -289,11 +299,11 @@ class ApiReply:
         return self.event({"choices": [choice], **fields})
 
     def event(self, fields: dict[str, Any]) -> str:
-        """Return a server-sent event with `fields` after those that all events of the reply have."""
+        """Return a server-sent event that has the fields common to all events of the reply, then `fields`."""
         return f"data: {self.head},{compact(fields)[1:]}\n\n"
 
     def finish_event(self, fields: dict[str, Any]) -> str:
-        """Return an event without content that has the finish_reason, and `fields`."""
+        """Return a server-sent event that has no content, but the finish_reason and `fields`."""
         return self._content_event({} if self.chat else "", self.reason, fields)
 
     def _deliver_whole(self, sequence: Sequence) -> None:
@@ -307,7 +317,7 @@ class ApiReply:
         self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        """Return the "usage" object after `made` output tokens, by default after all so far."""
+        """Return the "usage" object after `made` output tokens. None means after all tokens made so far."""
         made = sequence.generated if made is None else made
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),

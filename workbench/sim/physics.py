@@ -37,7 +37,9 @@ class GpuSetting:
 
 @dataclass(frozen=True)
 class GpuActivity:
-    """Shares 0..1 of the last half second: any kernel running, memory streaming, tensor cores busy."""
+    """The activity of a GPU in the last half second, as shares from 0 to 1: any kernel runs, memory is read, tensor
+    cores are busy.
+    """
 
     busy: float = 0.0
     memory: float = 0.0
@@ -68,7 +70,9 @@ IDLE_ACTIVITY = GpuActivity()
 
 
 def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
-    """Return the factor >= 1 by which a memory-bound step slows down if the SM clock is below its normal value."""
+    """Return the factor (1 or more) by which a memory-bound step takes longer because the SM clock is below its normal
+    value.
+    """
     short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
     return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
 
@@ -76,7 +80,9 @@ def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
 def operating_point(
     profile: HostProfile, setting: GpuSetting, load: GpuActivity, temperature_c: float
 ) -> OperatingPoint:
-    """Return clocks, power and clock event reasons, without noise."""
+    """Return the clocks, the power and the clock event reasons of a GPU with these settings, load and temperature.
+    Noise is not included.
+    """
     gpu = profile.gpu
     working = load.busy > 0.0
     up = working or load.idle_s < COOL_DOWN_S
@@ -104,7 +110,9 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the activity factor: 1.0 in memory-bound decoding, about 0.35 if kernel launches take most of the time."""
+    """Return the factor for the power that depends on the load: 1.0 in memory-bound decoding, about 0.35 if most of the
+    time passes between kernels.
+    """
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
@@ -114,7 +122,9 @@ def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
 
 
 def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
-    """Return the highest SM clock whose power is below the limit, at least an eighth of the normal clock."""
+    """Return the highest SM clock at which the power stays below the limit, but at least an eighth of the normal
+    clock.
+    """
     low, high = gpu.sm_compute_mhz / 8.0, highest
     for _ in range(18):
         middle = (low + high) / 2
@@ -138,26 +148,30 @@ def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
 
 
 def nearest(steps: tuple[int, ...], mhz: int) -> int:
-    """Return the supported clock closest to `mhz`, as the driver does."""
+    """Return the supported clock that is closest to `mhz`. The real driver chooses it too."""
     return min(steps, key=lambda s: abs(s - mhz))
 
 
 def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
-    """Return the temperature after `seconds` at constant power: first order towards ambient + power x resistance."""
+    """Return the temperature after `seconds` at constant power. It approaches ambient + power x thermal resistance
+    exponentially.
+    """
     target = gpu.ambient_c + gpu.thermal_c_per_w * power_w
     return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
 
 
 def noise(key: str, unix_s: float, amplitude: float) -> float:
-    """Return noise within ±amplitude that depends only on the key and the half second, so that all processes agree."""
+    """Return a random number within ±amplitude that depends only on `key` and on the current half second, so that all
+    processes get the same number.
+    """
     word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
     return amplitude * (word / 0x7FFFFFFF - 1.0)
 
 
 def drift(unix_s: float, size: float) -> float:
-    """Return the relative difference of a machine's speed from its average at this time.
+    """Return the relative difference of the machine's speed at this time from its average.
 
-    The drift is the same for all servers of a machine: a slow wave with standard deviation `size`.
+    The difference is a slow wave with the standard deviation `size`. All servers of a machine have the same wave.
     """
     waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
     return size * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

@@ -1,4 +1,6 @@
-"""The simulated hosts by name: their GPUs, and how far the driver allows settings. The data is in profiles.json."""
+"""The simulated hosts by name: their GPUs, and the GPU settings that the driver allows. The data is in
+profiles.json.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One type of GPU. MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s. None: the driver does not report it."""
+    """One type of GPU. Units are MHz, watts, °C, MiB, GB/s (1e9) and dense TFLOP/s. None stands for a value that the
+    driver does not report.
+    """
 
     name: str
     architecture: str
@@ -60,7 +64,7 @@ class GpuModel:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The cost of an all-reduce between two GPUs of a host: microseconds each, GB/s for its bytes."""
+    """The cost of an all-reduce between two GPUs of a host: a fixed time in microseconds, and GB/s for its bytes."""
 
     title: str
     custom_us: float | None  # the engine's own kernel, two GPUs with peer access; None: no peer access
@@ -110,7 +114,7 @@ def _load() -> dict[str, HostProfile]:
 
 
 def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with tuples in place of lists, and without notes."""
+    """Return `fields` with tuples instead of lists, and without the notes."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k != "notes"}
 
 
@@ -118,7 +122,7 @@ PROFILES = _load()
 
 
 def get(name: str) -> HostProfile:
-    """Return the profile called `name`. Raises KeyError with the known names."""
+    """Return the profile called `name`. Raises KeyError, with the known names, if there is none."""
     try:
         return PROFILES[name]
     except KeyError:

@@ -24,7 +24,9 @@ SLIP_S = 0.25  # largest delay of the simulation; beyond it, its clock is set fo
 
 @dataclass
 class Sequence:
-    """One request. `deliver(tokens, finished)` is called with new tokens; times are the loop's, in seconds."""
+    """A request that is being answered. `deliver(tokens, finished)` is called with new tokens. Times are seconds on the
+    clock of the event loop.
+    """
 
     prompt: list[str]
     length: int  # tokens that it will generate
@@ -46,7 +48,7 @@ class Sequence:
 
     @property
     def prompt_s(self) -> float:
-        """Seconds from admission to the first token."""
+        """Seconds from the admission of the request to its first token."""
         return self.first - self.admitted
 
     @property
@@ -57,7 +59,7 @@ class Sequence:
 
 @dataclass
 class Counters:
-    """The values of /metrics and the statistics lines: totals since the start."""
+    """Totals since the start of the server, for /metrics and the statistics lines."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -74,7 +76,7 @@ class Counters:
     queue_s: list[float] = field(default_factory=list)
 
     def drain(self) -> dict[str, list[float]]:
-        """Return the observations since the last call, by quantity."""
+        """Return the values observed since the last call, by the name of the quantity."""
         taken = {}
         for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
             taken[name] = getattr(self, name)
@@ -83,14 +85,18 @@ class Counters:
 
 
 class PrefixCache:
-    """The prompt blocks in the KV cache, as chained hashes. The least recently used ones are evicted first."""
+    """The blocks of prompts that are in the KV cache, as chained hashes. When it is full, the least recently used
+    blocks are removed.
+    """
 
     def __init__(self, blocks: int) -> None:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
     def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
-        """Return (tokens that need no prefill, block hashes of the prompt). The last token is always computed."""
+        """Return the number of tokens that need no prefill, and the hashes of the prompt's blocks. The last token
+        always needs prefill.
+        """
         hashes, link = [], 0
         for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
             link = hash((link, *prompt[at : at + BLOCK]))
@@ -112,7 +118,7 @@ class PrefixCache:
 
 
 class Replica:
-    """One data-parallel replica, which admits requests, runs steps and delivers tokens."""
+    """A data-parallel replica. It admits requests, runs steps and delivers tokens."""
 
     def __init__(
         self,
@@ -171,7 +177,7 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the last `interval_s` and start a new interval."""
+        """Return the activity of the GPU in the last `interval_s` seconds, and start the next interval."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
         self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0
@@ -206,7 +212,9 @@ class Replica:
             self._flush()
 
     def _step(self) -> None:
-        """Run one step in simulated time. Afterwards `moment` is its end, and its tokens are pending."""
+        """Run one step in simulated time. Afterwards, `moment` is the end of the step, and its tokens wait for
+        delivery.
+        """
         self._admit()
         budget = max(1, self.batched_tokens - len(self.running))
         prefill, fresh = 0, []

@@ -37,11 +37,12 @@ done
 
 
 class SimulatedHost(BaseHost):
-    """`inner` with another environment. The inner host has to share this machine's files: local, or SSH to itself.
+    """A host whose commands run on `inner`, but find the simulated programs first. `inner` must have the files of this
+    machine: it is local, or ssh to this machine.
 
-    `state_dir` is the absolute path of the host's state directory (runs, journal). Its driver/ has the state of the
-    simulated GPUs, so that commands with the same directory share one host. `driver` is another directory for that
-    state, so that users with separate state directories share one host.
+    `state_dir` is the absolute path of the host's state directory (runs, journal). Its subdirectory driver/ has the
+    state of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver` is another
+    directory for that state, with which users with separate state directories share GPUs.
     """
 
     def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None) -> None:
@@ -71,7 +72,9 @@ class SimulatedHost(BaseHost):
         self.inner.ask = ask
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make a process on the inner host use the simulated one. Call it after `connect`."""
+        """Return the environment variables with which a process on the inner host uses the simulated host. Call this
+        after `connect`.
+        """
         return {
             "PATH": f"{BIN}:{self._path or '/usr/local/bin:/usr/bin:/bin'}",
             "WORKBENCH_SIM_PROFILE": self.simulated,
@@ -144,7 +147,7 @@ class SimulatedHost(BaseHost):
         return await self.inner.forward(port)
 
     async def facts(self) -> HostFacts:
-        """Return the inner host's facts, with the GPUs of the simulated one."""
+        """Return the properties of the inner host, with the GPUs of the simulated host."""
         facts = await self.inner.facts()
         unified_kib = self.profile.host_memory_kib
         return replace(

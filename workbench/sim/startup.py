@@ -18,9 +18,10 @@ LARGEST_START_S = 6.0
 
 @dataclass(frozen=True)
 class StartupPhase:
-    """A log line, written after `share` of the whole start has passed. `fields` go to EngineLog.line.
+    """A log line of the start. It is written after `share` of the duration of the start. `fields` are arguments of
+    EngineLog.line.
 
-    A `raw` line has no prefix.
+    If `raw` is True, the line has no prefix.
     """
 
     share: float
@@ -30,7 +31,9 @@ class StartupPhase:
 
 
 def start_seconds(launch: LaunchOptions) -> float:
-    """Return the seconds from the first line to ready. WORKBENCH_SIM_START_S sets them."""
+    """Return the seconds from the first log line until the server is ready. The environment variable
+    WORKBENCH_SIM_START_S can set them.
+    """
     given = os.environ.get("WORKBENCH_SIM_START_S")
     if given:
         return float(given)
@@ -39,7 +42,7 @@ def start_seconds(launch: LaunchOptions) -> float:
 
 
 def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
-    """Write the first line of every simulated engine."""
+    """Write the log lines which say that the engine is simulated, and whether the size of its model is guessed."""
     log.line(
         f"SIMULATED engine ({launch.engine.name} {launch.version} on simulated host {profile}): no model is loaded, no "
         "GPU is used, the text is filler; speed follows a roofline model",
@@ -51,7 +54,9 @@ def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
 
 
 def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
-    """Return why the engine uses NCCL between its GPUs, else None. None as well if a flag asks for NCCL."""
+    """Return the reason why the engine uses NCCL instead of its own all-reduce. None if it uses its own, or if a flag
+    asks for NCCL.
+    """
     if launch.tp == 1 or not launch.custom_all_reduce:
         return None
     if launch.tp > 2:
@@ -60,7 +65,7 @@ def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
 
 
 def shard_progress(weight_bytes: float, whole_share: float) -> Iterator[tuple[float, str]]:
-    """Yield (share of the start, progress) for each checkpoint shard."""
+    """Yield (share of the start, progress text) for each file of the checkpoint."""
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         yield whole_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

@@ -32,7 +32,7 @@ FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s, while th
 
 @dataclass(frozen=True)
 class ModelReplica:
-    """One replica: the model on `tp` GPUs."""
+    """A replica of a model, split over `tp` GPUs."""
 
     gpu: GpuModel
     link: Interconnect
@@ -49,7 +49,7 @@ class ModelReplica:
 
 @dataclass(frozen=True)
 class EngineStep:
-    """Seconds of one step, and of memory and compute in it."""
+    """The duration of one step in seconds, and its parts for memory and compute."""
 
     total_s: float
     memory_s: float
@@ -57,7 +57,7 @@ class EngineStep:
 
     @property
     def activity(self) -> physics.GpuActivity:
-        """The activity that the driver reports for a sequence of such steps."""
+        """The activity that the driver reports while such steps follow each other."""
         return physics.GpuActivity(
             1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
         )
@@ -72,7 +72,9 @@ def step(
     context_tokens: int,
     prefill_tokens: int = 0,
 ) -> EngineStep:
-    """Return one step with `sequences` decoding, the sum of their contexts, and `prefill_tokens` of prompts."""
+    """Return the duration of one step in which `sequences` requests decode. `context_tokens` is the sum of their
+    contexts, `prefill_tokens` the prompt tokens that the step computes.
+    """
     gpu, model = serving.gpu, serving.model
     tokens = sequences + prefill_tokens
     clock = memory_mhz / gpu.memory_max_mhz if memory_mhz else 1.0
@@ -91,7 +93,9 @@ def step(
 
 
 def _weights_read(model: SimulatedModel, tokens: int) -> float:
-    """Return the bytes of weights that a step reads. In a mixture of experts, more tokens read more experts."""
+    """Return the bytes of weights that a step reads. In a mixture of experts, a step with more tokens reads more
+    experts.
+    """
     if tokens <= 1 or model.active >= model.parameters:
         return model.bytes_per_token
     share = model.active / model.parameters

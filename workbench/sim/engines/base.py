@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """One simulated engine. Instances have no state."""
+    """A simulated engine: how its texts and behaviour differ from those of other engines. Instances have no state."""
 
     name: str
     program: str  # as the usage text of the real parser names it
@@ -49,7 +49,9 @@ class SimulatedEngine:
     # -- command line --------------------------------------------------------------------------------------------
 
     def answer(self, words: Sequence[str], version: str) -> str | None:
-        """Return the text that the program prints if it is asked for its version, else None."""
+        """Return the text that the program prints if its arguments only ask for its version. None for any other
+        arguments.
+        """
         return None
 
     def arguments(self, words: list[str]) -> list[str]:
@@ -68,7 +70,7 @@ class SimulatedEngine:
         return {flag["negation"]} if flag.get("negation") else set()
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
-        """Return the flag of an option that the flag list does not contain, else None."""
+        """Return the flag that `option` means although the flag catalog does not contain it. None if it means none."""
         return None
 
     def check_unknown(self, argument: str) -> None:
@@ -88,7 +90,7 @@ class SimulatedEngine:
 
     @abstractmethod
     def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
-        """Return the server that the parsed flags describe. Raises ArgumentsRejected."""
+        """Return the launch options that the parsed flags describe. Raises ArgumentsRejected if a flag is invalid."""
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class SimulatedEngine:
         return launch.tp * launch.pp
 
     def too_few_gpus(self, needed: int, have: int) -> Failure:
-        """Return the failure for more ranks than visible GPUs."""
+        """Return the failure of an engine that needs more GPUs than are visible."""
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
     def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
@@ -147,7 +149,9 @@ class SimulatedEngine:
         return None
 
     def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
-        """Yield the lines from the banner to the first look at the model and the memory."""
+        """Yield the log lines between the banner and the moment at which the engine reads the model and allocates
+        memory.
+        """
         return iter(())
 
     @abstractmethod
@@ -159,7 +163,7 @@ class SimulatedEngine:
         """Return the line that says that the server is ready."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
-        """Return whether it is the worker process that fails, so that it has to exist."""
+        """Return whether this failure occurs in a worker process, which must then be started first."""
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
@@ -179,7 +183,7 @@ class SimulatedEngine:
         """Write the periodic statistics lines. `before` are prompt and output tokens of each replica `seconds` ago."""
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
-        """Register for the steps of a replica that the engine logs."""
+        """Subscribe to those steps of a replica that the engine writes to its log."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class SimulatedEngine:
         return {}
 
     def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the events after the last content: finish_reason unless it came with the content, usage, [DONE]."""
+        """Return the events after the last content: finish_reason (unless the last content had it), usage, [DONE]."""
         fields, text = self.more_fields(sequence), ""
         if not self.finish_on_content:
             text += reply.finish_event({} if reply.usage_chunk else fields)

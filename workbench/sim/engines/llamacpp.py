@@ -26,7 +26,7 @@ _CONTEXT_TOKENS = 32768  # without --ctx-size, at most
 
 
 class SimulatedLlamacpp(SimulatedEngine):
-    """One process that splits a model over all visible GPUs."""
+    """A simulated llama-server: one process that splits a model over all visible GPUs."""
 
     name = "llamacpp"
     program = "llama-server"
@@ -130,7 +130,7 @@ class SimulatedLlamacpp(SimulatedEngine):
         log.line("srv  llama_server: exiting due to HTTP server error", level="E")
 
     def stopping(self, log: EngineLog) -> None:
-        """Write nothing."""
+        """Write nothing, because llama-server logs no line when it is asked to stop."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ _HISTOGRAMS = {
 
 
 class SimulatedSglang(SimulatedEngine):
-    """A server process that listens while it loads, and a worker process "sglang::schedul"."""
+    """A simulated SGLang: a server process that listens while it loads, and a worker process "sglang::schedul"."""
 
     name = "sglang"
     program = "sglang serve"

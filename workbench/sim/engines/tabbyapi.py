@@ -26,7 +26,9 @@ _CONTEXT_TOKENS = 32768  # without max-seq-len, at most
 
 
 class SimulatedTabbyapi(SimulatedEngine):
-    """One process that is started in its source directory, and has an API key unless disable-auth is set."""
+    """A simulated TabbyAPI: one process that is started in its source directory, and needs an API key unless
+    disable-auth is set.
+    """
 
     name = "tabbyapi"
     program = "main.py"

@@ -33,7 +33,7 @@ _WARNING = {"level": "WARNING"}
 
 
 class SimulatedVllm(SimulatedEngine):
-    """An API server process, and a worker process "VLLM::EngineCore" that outlives it."""
+    """A simulated vLLM: an API server process, and a worker process "VLLM::EngineCore" that outlives it."""
 
     name = "vllm"
     program = "vllm serve"

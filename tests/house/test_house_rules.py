@@ -79,6 +79,29 @@ def compared_engines(path: Path) -> list[str]:
     return [str(part.value) for part in constants if part.value in registry.names()]
 
 
+def test_a_gpu_setting_is_known_in_few_places() -> None:
+    """All that iterates over the table in model/settings.py needs no key of a setting."""
+    assert len([path for path in SOURCES if "power_limit_w" in path.read_text()]) < 8
+
+
+def test_no_class_of_the_session_is_large() -> None:
+    """A class has at most 30 public names: methods, properties and fields."""
+    large = {}
+    for path in (ROOT / "workbench/session").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                large[f"{path.name}: {node.name}"] = len(public_names(node))
+    assert not {name: count for name, count in large.items() if count > 30}
+
+
+def public_names(node: ast.ClassDef) -> set[str]:
+    names = {n.name for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    names |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    own = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    names |= {n.attr for n in own if isinstance(n.value, ast.Name) and n.value.id == "self"}
+    return {name for name in names if not name.startswith("_")}
+
+
 def test_digits_are_those_that_int_reads() -> None:
     """`"²".isdigit()` is True, and `int("²")` raises ValueError. `isdecimal` and `int` agree."""
     assert not [str(path.relative_to(ROOT)) for path in SOURCES if ".isdig" + "it()" in path.read_text()]

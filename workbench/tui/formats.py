@@ -116,15 +116,15 @@ def short_gpu_name(name: str) -> str:
 
 
 def setting_value(setting: str, value: object) -> str:
-    """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as "power_limit_w", or
-    "gpu0.power_limit_w" as in results."""
+    """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as "gpu_clocks", or
+    "gpu0.gpu_clocks" as in results."""
     from workbench.model.settings import split_key, stored_text  # takes a tenth of the first frame
 
     return NA if value is None else stored_text(split_key(setting)[1], value)
 
 
 def setting_name(setting: str) -> str:
-    """Return the label of a setting: "power limit" for "power_limit_w", "GPU0 GPU clocks" for "gpu0.gpu_clocks"."""
+    """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for "gpu0.gpu_clocks"."""
     from workbench.model.settings import label_of, split_key
 
     place, key = split_key(setting)

@@ -180,7 +180,7 @@ def test_whoever_was_not_told_of_a_change_does_not_become_the_way_back_from_it(d
     shutil.rmtree(directories.register)
     b.ok(*power("b"))
     code, document = a.run("revert")
-    assert code == 1 and "its revert sets 450 W, and not 600 W" in document["outcomes"][0]["message"]
+    assert code == 1 and "its revert sets 450 W, not 600 W" in document["outcomes"][0]["message"]
     b.ok("revert")
     a.ok("revert")
     assert directories.power_w == ORIGINAL_W and a.ok("status")["guard"]["problem"] is None
@@ -263,7 +263,7 @@ def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers,
         directories.by_hand(200.0)
         screen.until("GPU changed by someone else (r asks)", "now 200 W: changed by someone else")
         screen.press("6")
-        screen.until("sm 1000MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
+        screen.until("GPU clocks 1000 MHz by", "(another state directory)", "set to 450 W by Workbench, now 200 W")
         screen.press("r")
         screen.until("Someone else has changed these settings", "set Workbench's value again")
         screen.until("GPU changed by someone else (r asks)")  # as long as that is so, also while it is asked

@@ -132,7 +132,7 @@ def test_doctor_ends_on_a_host_whose_python3_prints_without_end(tmp_path: Path) 
             text=True,
             timeout=90,
         )
-    assert done.returncode == 0 and f"{fake} does not tell its version" in done.stdout, (done.stdout, done.stderr)
+    assert done.returncode == 0 and f"{fake} does not print its version" in done.stdout, (done.stdout, done.stderr)
 
 
 def test_no_environment_value_on_a_command_line(server: Sshd) -> None:

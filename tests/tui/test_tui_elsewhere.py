@@ -86,7 +86,7 @@ def test_a_frozen_server_is_not_ready_on_the_screen(
             os.kill(pid, signal.SIGSTOP)
             try:
                 await screen.press("3")
-                await screen.until("UNRESPONSIVE", "not answered for")
+                await screen.until("UNRESPONSIVE", "answered")
             finally:
                 os.kill(pid, signal.SIGCONT)
             await screen.until("READY vllm")

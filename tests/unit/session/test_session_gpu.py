@@ -111,7 +111,7 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
     async def scenario(session: Session) -> None:
         await session.gpu.apply(POWER)
         await session.gpu.alterations.read()
-        assert session.state.offers == () and session.state.alterations[0].extra["owner_state"] == "this"
+        assert session.state.offers == () and session.state.alterations[0].owner_state == "this"
         rewrite(owner_pid=2**22)
         await session.gpu.alterations.read()
         assert session.state.offers == (

@@ -99,7 +99,7 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
     assert [b["max_tokens"] for b in bodies] == [b["min_tokens"] for b in bodies] == [7, 5, 9, 7]
     assert [workload.asked_tokens(i, warmup=False) for i in range(4)] == [7, 5, 9, 7]
     assert bodies[0]["messages"][0]["content"].endswith("] a") and bodies[2]["messages"][0]["role"] == "user"
-    with pytest.raises(InputError, match="the file holds messages"):
+    with pytest.raises(InputError, match="the prompts file contains chat messages"):
         spec_from(None, {"prompts_file": str(path), "endpoint": "completions"})
 
 

@@ -132,7 +132,7 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
         await session.gpu.apply(POWER)
         rewrite(owner_machine="far")
         await session.gpu.alterations.read()
-        assert "from another machine" in session.state.offers[0]
+        assert "on another machine" in session.state.offers[0]
         dead = {f"owner_{name}": value for name, value in owner_facts().items()} | {"owner_pid": 2**22}
         rewrite(**dead, state="kept")
         await session.gpu.alterations.read()

@@ -148,10 +148,10 @@ def test_dies_after_it_was_ready(make: Make, path: str, code: int, by_signal: st
 @pytest.mark.slow
 def test_a_server_that_is_never_ready_fails_and_its_process_is_left_running(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=1), READY_S)
+        status = await supervisor.wait_ready(await start(supervisor, make("never bar"), ready_timeout_s=3), READY_S)
         assert (status.state, status.exit_code) == (ServerState.FAILED, None)
         assert (
-            status.reason is not None and "not ready within 1 s, but its process still runs (/health:" in status.reason
+            status.reason is not None and "not ready within 3 s, but its process still runs (/health:" in status.reason
         )
         assert status.pid is not None and psutil.pid_exists(status.pid)
         stopped = await supervisor.stop(status.run_id)

@@ -73,12 +73,12 @@ def test_bench_results_compare_export(cli: Cli, run: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.flaky(reruns=1)  # seen to fail twice beside other suites: a late client makes the result invalid
 def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "2")
     run_id = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}").out.strip()
     ran = cli(*PRO, "bench", run_id, *SHORT)
-    assert ran.code in (0, 3), ran  # 3: a busy machine made the client late; this test is about the wait
-    assert "waiting for READY" in ran.err and "4 ok" in ran.out and "SIMULATED" in ran.out
+    assert ran.code == 0 and "waiting for READY" in ran.err and "4 ok" in ran.out and "SIMULATED" in ran.out
 
 
 @pytest.mark.slow

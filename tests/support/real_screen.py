@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,17 @@ class RealScreen:
 def crashes() -> list[Path]:
     """Return the defects that the screen has recorded."""
     return sorted(Path(os.environ["XDG_STATE_HOME"], "workbench", "crashes").glob("*"))
+
+
+def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
+    """Run `scenario` on a real screen. Fails if the screen kept a crash file."""
+
+    async def main() -> None:
+        async with real_screen(**how) as screen:
+            await scenario(screen)
+
+    asyncio.run(main())
+    assert not crashes(), crashes()[0].read_text()
 
 
 def on_free_port(preset: str = PRESET) -> None:

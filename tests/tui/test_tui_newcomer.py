@@ -6,27 +6,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from support.real_screen import RealScreen, crashes, on_free_port, real_screen
+from support.real_screen import RealScreen, on_free_port, shown
 
 from workbench.gpu.settings import journal
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
-
-
-def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
-    async def main() -> None:
-        async with real_screen(**how) as s:
-            await scenario(s)
-
-    asyncio.run(main())
-    assert not crashes(), crashes()[0].read_text()
 
 
 @pytest.mark.parametrize("pane", ["1", "2", "3", "4"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.real_screen import RealScreen, crashes, on_free_port, real_screen
+from support.real_screen import RealScreen, on_free_port, shown
 from textual import events
 
 from workbench.hosts.base import HostUnreachable
@@ -17,15 +16,6 @@ from workbench.model.errors import SettingsError
 from workbench.model.findings import Level
 from workbench.session.session import Session
 from workbench.tui.widgets.bars import Footer
-
-
-def shown(scenario: Callable[[RealScreen], Awaitable[None]], **how: Any) -> None:
-    async def main() -> None:
-        async with real_screen(**how) as s:
-            await scenario(s)
-
-    asyncio.run(main())
-    assert not crashes(), crashes()[0].read_text()
 
 
 class Unreachable:

@@ -19,6 +19,7 @@ from workbench.model.series_state import SeriesState
 from workbench.session.arm_targets import ArmTargets, with_secrets
 from workbench.session.experiment_arms import Arms
 from workbench.session.experiment_run import ExperimentConduct
+from workbench.session.host_names import check_same_host
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 
@@ -218,12 +219,7 @@ class Experiments:
     def _resumable(self, experiment: Experiment) -> Experiment:
         """Return `experiment`. Raises InputError if it cannot be resumed."""
         which, host = f"experiment {experiment.id}", self._core.host.name
-        if experiment.host != host:
-            raise InputError(
-                f"{which} was run on {experiment.host} and can be resumed only there",
-                host=host,
-                next_step=f"resume it with workbench --host {experiment.host} …",
-            )
+        check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
             raise InputError(f"{which} is running already", next_step="wait until it has ended")
         if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:

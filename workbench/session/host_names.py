@@ -7,6 +7,7 @@ import os
 from workbench import hosts
 from workbench.hosts import open_host
 from workbench.hosts.base import Host
+from workbench.model.errors import InputError
 from workbench.store import paths
 
 SIMULATED = "sim:"
@@ -32,3 +33,13 @@ def known_names() -> tuple[str, ...]:
     from workbench.sim.profiles import PROFILES
 
     return (*hosts.known_names(), *(SIMULATED + name for name in PROFILES))
+
+
+def check_same_host(series: str, ran_on: str, host: str) -> None:
+    """Raise InputError if `series`, an experiment or a sweep that was run on host `ran_on`, is resumed on another."""
+    if ran_on != host:
+        raise InputError(
+            f"{series} was run on {ran_on} and can be resumed only there",
+            host=host,
+            next_step=f"resume it with workbench --host {ran_on} …",
+        )

@@ -18,6 +18,7 @@ from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resu
 from workbench.session.concurrency_sweep import plan_concurrency_sweep
 from workbench.session.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.gpu_sweep_plan import GpuSweepPlanner
+from workbench.session.host_names import check_same_host
 from workbench.session.sweep_progress import EndedEarly, SweepProgress, TimeUp
 from workbench.store import paths
 from workbench.store.sweeps import SweepStore, empty
@@ -231,12 +232,7 @@ class Sweeps:
     def _resumable(self, sweep: Sweep) -> SweepSpec:
         """Return the inputs of a sweep. Raises InputError if the sweep cannot be resumed."""
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
-        if sweep.host != host:
-            raise InputError(
-                f"{which} was run on {sweep.host} and can be resumed only there",
-                host=host,
-                next_step=f"resume it with workbench --host {sweep.host} …",
-            )
+        check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
             raise InputError(
                 f"another Workbench is running {which}", next_step="wait until it has ended, or cancel it there"

@@ -57,7 +57,7 @@ def test_both_tables_have_the_same_settings() -> None:
 def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
     sent = remote_settings.SETTINGS[setting.key]
     assert sent.label == setting.label and sent.readable == (setting.reading is not None)
-    for value in VALUES[setting.key]:
+    for value in (*VALUES[setting.key], setting.parse(setting.example)):
         kept = stored(value)
         assert json.loads(json.dumps(kept)) == kept and setting.from_stored(kept) == value
         assert sent.valid(kept), "a journal with this value is one that Workbench wrote"

@@ -36,8 +36,13 @@ def stop(run_dir: Path, grace_s: float = 5.0) -> detached_process.StopReport:
 
 @pytest.fixture
 def bystander() -> Iterator[int]:
-    """A living session leader that belongs to no server."""
+    """A living session leader that belongs to no server, and that started in an earlier clock tick than any run of the
+    test. A process id is reused seconds later at the earliest, and start times do not tell processes of one tick apart.
+    """
     with subprocess.Popen(["sleep", "63.9"], start_new_session=True) as process:
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        started = int(start_time(process.pid))
+        eventually(lambda: int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks_per_s) > started, "the next clock tick")
         yield process.pid
         assert process.poll() is None, "a process that is not ours was ended"
         process.kill()

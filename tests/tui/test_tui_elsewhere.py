@@ -120,8 +120,8 @@ def test_another_workbenchs_measurement_is_shown_on_the_first_row_and_before_a_d
                 await screen.until(lambda: len(screen.app.screen_stack) == 1)
                 assert not screen.state.alterations
             await screen.until("bench idle", lambda: screen.state.host.measured_by is None)
-            async with screen.session.turn.take("ours"):
-                await screen.session.turn.look()
+            async with screen.session.measurement_lock.hold("ours"):
+                await screen.session.measurement_lock.read_owner()
                 assert screen.state.host.measured_by is None, "our own measurement is shown as that"
 
     asyncio.run(asyncio.wait_for(go(), 60))

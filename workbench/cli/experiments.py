@@ -21,7 +21,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option, switch
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, TRUST, WAIT_TURN, YES
+from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, TRUST, WAIT_FOR_LOCK, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState
@@ -71,7 +71,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     CONCURRENCY,
     *SIZE,
     *SHAPE,
-    WAIT_TURN,
+    WAIT_FOR_LOCK,
     TRUST,
     YES,
     usage='workbench experiment PRESET|RUN --a "flag=value …" --b "flag=value …" [OPTION…]\n'
@@ -177,7 +177,7 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     _ID,
     option("--pairs N", "number of pairs in total; a changed number widens the interval", int),
     MAX_MINUTES_LEFT,
-    WAIT_TURN,
+    WAIT_FOR_LOCK,
     YES,
     examples=("workbench experiment resume 3",),
 )

@@ -11,7 +11,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import ask_sudo_password, can_ask
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
-from workbench.cli.shared_options import WAIT_TURN
+from workbench.cli.shared_options import WAIT_FOR_LOCK
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.settings import InForce
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TARGET = (
     option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
     option("--url URL", "base URL of a server that Workbench did not start"),
-    WAIT_TURN,
+    WAIT_FOR_LOCK,
 )
 
 

@@ -46,7 +46,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_report_link())
-    session.turn.wait, session.turn.tell = getattr(arguments, "wait_turn", False), note
+    session.measurement_lock.wait, session.measurement_lock.tell = getattr(arguments, "wait_for_lock", False), note
     if can_ask(arguments):
         session.link.ask = ask_login_secret
     try:

@@ -18,8 +18,8 @@ TRUST = option(
     "--trust",
     "also accept the parts of someone else's preset that could run other programs (`workbench plan` lists them)",
 )
-WAIT_TURN = option(
-    "--wait", "if another user is measuring on the host, wait until that measurement ends", dest="wait_turn"
+WAIT_FOR_LOCK = option(
+    "--wait", "if another user is measuring on the host, wait until that measurement ends", dest="wait_for_lock"
 )
 YES = option("--yes", "do not ask for confirmation")
 DRY_RUN = option("--dry-run", "only print the commands")

@@ -17,7 +17,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, TRUST, WAIT_TURN, YES
+from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, TRUST, WAIT_FOR_LOCK, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 
@@ -53,7 +53,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     CONCURRENCY,
     *SIZE,
     *SHAPE,
-    WAIT_TURN,
+    WAIT_FOR_LOCK,
     YES,
     examples=("workbench sweep vllm-any --flag max-num-seqs=64,128,256",),
 )
@@ -141,7 +141,7 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     SWEEP_ID,
     MAX_MINUTES_LEFT,
     YES,
-    WAIT_TURN,
+    WAIT_FOR_LOCK,
     examples=("workbench sweep resume 2",),
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:

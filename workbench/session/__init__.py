@@ -10,7 +10,7 @@ server_address                  servers that others started, known by a URL
 gpu_control                     GPU settings: plan, apply, revert; its parts are gpu_rights, gpu_guard, gpu_alterations
 gpu_proof, gpu_evidence         proofs that settings are in force; clock_probe tries another clock lock
 server_load, load               loads on a server, never two at once; sustained_load is one without a stored result
-measurement_turn                the host's measurement lock: one measurement on the host at a time
+measurement_lock                the host's measurement lock: one measurement on the host at a time
 bench, bench_spec               benchmarks; bench_measurement runs one, with gpu_meter and engine_watch beside it
 conditions                      the conditions under which a result was measured
 results, result_rows, reports   stored results, their rows in lists, and reports on them

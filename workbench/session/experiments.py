@@ -190,7 +190,7 @@ class Experiments:
         new = Experiment(
             0, time.time(), self._core.host.name, spec, restarts=restarts, simulated=state.simulated, left_s=left_s
         )
-        async with self._turns(sides, "an experiment"):
+        async with self._locked(sides, "an experiment"):
             experiment = await asyncio.to_thread(self.db.add, new)
             if opened is not None:
                 await opened(experiment.id)
@@ -213,7 +213,7 @@ class Experiments:
             self._plans.take(bases["A"], f"experiment {experiment_id}")
             await self._know_engine()
         sides = await self.targets.sides({"A": a, "B": b}, bases)
-        async with self._turns(sides, f"experiment {experiment_id}"):
+        async with self._locked(sides, f"experiment {experiment_id}"):
             return await self._carry_out(design.resumed(experiment), sides)
 
     def _resumable(self, experiment: Experiment) -> Experiment:
@@ -253,12 +253,12 @@ class Experiments:
             await self._plans.look_for_engine()
 
     @asynccontextmanager
-    async def _turns(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
-        """Take the measurement lock on each host of the arms, always in the same order."""
+    async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
+        """Hold the measurement lock on each host of the arms, always in the same order."""
         sessions = {side.session.host.name: side.session for side in sides.values()}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
-                await stack.enter_async_context(sessions[name].turn.take(what))
+                await stack.enter_async_context(sessions[name].measurement_lock.hold(what))
             yield
 
     async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:

@@ -25,7 +25,8 @@ class OtherHosts:
         if name not in self._others:
             other = self._open_session(name)
             other.link.ask = own.link.ask
-            other.turn.wait, other.turn.tell = own.turn.wait, own.turn.tell
+            lock = own.measurement_lock
+            other.measurement_lock.wait, other.measurement_lock.tell = lock.wait, lock.tell
             self._others[name] = other
             try:
                 await other.link.connect()

@@ -20,7 +20,7 @@ from workbench.session.load import Load, Prestarted, ServerUnderTest, prestarted
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSpec
-    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.presets import Presets
     from workbench.session.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -31,8 +31,8 @@ class ServerLoad:
     block raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With `ahead`, the worker and the
     meter of a benchmark are started at once."""
 
-    def __init__(self, core: StateHolder, presets: Presets, servers: Servers, turn: MeasurementTurn) -> None:
-        self._core, self._presets, self._servers, self._turn = core, presets, servers, turn
+    def __init__(self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock) -> None:
+        self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
         self._busy = asyncio.Lock()
         self._cancel: asyncio.Event | None = None
         self._run_id: str | None = None  # the run under load
@@ -125,7 +125,7 @@ class ServerLoad:
             raise BenchError(
                 "another benchmark is running", host=host, next_step="wait until it has ended, or cancel it"
             )
-        async with self._busy, self._turn.take(what) if gpus_known else nullcontext():
+        async with self._busy, self._lock.hold(what) if gpus_known else nullcontext():
             cancel = asyncio.Event()
             self._cancel, self._run_id = cancel, run_id
             try:

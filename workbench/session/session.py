@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.session.gpu_control import GpuControl
     from workbench.session.gpu_proof import GpuProof
     from workbench.session.host_link import HostLink
-    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
@@ -118,10 +118,10 @@ class Session:
         return GpuControl(self.core, self.config, self.telemetry)
 
     @cached_property
-    def turn(self) -> MeasurementTurn:
-        from workbench.session.measurement_turn import MeasurementTurn
+    def measurement_lock(self) -> MeasurementLock:
+        from workbench.session.measurement_lock import MeasurementLock
 
-        return MeasurementTurn(self.core, self.gpu.alterations)
+        return MeasurementLock(self.core, self.gpu.alterations)
 
     @cached_property
     def results(self) -> Results:
@@ -133,7 +133,7 @@ class Session:
     def load(self) -> ServerLoad:
         from workbench.session.server_load import ServerLoad
 
-        return ServerLoad(self.core, self.presets, self.servers, self.turn)
+        return ServerLoad(self.core, self.presets, self.servers, self.measurement_lock)
 
     @cached_property
     def bench(self) -> Bench:
@@ -178,7 +178,7 @@ class Session:
             results=self.results,
             experiments=self.experiments,
         )
-        return Sweeps(parts, self.turn)
+        return Sweeps(parts, self.measurement_lock)
 
     @cached_property
     def reports(self) -> Reports:
@@ -266,7 +266,7 @@ class Session:
             self.servers.adopt,
             self.gpu.alterations.read,
             self.gpu.rights.get,
-            self.turn.look,
+            self.measurement_lock.read_owner,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
             looks.append(self.plans.look_for_engine)
@@ -287,7 +287,7 @@ class Session:
         measurement."""
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
-        await self.turn.look()
+        await self.measurement_lock.read_owner()
 
     async def close(self) -> None:
         """Leave the host. Servers and GPU settings stay as they are. A benchmark is cancelled, and a sweep or an

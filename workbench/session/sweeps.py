@@ -25,7 +25,7 @@ from workbench.store.sweeps import SweepStore, empty
 
 if TYPE_CHECKING:
     from workbench.model.settings import SettingCommand
-    from workbench.session.measurement_turn import MeasurementTurn
+    from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.sweep_parts import PlannedSweep, SweepParts
 
 _LOOK_S = 0.1  # between two looks for a load of a sweep that is being cancelled
@@ -35,8 +35,8 @@ class Sweeps:
     """Carries out one sweep at a time, and shows it in `state.sweep`. A stopped or failed sweep keeps its measured
     points and can be resumed."""
 
-    def __init__(self, parts: SweepParts, turn: MeasurementTurn) -> None:
-        self._parts, self._turn = parts, turn
+    def __init__(self, parts: SweepParts, lock: MeasurementLock) -> None:
+        self._parts, self._lock = parts, lock
         self._gpu, self._flags = GpuSweepPlanner(parts), FlagSweepPlanner(parts)
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
@@ -175,7 +175,7 @@ class Sweeps:
         if self._one.locked():
             host = self._parts.core.host.name
             raise BenchError("another sweep is running", host=host, next_step="wait until it has ended, or cancel it")
-        async with self._one, self._turn.take(what):
+        async with self._one, self._lock.hold(what):
             self._stop = asyncio.Event()
             try:
                 yield self._stop

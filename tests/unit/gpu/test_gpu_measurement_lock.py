@@ -1,4 +1,4 @@
-"""The host's turn to measure: one at a time, of whatever user; free when its holder dies, however."""
+"""The measurement lock: one holder at a time on a host, whichever user; released when the holder dies in any way."""
 
 from __future__ import annotations
 

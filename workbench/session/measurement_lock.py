@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 
-class MeasurementTurn:
+class MeasurementLock:
     """Takes the measurement lock of the host. `wait` says whether to wait for another Workbench that holds the lock.
     `tell` gets a text when the waiting begins; by default the text goes to the activity log."""
 
     def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
         self._core, self._alterations = core, alterations
-        self._depth = 0  # of nested `take` blocks: an experiment takes the turn for all of its runs
+        self._depth = 0  # of nested `hold` blocks: an experiment holds the lock for all of its runs
         self.wait = False
         self.tell: Callable[[str], None] | None = None
 
     @asynccontextmanager
-    async def take(self, what: str) -> AsyncIterator[None]:
+    async def hold(self, what: str) -> AsyncIterator[None]:
         """Hold the measurement lock while the block runs; blocks may be nested. `what` names the work for other
         Workbenches. Raises BenchError if another Workbench holds the lock and `wait` is False."""
         tell = self.tell or (lambda text: self._core.record(f"# {text}"))
-        turn = measurement_lock.locked_for_measurement(self._core.host, what, wait=self.wait, tell=tell)
-        async with nullcontext() if self._depth else turn:
+        lock = measurement_lock.locked_for_measurement(self._core.host, what, wait=self.wait, tell=tell)
+        async with nullcontext() if self._depth else lock:
             self._depth += 1
             self._core.update_host(measured_by=None)
             try:
@@ -37,8 +37,8 @@ class MeasurementTurn:
             finally:
                 self._depth -= 1
 
-    async def look(self) -> None:
-        """Show in the session's state which other Workbench holds the measurement lock of this host."""
+    async def read_owner(self) -> None:
+        """Put into the state which other Workbench holds the measurement lock of this host."""
         if not self._core.host.connected:
             return
         directory = self._alterations.register_dir

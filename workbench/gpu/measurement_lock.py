@@ -21,12 +21,10 @@ _LOOK_S = 10.0
 async def locked_for_measurement(
     host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Own the host's measurement lock while the block runs; `what` names the measurement to others.
-
-    If another Workbench has the lock, raise BenchError, or with `wait` report that Workbench through `tell` and wait
-    for its end. If the host can have no lock (no python3, no common directory), report the reason through `tell` and
-    run the block without the lock.
-    """
+    """Hold the host's measurement lock while the block runs; `what` names the measurement for other users. If another
+    Workbench has the lock, raise BenchError; with `wait`, name that Workbench through `tell` and wait for its end. If
+    the host can have no lock (no python3, no common directory), report the reason through `tell` and run the block
+    without a lock."""
     python, local = remote_programs.python_on(host)
     orders = {"what": what, "machine": platform.node(), "wait": wait}
     argv = remote_programs.measurement_lock_argv(python, orders)
@@ -60,8 +58,8 @@ async def locked_for_measurement(
 
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
-    """Return the Workbench that owns the host's measurement lock, or None. `directory` is the host's register. The
-    owner is read only if that directory has an owner's file."""
+    """Return the Workbench that holds the host's measurement lock, or None. `directory` is the host's register; if it
+    has no file that names a holder, nothing else is read."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None

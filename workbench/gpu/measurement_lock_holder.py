@@ -35,11 +35,8 @@ EACH_S = 0.5  # between two tries of a process that waits
 
 def main() -> None:
     """Take the lock and keep it until stdin ends. argv[1] is the JSON {"what", "machine", "wait"}, or {"look": true} to
-    read the owner only.
-
-    Prints lines of JSON: {"held": true} once the lock is taken; {"by": the owner or null} if another process has it;
-    {"problem": text} if there can be no lock.
-    """
+    read only who has the lock. Prints lines of JSON: {"held": true} once the lock is taken; {"by": owner or null} if
+    another process has it; {"problem": text} if this host can have no lock."""
     orders = json.loads(sys.argv[1])
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
@@ -72,15 +69,15 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _left(timeout_s: float | None) -> bool:
-    """Wait up to `timeout_s` (None: for ever); return whether the process that started this one has ended, which closes
-    stdin."""
+    """Wait until stdin is closed, which means that the process that started this one has ended, but at most `timeout_s`
+    seconds (None: without a limit). Return whether stdin is closed."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
 
 def _opened(path: str) -> int:
-    """Open the lock file of all users; return the file descriptor. The first user creates the file. The others open it
-    for reading, which is enough for a lock."""
+    """Open the lock file, and return its file descriptor. The first user creates the file. Other users open it for
+    reading, which suffices to lock it."""
     with contextlib.suppress(FileExistsError):
         made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         os.fchmod(made, 0o644)

@@ -29,7 +29,7 @@ def start_of(pid: int) -> str:
 
 
 def uids_of(pid: int) -> set[int]:
-    """Return the real, effective, saved and file system uid of a process; empty if it has ended."""
+    """Return the real, effective, saved and file system user id of a process; an empty set if the process has ended."""
     try:
         with open(f"/proc/{pid}/status") as file:
             return {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}

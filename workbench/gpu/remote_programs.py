@@ -58,8 +58,8 @@ program.main()
 
 
 def program(title: str, module: str) -> str:
-    """Return the short program for `python3 -c`, which loads the packed modules and calls `main` of the module
-    `module`."""
+    """Return the short Python program for `python3 -c`. It reads the packed modules from stdin and calls `main` of the
+    module `module`."""
     package, _, name = f".{module}".rpartition(".")
     return _PROGRAM.format(title=title, package=package, name=name, too_old=TOO_OLD, frame=FRAME)
 
@@ -68,8 +68,8 @@ BOOTSTRAP = program("telemetry agent", "telemetry.agent")
 
 
 def python_on(host: Host) -> tuple[str, bool]:
-    """Return the Python that runs programs on `host`, and whether it is this process's own Python, which has Workbench
-    installed."""
+    """Return (path of the Python that runs programs on `host`, whether it is the Python of this process). The latter
+    has Workbench installed."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
 
@@ -108,26 +108,24 @@ def _pynvml() -> Path:
 
 
 def agent_argv(python: str, **options: float) -> list[str]:
-    """Return the command that starts the telemetry agent. `options` are the arguments of Agent, such as `interval_s`.
-
-    Python runs isolated and without site, so it starts in a third of the time, and no file of the host can change it.
-    """
+    """Return the command that starts the telemetry agent; `options` are settings such as `interval_s`. Python runs
+    isolated and without its site module: it starts in a third of the time, and no file on the host can change it."""
     return [python, "-I", "-S", "-u", "-c", BOOTSTRAP, json.dumps(options)]
 
 
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the command that starts the guard. `orders` has the paths, programs and options that guard.start.main
-    lists."""
+    """Return the command that starts the guard. `orders` has the guard's directories, programs and options;
+    guard.start.main lists the keys."""
     return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.start"), json.dumps(orders)]
 
 
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the command that publishes in the register and reads it. `orders` has the directories that register.main
-    lists; the entries to publish follow the frame on stdin."""
+    """Return the command that reads the host's register and publishes in it. `orders` names the directories and whether
+    to publish; register.main lists the keys. The entries to publish follow the packed modules on stdin."""
     return [python, "-I", "-S", "-c", program("register of GPU settings", "settings.register"), json.dumps(orders)]
 
 
 def measurement_lock_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
-    """Return the command that takes a host's measurement lock. `orders` names the measurement;
-    measurement_lock_holder.main lists its keys."""
+    """Return the command that takes the host's measurement lock. `orders` names the measurement, its machine and
+    whether to wait."""
     return [python, "-I", "-S", "-u", "-c", program("measurement lock", "measurement_lock_holder"), json.dumps(orders)]

@@ -69,8 +69,9 @@ class ArmTargets:
         self._plans, self._hosts = plans, hosts
 
     async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
-        """Return arms A and B with their targets looked up, and by arm the plans that they start from. If only one arm
-        has a target, the other arm uses the plan under edit. Raises InputError for an unknown target."""
+        """Return (arm A, arm B, plans). Each arm's target is resolved to a host and a server, and the plans, by arm,
+        are those that the arms change. An arm without a target uses the plan under edit. Raises InputError for an
+        unknown target."""
         if a.target is None and b.target is None:
             return a, b, {}
         found, bases = [], {}
@@ -92,8 +93,8 @@ class ArmTargets:
     async def _find(
         self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
     ) -> tuple[ArmTarget, LaunchPlan | None]:
-        """Look up a target, which names a URL, a run or a preset. Return it with the plan to start, or with None if a
-        running server is measured as it is."""
+        """Return (resolved target, plan to start) of an arm's target, which names a URL, a run or a preset. The plan is
+        None if a running server is measured as it is."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:
             if arm.relaunches or target.executable:
@@ -132,7 +133,7 @@ class ArmTargets:
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
     def trust_bases(self, bases: Bases) -> None:
-        """Trust, for this and later plans, what the presets of these plans run besides their engines."""
+        """Trust everything that the presets of these plans run besides their engines, for this and later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
     async def sides(self, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
@@ -153,7 +154,6 @@ class ArmTargets:
         return sides
 
     async def _editor(self, name: str, arm: Arm, base: LaunchPlan, session: Session) -> PlanEditor:
-        """Return the editor of an arm's plan. Raises PlanError if the plan cannot be started."""
         current, target = self._plans.current, arm.target
         title = target.name if target else self._plans.editor.title
         editor = PlanEditor(base, f"{title}, {name}")
@@ -218,7 +218,6 @@ def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
 
 
 async def _check_url(name: str, session: Session, url: str) -> None:
-    """Raise BenchError if no server answers at the URL of the arm `name`."""
     try:
         async with session.load.at_url(url, {}):
             pass
@@ -228,7 +227,6 @@ async def _check_url(name: str, session: Session, url: str) -> None:
 
 
 async def _check_settings(name: str, arm: Arm, side: Side) -> None:
-    """Raise InputError or SettingsError if the GPU settings of the arm `name` cannot be applied."""
     if not arm.gpu:
         return
     gpus, every = await side.gpus()

@@ -72,7 +72,7 @@ class Bench:
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
     def shape(self) -> dict[str, Any]:
-        """Return the spec of `defaults` as fields of BenchSpec, for a sweep or an experiment."""
+        """Return the fields of the spec that `defaults` returns, as keyword arguments for a sweep or an experiment."""
         spec = self.defaults()
         fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # may be a preset's own word
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
@@ -153,7 +153,6 @@ class Bench:
         return await self.run_on(run_id, **overrides)
 
     async def _measure(self, load: Load) -> int:
-        """Measure and store, show both in the session's state, and return the id of the result."""
         last_id = self._core.state.bench.last_id
         self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
         error: str | None = None
@@ -212,7 +211,8 @@ class Bench:
         return result_id
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
-        """Return the things that idle power depends on: the server and the GPU settings."""
+        """Return what idle power depends on: the server and the GPU settings. It is measured again only if that has
+        changed."""
         return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:
@@ -220,7 +220,6 @@ class Bench:
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
     async def _store(self, measured: Measured, server: ServerUnderTest) -> int:
-        """Store a measurement with its conditions. Return the id of the result."""
         spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
             "local" if self._core.host.is_local else "tunnel",
@@ -279,8 +278,9 @@ class Bench:
             await self._results.compare(before, after)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
-        """Return the overrides that repeat a benchmark. Results do not contain the user's own prompts and command, so
-        those come from the last benchmark of this session. Raises BenchError if that was a different one."""
+        """Return the fields of BenchSpec that repeat a benchmark. The user's own prompts and command are not stored in
+        results; they are taken from the last benchmark of this session. Raises BenchError if that was a different
+        one."""
         shape = {name: getattr(spec, name) for name in SHAPE}
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec

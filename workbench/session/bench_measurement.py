@@ -137,8 +137,8 @@ class Measurement:
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what changed on the GPUs during the run, and which other programs used them all the time. A command of
-        the user's own may use the GPUs itself, so its programs do not count as others."""
+        """Return (what changed on the GPUs during the run, which other programs used the GPUs all the time). If the
+        user's own command makes the load, its programs may use the GPUs, so no program counts as another."""
         status = self._server.status
         if self._spec.command:
             return watch.changes(watch.came), ()
@@ -182,7 +182,6 @@ class Measurement:
     # ---- the load
 
     async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
-        """Run the load. Return what the client and the engine measured."""
         async with engine.watching():
             outcome = await (self._own_command() if self._spec.command else self._client())
         begin, end = window_unix(outcome)
@@ -215,8 +214,8 @@ class Measurement:
     # ---- what the engine counted
 
     def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
-        """Return the summary with the engine's metrics. Differences from what the client sent become notes, or make the
-        result invalid."""
+        """Return the summary with the engine's metrics. If the engine counted other requests or tokens than the client,
+        that becomes a note or makes the result invalid."""
         summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
@@ -249,7 +248,6 @@ class Measurement:
 
     @asynccontextmanager
     async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Yield an HTTP client for requests other than the load, such as reading the metrics page."""
         await asyncio.to_thread(importlib.import_module, "httpx")  # takes 0.1 s, in which the screen would hang
         from workbench.server.bounded_http import BoundedClient
 
@@ -264,7 +262,7 @@ class Measurement:
         return api_key(name, {**os.environ, **self._load.env}) if name else None
 
     def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
-        """Report a phase of the benchmark in which no requests are counted, to the progress display."""
+        """Show a phase of the benchmark in which no requests are counted."""
         total = 1 if self._spec.command else self._spec.requests
         self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
 

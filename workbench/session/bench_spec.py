@@ -81,8 +81,8 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
 
 
 def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Check that a closed loop has at least one request per stream. Raises InputError if the user gave too many
-    streams; lowers `concurrency` in `merged` if the user did not give it."""
+    """Ensure that a closed loop has at least one request per stream: lower `concurrency` in `merged`, or raise
+    InputError if the user gave that number of streams."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
     if merged.get("rate") is not None or merged.get("command") or streams <= requests:
         return
@@ -95,8 +95,8 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields "requests", "concurrency" and "warmup" that follow from the options that the user gave. {} if
-    none of them follows."""
+    """Return the values of "requests", "concurrency" and "warmup" that follow from the options that the user gave; {}
+    if none does."""
     fitting: dict[str, Any] = {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
@@ -106,7 +106,6 @@ def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile_of(suggested: Benchmark) -> dict[str, Any]:
-    """Return the fields of the profile that a preset names. {} if the name is not one of Workbench's profiles."""
     from workbench.bench import profiles
 
     return profiles.fields(suggested.profile) if suggested.profile in profiles.NAMES else {}

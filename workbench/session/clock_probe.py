@@ -1,5 +1,5 @@
-"""Probes of clock locks. For 2 s under load, a probe sets a clearly lower lock, which shows whether the clock follows
-locks. A probe is applied with journal and guard like any setting; then the previous lock is set again."""
+"""Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether the clock follows
+locks at all. Like any setting, it is applied with journal and guard; afterwards the previous lock is set again."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 
 
 def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Return the proofs of locks that only a probe can decide: the clock under load is consistent with the lock but
-    proves nothing."""
+    """Return the proofs that only a probe can decide: the clock under load agrees with the lock, but it might be the
+    same without the lock."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
 def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
-    """Return the lock to probe with for each lock in `proofs`, by setting and GPU index, and a note for each GPU that
-    has no suitable lock."""
+    """Return (probes, notes). The probes are the locks to try, by setting and GPU index, one for each lock in `proofs`.
+    The notes name the GPUs that support no suitable lock."""
     found: dict[str, dict[int, GpuSettings]] = {}
     notes: list[str] = []
     by_index = {info.index: info for info in infos}
@@ -65,7 +65,7 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
 
 
 class ClockProbe:
-    """Runs probes. The reason of a probe that fails is returned as a note."""
+    """Runs probes of clock locks. A probe that fails gives a note with the reason."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu

@@ -93,7 +93,6 @@ class ConcurrencySweep:
         }
 
     def _check_time(self, level: int, fields: Mapping[str, Any], best_tok_s: float) -> None:
-        """Raise EndedEarly if the level would exceed the time limit at the best throughput so far."""
         if self.max_minutes is None:
             return
         left_s = 60 * self.max_minutes - self.progress.elapsed_s

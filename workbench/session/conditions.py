@@ -27,8 +27,8 @@ _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-si
 
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a server uses: those of CUDA_VISIBLE_DEVICES, or else the first GPUs, as many
-    as the product of its parallel sizes. All GPUs if the plan is None."""
+    """Return the indices of the GPUs that a server uses. They are those of CUDA_VISIBLE_DEVICES, or else the first GPUs
+    of the host, as many as the parallel sizes of the plan require. All GPUs if the plan is None."""
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything

@@ -38,7 +38,8 @@ class EngineWatch:
         self._samples: list[EngineMetrics] = []
 
     async def identify(self) -> None:
-        """Identify the engine by its metrics page, unless it is known. The page is read at most once for that."""
+        """Identify the engine by its metrics page, if the engine is not known. The page is read at most once for
+        this."""
         if self.engine is None and self._problem is None:
             await self._recognize()
 
@@ -69,7 +70,7 @@ class EngineWatch:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
     async def requests(self) -> RequestCounts:
-        """Return the number of requests in flight and the engine's counters."""
+        """Return the number of requests in flight and the counters of all requests, as the engine reports them."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counted(now))

@@ -32,7 +32,7 @@ _LOOK_S = 2.0
 
 
 class Arms:
-    """The test bed of an experiment on real hosts. `sides` has the hosts and servers of the arms "A" and "B".
+    """Carries out the runs of an experiment on real hosts. `sides` has the host and server of each arm ("A" and "B").
     `restarts` says whether each run gets a new server. `earlier` are the results of a resumed experiment."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Arms:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Stop the server and revert the settings that a crash of this experiment left on, and find the servers that
-        run now. Raises SettingsError if other altered GPU settings are on."""
+        """Clear what a crash of this experiment left behind: stop its server and revert its settings. Then find the
+        servers that run now. Raises SettingsError if other altered GPU settings are on."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
@@ -94,8 +94,7 @@ class Arms:
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
 
     async def _check_settings(self, *, revert: bool) -> None:
-        """Raise SettingsError if altered GPU settings are on. With `revert`, first revert those that a crash of this
-        experiment left on."""
+        """Raise SettingsError if altered GPU settings are on. With `revert`, try to revert them first."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
             on = await _altered(side)
@@ -141,7 +140,6 @@ class Arms:
         return self._run
 
     async def _make_room(self, side: Side) -> None:
-        """Stop the selected server if it occupies the GPUs and the port that the experiment needs."""
         selected = side.session.state.server
         if selected is not None and self._in_the_way(selected):
             await side.session.servers.end(selected.run_id)
@@ -178,7 +176,6 @@ class Arms:
             await asyncio.sleep(_LOOK_S)
 
     async def _temperature(self) -> float | None:
-        """Return the temperature in °C of the hottest GPU of the server, None if it is not known."""
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.reading()
         gpus = gpus_of(side.plan, telemetry.infos)
@@ -224,7 +221,6 @@ class Arms:
     # ---- GPU settings
 
     async def _apply(self, arm: str) -> None:
-        """Revert the GPU settings of the other arm, then apply those of this arm."""
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         gpus, every = await side.gpus()
         if self._settings_arm is not None:
@@ -274,6 +270,5 @@ def _start_failed(status: ServerStatus) -> StartFailed:
 
 
 def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
-    """Return whether two plans have the same configuration and engine version. Their ports may differ."""
     same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
     return same.engine_version == b.engine_version and all(change.name == "port" for change in diff(a, b))

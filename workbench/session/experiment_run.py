@@ -1,5 +1,5 @@
-"""The course of an experiment: which run is next, what follows a failure, and when the experiment ends. `TestBed` does
-everything on hosts, so that thousands of simulated experiments can follow the same course
+"""The course of an experiment: which run is next, what follows a failure, and when the experiment ends. Everything on
+hosts goes through the protocol `TestBed`, so that thousands of simulated experiments can follow the same course
 (tests/benchmarks/bench_experiments.py)."""
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Stopped(WorkbenchError):
 
 
 class TestBed(Protocol):
-    """The servers, GPU settings and benchmarks of an experiment. Every method may raise WorkbenchError."""
+    """The hosts of an experiment, as its course uses them: servers, GPU settings and benchmarks. Every method may raise
+    WorkbenchError."""
 
     @property
     def started(self) -> str | None:
@@ -50,8 +51,8 @@ class TestBed(Protocol):
         ...
 
     async def compiles_first(self, arm: str) -> bool:
-        """Return whether the arm's server will compile at its next start, because no earlier start of the same
-        configuration is known."""
+        """Return whether the arm's server must compile before its next start, because this configuration was never
+        started before."""
         ...
 
     async def server(self, arm: str) -> str:
@@ -84,8 +85,9 @@ class TestBed(Protocol):
 
 
 class ExperimentConduct:
-    """Carries out one experiment. Each change replaces `experiment` and passes the new one to `tell`. `save` stores an
-    experiment. `results` are the results of a resumed experiment, and `left_s` is the estimate of the duration."""
+    """Carries out one experiment. After each change, `experiment` has the new value and `tell` is called with it;
+    `save` writes it to disk. `results` are the results so far of a resumed experiment. `left_s` is the estimated
+    duration in seconds, None if unknown."""
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class ExperimentConduct:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Return why no further pair fits into the experiment's time limit, or None if one does."""
+        """Return why the time limit leaves no room for a further pair; None if it does."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -174,9 +176,8 @@ class ExperimentConduct:
                 pass
 
     async def _server(self, arm: str) -> str:
-        """Return the run id of the arm's server once the server is READY and the GPU settings are applied. The
-        experiment is stored with both before they take effect, so that a resumed experiment can clear what a crash
-        left."""
+        """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings, and return the run
+        id. The experiment is saved before that, so that a resumed experiment can clear what a crash left."""
         run_id = await self._bench.server(arm)
         settings = design.changes_gpus(self.experiment.spec)
         now = replace(self.experiment, server=self._bench.started, settings_on=settings)
@@ -187,7 +188,7 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """Make one run. Return the run as "done", "discarded", or "failed" if it may be repeated."""
+        """Carry out one run. Return it with the state "done", "discarded", or "failed" if it may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.arm}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
@@ -290,6 +291,5 @@ def _which(run: ExperimentRun) -> str:
 
 
 def _in_one_line(failure: WorkbenchError) -> str:
-    """Return a failure's message, command and next step in one line."""
     command = f"; command: {failure.command}" if failure.command else ""
     return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

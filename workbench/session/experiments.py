@@ -77,8 +77,6 @@ class Experiments:
         return design.judged(experiment, {r.id: r for r in await self._results_of(experiment)})
 
     async def _results_of(self, experiment: Experiment) -> Sequence[BenchResult]:
-        """Return the results of an experiment, without those that were deleted."""
-
         def read() -> Sequence[BenchResult]:
             found = []
             for run in experiment.runs:
@@ -125,8 +123,8 @@ class Experiments:
         return self._estimate_s(self.spec(a, b, **options), design.restarts(a, b))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
-        """Return the estimated seconds of an experiment, from earlier starts of the same engine and model and from an
-        earlier benchmark of the same shape. None if there are none."""
+        """Return the estimated seconds of an experiment, computed from earlier starts and benchmarks of the same kind.
+        None if there were none."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
@@ -199,9 +197,8 @@ class Experiments:
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
     ) -> Experiment:
-        """Continue a stored experiment. `pairs` changes the planned number of pairs; extending a finished experiment
-        makes its interval wider. `max_minutes` limits the time from now on, None does not. Raises InputError if the
-        experiment cannot be resumed."""
+        """Continue a stored experiment. `pairs` changes the planned number of pairs. `max_minutes` limits the time from
+        now on; with None there is no limit. Raises InputError if the experiment cannot be resumed."""
         self._check_alone()
         stored = await self.get(experiment_id)
         spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
@@ -217,7 +214,6 @@ class Experiments:
             return await self._carry_out(design.resumed(experiment), sides)
 
     def _resumable(self, experiment: Experiment) -> Experiment:
-        """Return `experiment`. Raises InputError if it cannot be resumed."""
         which, host = f"experiment {experiment.id}", self._core.host.name
         check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
@@ -246,8 +242,8 @@ class Experiments:
             )
 
     async def _know_engine(self) -> None:
-        """Find out which engine the host has, unless that is known, because both arms are checked against the installed
-        engine."""
+        """Look for the installed engine on the host, because both arms are checked against it, unless that was done
+        before."""
         around = self._plans.editor.around
         if around.installed is None and around.installed_problem is None:
             await self._plans.look_for_engine()

@@ -34,8 +34,8 @@ SCREENED = "screened with {}: only a value that was compared in pairs is claimed
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One combination of flag values. `sets` has its assignments as "flag=value", () for the plan's current values. `x`
-    is the value as a number if a single flag is swept and its value is a number, else None. `editor` has the changed
+    """One combination of flag values. `sets` has the assignments "flag=value"; () stands for the plan's current values.
+    `x` is the value as a number, or None if two flags are swept or the value is not a number. `editor` has the changed
     plan."""
 
     label: str
@@ -91,7 +91,6 @@ class FlagSweep:
         self.progress.note(SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each"))
 
     def _check_time(self, needs_s: float) -> None:
-        """Raise TimeUp if less than `needs_s` seconds are left of the sweep's time limit."""
         left_s = self._left_s()
         if left_s is not None and left_s <= needs_s:
             raise TimeUp(f"too little of the {self.max_minutes:g} minutes is left: {max(0.0, left_s):.0f} s")
@@ -115,8 +114,8 @@ class FlagSweep:
             await self._end_server()
 
     async def _start(self, editor: PlanEditor) -> str:
-        """Start a server. Return its run id once the server is READY. Raises WorkbenchError with the engine's reason if
-        the server does not become READY."""
+        """Start a server, and return its run id once the server is READY. Raises WorkbenchError with the reason if the
+        server does not become READY."""
         starting = asyncio.ensure_future(self.parts.servers.launch(editor))
         try:
             self._server = (await asyncio.shield(starting)).run_id
@@ -190,8 +189,8 @@ class FlagSweep:
         return self.progress.note(f"{label} against the current values: {outcome}")
 
     async def _experiment(self, sets: Sequence[str]) -> Experiment:
-        """Run the experiment that compares the plan with the assignments `sets` against the plan as it is. A resumed
-        sweep continues the experiment that it had begun for the same combination."""
+        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment. If a resumed sweep
+        had begun this experiment, continue it."""
         left_s = self._left_s()
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
@@ -211,7 +210,6 @@ class FlagSweep:
         await self.progress.save()
 
     async def _restore(self) -> None:
-        """Stop the sweep's server, then start the server that ran before the sweep, if there was one."""
         await self._end_server()
         if self.before is None:
             return

@@ -107,7 +107,6 @@ class FlagSweepPlanner:
         return PlannedSweep("flag", " x ".join(names), "", points, spec, carry_out)
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
-        """Return the combinations of flag values for the plan under edit, checked against the installed engine."""
         plans = self.parts.plans
         around = plans.editor.around
         if around.installed is None and around.installed_problem is None:
@@ -150,7 +149,6 @@ class FlagSweepPlanner:
             )
 
     async def _end_leftovers(self, sweep: Sweep) -> None:
-        """Stop the server that a killed sweep, or its experiment, left running."""
         left = {sweep.server}
         if sweep.experiment_id is not None:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
@@ -183,7 +181,7 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
 
 
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the names of the flags as in the engine's catalog. Raises InputError if these flags cannot be swept."""
+    """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags cannot be swept."""
     if not flags or len(flags) > MOST_FLAGS:
         raise InputError(f"a sweep cannot have {len(flags) or 'no'} flags", next_step="give one or two flags")
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
@@ -206,7 +204,6 @@ def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
 
 
 def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
-    """Return a copy of the editor with the assignments `sets` applied."""
     editor = PlanEditor(base.plan, base.title)
     editor.around = base.around
     if sets:
@@ -215,7 +212,6 @@ def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
 
 
 def _number(values: Sequence[str | None]) -> float | None:
-    """Return the value as a number if it is the only one and is numeric, else None."""
     with suppress(ValueError, TypeError):
         return float(values[0]) if len(values) == 1 and values[0] is not None else None
     return None

@@ -30,7 +30,8 @@ _OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machin
 
 
 class GpuAlterations:
-    """Keeps the altered settings of the host, and their drift, in the session's state."""
+    """Keeps in the session's state which GPU settings of the host are altered, and which of these have another value by
+    now."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core = core
@@ -85,15 +86,14 @@ class GpuAlterations:
         return replace(state, others=state.without_gone(energy_j).others), records
 
     async def _report_gone(self, gone: Sequence[Record]) -> None:
-        """Tell the user which settings a restart removed, and remove their records from the journal."""
         what = ", ".join(r.entry.text for r in gone)
         self._core.notify(Level.INFO, f"these GPU settings are no longer on, because {gone[0].why_lost}: {what}")
         with suppress(WorkbenchError):
             await forget_lost(self._core.host, await self._energies_now_j())
 
     async def _energies_now_j(self) -> dict[str, float]:
-        """Return the GPUs' energy counters in joules by UUID, {} if they cannot be read. A counter below the journal's
-        value shows that the driver was restarted since."""
+        """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show whether the driver
+        was reloaded."""
         with suppress(WorkbenchError):
             return _energies_j(await read_once(self._core.host))
         return {}
@@ -142,8 +142,8 @@ def gpu_name(gpu_index: int) -> str:
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return texts to show when a screen starts: settings that a dead Workbench left on, and settings of other live
-    Workbenches. Deliberately kept settings and those of this process are left out."""
+    """Return texts for the start of a screen: settings that an ended Workbench left on, and settings of other running
+    Workbenches. Settings that are kept deliberately, or that belong to this process, are left out."""
     on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
     found = []
     if any(r.owner == "dead" for r in on):
@@ -161,6 +161,5 @@ def _energies_j(telemetry: Telemetry | None) -> dict[str, float]:
 
 
 def _difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
-    """Return the alterations that are in only one of the two sequences."""
     known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
     return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class GpuControl:
-    """Changes GPU settings of the host. `alterations` are the settings that Workbench changed, `guard` is the program
-    that reverts them, `rights` says what this user may change, and `evidence` has what loads have shown of the
-    settings."""
+    """Changes GPU settings of the host. Its parts: `alterations` knows the settings that Workbench changed, `guard`
+    reverts them if this program ends, `rights` knows what this user may change, and `evidence` what loads have shown
+    about settings."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -92,8 +92,8 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set the settings in `by_gpu`, whose keys name a GPU, under a guard. If one setting fails, all are restored.
-        The options are those of `apply`."""
+        """Set the settings in `by_gpu` under a guard; its keys name GPUs (index, UUID or "all"). If one setting fails,
+        all are reverted. The options are those of `apply`."""
         rights = await self.rights.with_password(password)
         commands = await self.plan_each(by_gpu, rights)
         check_trial(trial_s)
@@ -123,7 +123,6 @@ class GpuControl:
         return report
 
     async def _after(self, report: SettingsReport) -> None:
-        """Record each command of a change in the activity log, then read alterations and telemetry again."""
         for outcome in (*report.outcomes, *report.rolled_back):
             self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
         with suppress(HostError):  # the link was lost; the report is shown anyway
@@ -132,7 +131,7 @@ class GpuControl:
         await self._telemetry.refresh()
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
-        """Return the commands, with a note on each whose setting has a value that someone else set."""
+        """Return the commands. If another program set a setting last, its command has a note that says so."""
         return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class GpuEvidence:
-    """Stores the evidence on the host, so that later loads and other Workbenches can use it."""
+    """Stores on the host what loads have shown about GPU settings, for later loads and for other Workbenches."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
     async def known_clocks(self, load: str) -> ContrastEvidence:
-        """Return the clocks that the host's GPUs showed under loads of the last day. `load` is the digest of the load
-        that comes next; the evidence is compared with that load."""
+        """Return the clocks that the host's GPUs showed under loads of the last day. `load` is the digest of the next
+        load, with which they will be compared."""
         return replace(await read_clocks(self._core.host), load=load, others=self._core.state.others)
 
     async def keep_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
-        """Add the clocks of a load, and the locks that `proofs` show to be in force, to `known`. Store and return the
-        sum."""
+        """Add the clocks of a load, and the locks that `proofs` show to be in force, to `known`. Store the result and
+        return it."""
         proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and is_lock(p.setting)}
         shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
         known = known.with_clocks(clocks).with_shown(shown)

@@ -37,8 +37,8 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """The session's connection to the guard. After `attend`, this session sends heartbeats, and the guard reverts
-    settings that this session applied when the heartbeats stop. `options` change the guard program's times in tests."""
+    """This session's connection to the guard. After `attend`, the session sends heartbeats; if they stop, the guard
+    reverts the settings that the session applied. `options` change the guard's times, for tests."""
 
     options: Mapping[str, float] = {}
 
@@ -149,7 +149,6 @@ class GpuGuard:
             self._nudged.clear()
 
     async def _look(self, heartbeat_s: float) -> None:
-        """Read the guard's state. With that, send a heartbeat if the guard watches this session's settings."""
         host, owner = self._core.host, client.owner_id()
         try:
             seen = await client.read_status(host, owner if self._ours and self._is_drawn(heartbeat_s) else "")

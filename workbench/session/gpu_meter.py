@@ -50,7 +50,7 @@ class RequestCounts(NamedTuple):
 
 class Meter:
     """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run, then call `after` and
-    `with_gpus`. With `wait` False the block begins before the first reading, and the caller must await `ready`."""
+    `with_gpus`. If `wait` is False, the block begins before the first reading, and the caller must await `ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = TelemetrySource(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
@@ -64,7 +64,7 @@ class Meter:
         return self
 
     async def ready(self) -> None:
-        """Wait for the first reading, or until it is certain that the GPUs cannot be read."""
+        """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
         with suppress(HostError, TimeoutError):  # without GPUs the run is measured anyway; `absent` has the reason
             await self._source.first(_FIRST_READING_S)
 
@@ -76,7 +76,7 @@ class Meter:
             self._watch.see(telemetry)
 
     def watch(self, gpus: Sequence[int]) -> DisturbanceWatch:
-        """Start to record what changes on the GPUs with these indices. Return the record."""
+        """Begin to record what changes on the GPUs with these indices, and return the record."""
         self._watch = DisturbanceWatch(gpus)
         self._watch.see(self.latest)
         return self._watch

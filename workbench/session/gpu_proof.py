@@ -49,7 +49,7 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The findings as lines for the user: first each setting, then warnings about a GPU as a whole."""
+        """The outcome as lines for the user: first each setting, then warnings about whole GPUs."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
         return tuple(dict.fromkeys(found)) or (NOTHING,)
@@ -95,8 +95,9 @@ class GpuProof:
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
-        """Load a server (by default the selected or newest READY run) for `seconds`, and judge every altered setting.
-        `probe` decides what the load cannot show: with the given probes, or with suitable ones if it is True."""
+        """Load a server (by default the selected or newest READY run) for `seconds`, and judge every altered setting by
+        the readings. `probe` also runs probes for what the load cannot show: the given probes, or suitable ones if it
+        is True. `bench` has fields of BenchSpec."""
         await self._gpu.alterations.read()
         altered = self._core.state.alterations
         if not altered:
@@ -112,7 +113,6 @@ class GpuProof:
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
-        """Judge, without a load, settings whose values the host reports."""
         proofs = judge_all(altered, (), await read_once(self._core.host))
         await self._gpu.evidence.show(proofs)
         self._core.record("workbench gpu verify", "; ".join(p.text for p in proofs))

@@ -185,8 +185,8 @@ class GpuSweep:
         return unsteady
 
     def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
-        """Return whether the power limit slowed a GPU down: the driver gave it as a reason, or a GPU drew that much
-        power. None if the value is not a power limit or the readings do not say."""
+        """Return whether the power limit slowed a GPU down, because the driver says so or because a GPU drew that much
+        power. None if the value is not a power limit, or if the readings do not show it."""
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
@@ -228,8 +228,7 @@ class GpuSweep:
         return result
 
     async def _compare_clocks(self) -> None:
-        """Judge again whether the locks of the measured points are in force, by comparison with the clocks at the other
-        points."""
+        """Judge again whether the locks were in force: the clocks at one point may prove the lock of another."""
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
@@ -243,14 +242,13 @@ class GpuSweep:
                 self.progress.point(index, in_force=str(InForce.YES))
 
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
-        """Return the worst proof of the runs at the value that is set, or, without proofs, what setting the value has
-        shown. None if neither is known."""
+        """Return the weakest proof that the value was in force, over all runs and GPUs; without proofs, what reading
+        the value back has shown. None if neither is known."""
         reported = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
         reported = reported if any(reported) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
 
     async def _check_server(self, why: str) -> None:
-        """Raise EndedEarly with the reason `why` if the server is no longer READY."""
         run_id = self.target.run_id
         if run_id is None:
             return

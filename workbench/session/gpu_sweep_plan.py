@@ -192,8 +192,8 @@ class GpuSweepPlanner:
 
 
 def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
-    """Return, by GPU index, the values from before a killed sweep for those GPUs on which that sweep left one of its
-    own values. {} if it left none."""
+    """Return the values from before a killed sweep, by GPU index, for the GPUs on which that sweep left one of its
+    values."""
     if sweep.start is None:
         return {}
     stored, owners = sweep.start["gpus"], sweep.start["owners"]

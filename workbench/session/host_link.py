@@ -40,7 +40,6 @@ class HostLink:
         self._core.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)
 
     def _login_question(self) -> Ask | None:
-        """Return a function that asks the user for a login secret of this host. None if the front end cannot ask."""
         if self.ask is None:
             return None
         ask, host = self.ask, self._core.host.name

@@ -41,8 +41,8 @@ class ServerUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """Parts of a benchmark that take 0.2 s to start, and are started while the server is queried. `meter` is None if
-    the server's GPUs are not known, `worker` if none is needed."""
+    """Parts of a benchmark that are started early, because each takes 0.2 s to start. `meter` is None if the server's
+    GPUs are not known, `worker` if none is needed."""
 
     worker: Process | None = None
     meter: Meter | None = None
@@ -67,7 +67,8 @@ class Load:
 
 @asynccontextmanager
 async def prestarted(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[Prestarted]:
-    """Yield the worker and the meter of a benchmark, as far as they are asked for. They are ended with the block."""
+    """Start the worker and the meter of a benchmark, each if its argument is True. Yield them, and end them after the
+    block."""
     async with AsyncExitStack() as stack:
         yield Prestarted(
             await stack.enter_async_context(runner.started_worker()) if worker else None,

@@ -46,7 +46,6 @@ async def compare_in_pairs(
 
 
 def _changes(comparison: Comparison, metric: str) -> str:
-    """Return the changes of tok/J and tok/s with their intervals, and the warnings of the comparison, as text."""
     change = next(m for m in comparison.metrics if m.metric == metric)
     speed = next(m for m in comparison.metrics if m.metric == "output_tok_s")
     shown = [

@@ -21,8 +21,8 @@ HISTORY_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The things that a plan is checked against: the host's GPUs, the installed engine, trusted presets, and the sizes
-    of models."""
+    """The things that a plan is checked against: the host's GPUs, the installed engine, trusted presets, and known
+    sizes of models."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
@@ -53,8 +53,8 @@ class PlanEditor:
 
     @property
     def effective(self) -> LaunchPlan:
-        """The plan with the version of the installed engine and the known size of the model, as the engine is started
-        with it."""
+        """The plan as the engine is started with it: with the installed engine's version and the known size of the
+        model."""
         version = self.around.installed_version or self.plan.engine_version
         return replace(self.plan, engine_version=version, model_facts=facts_of(self.plan, self.around.models))
 
@@ -138,7 +138,7 @@ class PlanEditor:
         return untrusted(self.plan, self.around.trusted)
 
     def _about_executable(self) -> Iterator[Finding]:
-        """Yield findings about the program that starts the engine: config.toml names it, or it is missing."""
+        """Yield findings about the program that starts the engine, for example that the program is missing."""
         plan, title = self.plan, self.engine.title
         if plan.executable_from == "config.toml":
             text = f"{title} is started by {plan.executable[0]}, which config.toml names for this host"
@@ -167,7 +167,6 @@ class PlanEditor:
         return sorted(found, key=lambda row: place.get(row.name, len(place)))
 
     def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
-        """Return the rows of the model, of the executable and then of the flags."""
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         rows = engines.rows(self.effective, self.catalog, findings, view=view)

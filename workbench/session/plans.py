@@ -188,8 +188,7 @@ class Plans:
     # ---- edits
 
     def _show_edited(self) -> None:
-        """Show the plan after an edit. If the edit changed the model, the new model's size is read in the
-        background."""
+        """Show the plan after an edit. If the edit changed the model, start to read the size of the new model."""
         self.show()
         if self.editor.needs_look and self._core.host.connected:
             self._core.spawn(self.look_for_model(self.editor))
@@ -274,7 +273,6 @@ class Plans:
             self._show()
 
     def _update_unapplied(self) -> bool:
-        """Update `state.unapplied` for the loaded preset. Return whether it changed."""
         state = self._core.state
         if not self._gpu_settings and not state.unapplied:
             return False

@@ -109,8 +109,8 @@ def _is_file(preset_id: str) -> bool:
 
 
 def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
-    """Return whether the host has `count` GPUs whose names are in `names`; no names stand for any GPU. None if the
-    host's GPUs are not known."""
+    """Return whether the host has `count` GPUs with one of the `names`; () stands for any name. None if the host's GPUs
+    are unknown."""
     if not infos:
         return None
     return sum(not names or info.name in names for info in infos) >= count

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The value of one setting of one GPU before a change. `settings` restores that value. `entry` is the journal entry
-    if Workbench had altered the setting already. `unknown` means that another program may have set a clock lock, which
-    no driver reports."""
+    """The value of one setting of one GPU before a change. `settings` restores that value. `entry` is the journal's
+    entry if Workbench had altered the setting before, else None. `unknown` is True if another program may have set a
+    clock lock, which no driver reports."""
 
     settings: GpuSettings
     entry: JournalEntry | None = None
@@ -38,7 +38,8 @@ class Previous:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Previous:
-        """Return the Previous that `dataclasses.asdict` turned into `data`, also by an earlier version of Workbench."""
+        """Return the Previous that was stored as the JSON object `data`, possibly by an earlier version of
+        Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
@@ -59,7 +60,6 @@ async def previous_of(host: Host, telemetry: Telemetry, setting: str, gpus: Sequ
 
 
 def _present_lock(ours: JournalEntry | None) -> SettingValue:
-    """Return the clock lock of a journal entry, or DEFAULT if the entry is None or has no lock."""
     return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
 
 
@@ -77,8 +77,8 @@ def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> Se
 
 
 async def restore(host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None) -> str:
-    """Set one GPU to its previous value. Return why that failed, or "" on success. The journal entry from before is
-    written again, with its owner and whether its guard waits for a heartbeat."""
+    """Set one GPU to its previous value. Return why that failed, or "" on success. The earlier entry of the journal,
+    with its owner and its guard's instructions, is written again."""
     report = await control.apply_each({str(gpu): previous.settings}, password=password)
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:

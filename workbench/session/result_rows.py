@@ -102,8 +102,8 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
-    """Return the ceiling of the newest valid single-stream result that has one, or None. `results` are sorted from new
-    to old."""
+    """Return the newest valid single-stream result together with the ceiling from the memory bandwidth. None if no
+    result has a ceiling. `results` are sorted from new to old."""
     for result in results:
         limit = result.conditions.ceiling_tok_s
         if result.spec.concurrency == 1 and limit and not result.summary.refused:

@@ -95,7 +95,7 @@ class Results:
         return comparison
 
     def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
-        """Return both ids. None is replaced by the newest valid result that is not the other one. Raises InputError if
+        """Return two ids. None is replaced by the newest valid result other than the given one. Raises InputError if
         there are too few results."""
         given = {a, b} - {None}
         rows = (row for row in self._core.state.results if not (row.imported or row.refused))

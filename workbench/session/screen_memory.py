@@ -1,4 +1,5 @@
-"""What the last screen of a host left: its marks, forms, last benchmark, experiment, sweep and activity."""
+"""The things that the last screen of a host left: marks, forms, the last benchmark, experiment and sweep, and the
+activity log."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _MARKS = ("mark_a", "mark_b")
 
 
 class ScreenMemory:
-    """Stores marks and forms of the screen, and restores them when a screen is opened again. `resume` begins both."""
+    """Stores the marks and forms of a screen, and restores them for the next screen of the host. `resume` begins
+    both."""
 
     def __init__(self, core: StateHolder, experiments: Experiments, sweeps: Sweeps) -> None:
         self._core, self._experiments, self._sweeps = core, experiments, sweeps
@@ -79,11 +81,11 @@ class ScreenMemory:
     # ---- forms and marks
 
     def last_form(self, name: str) -> Mapping[str, str]:
-        """Return the field values with which a form was last accepted on this host, {} if it never was."""
+        """Return the values with which a form was last accepted on this host, by field; {} if there are none."""
         return self._forms.get(name, {})
 
     def keep_form(self, name: str, values: Mapping[str, str]) -> None:
-        """Store the field values of an accepted form, unless they contain a secret."""
+        """Store the values of a form that the user has accepted, unless they contain a secret."""
         given = dict(values)
         if not any(word != mask_argv([word])[0] for value in given.values() for word in _words(value)):
             self._forms[name] = given
@@ -99,7 +101,8 @@ class ScreenMemory:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of `text` written as flags, by which secrets are recognized, and then the whole text."""
+    """Return the parts of `text` that must be checked for secrets: its words in the form of flags, and the whole
+    text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 

@@ -118,8 +118,8 @@ class ServerLoad:
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
-        """Let no other load run on this host during the block. Yield the event that cancels the load, and the parts of
-        the benchmark `spec` that were started (none if it is None)."""
+        """Let no other load run on this host during the block. Yield (event that cancels the load, prestarted parts of
+        the benchmark `spec`). Nothing is prestarted if `spec` is None."""
         if self._busy.locked():
             host = self._core.host.name
             raise BenchError(
@@ -145,7 +145,7 @@ class ServerLoad:
                 pass
 
     async def _cancel_for(self, run_id: str) -> None:
-        """Cancel the load on a run that is about to be stopped, because a stopping server gives no valid result."""
+        """Cancel the load on a run that is about to be stopped."""
         if self._run_id == run_id:
             await self.cancel()
 

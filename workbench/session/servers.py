@@ -90,7 +90,6 @@ class Servers:
         self._core.update(servers=self.supervisor.statuses()[:SHOWN])
 
     def _follow(self, run_id: str) -> None:
-        """Select the run whose log is shown."""
         revision = self._core.state.log_revision + 1
         self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
 

@@ -193,7 +193,6 @@ class Session:
         return ScreenMemory(self.core, self.experiments, self.sweeps)
 
     def _built(self, name: str) -> Any:
-        """Return the part with this name if it has been built, else None."""
         return vars(self).get(name)
 
     def _log_ring(self) -> LogRing | None:
@@ -207,7 +206,6 @@ class Session:
         self.core.spawn(self._read_own_files())
 
     async def _read_own_files(self) -> None:
-        """Read presets, results, the state of the last screen and config.toml, while the telemetry agent starts."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._watched.wait(), _AGENT_FIRST_S)
         await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
@@ -229,7 +227,6 @@ class Session:
             await self.telemetry.set_interval(ui.refresh_s)
 
     async def _begin(self) -> None:
-        """Connect to the host, and start everything that watches the host."""
         self.link.on_return = self._look_around
         self._beginning = True
         try:
@@ -311,7 +308,6 @@ class Session:
             await bench.cancel()
 
     async def _leave_host(self) -> None:
-        """Stop everything that watches the host."""
         if (gpu := self._built("gpu")) is not None:
             gpu.guard.leave()
         await self.core.end_tasks()

@@ -41,7 +41,7 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry:
-    """A line of the preset list. A preset with a `problem` is listed but cannot be loaded."""
+    """One row of the list of presets. A preset with a `problem` is listed but cannot be loaded."""
 
     id: str
     title: str
@@ -59,7 +59,7 @@ class PresetEntry:
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """A line of the results list."""
+    """One row of the list of results."""
 
     id: int
     unix_s: float
@@ -125,8 +125,8 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class CeilingView:
-    """The ceiling from the memory bandwidth, beside the newest single-stream result. `measured_tok_s` is None if that
-    result has no speed per stream."""
+    """The speed that the memory bandwidth allows, beside the newest single-stream result. `measured_tok_s` is None if
+    that result has no speed per stream."""
 
     tok_s: float
     measured_tok_s: float | None
@@ -136,7 +136,7 @@ class CeilingView:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """An action on a host, as the command that a user could have run."""
+    """An action on a host, written as the command with which a user could have run it."""
 
     unix_s: float
     host: str

@@ -85,8 +85,8 @@ class StateHolder:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """List `what` in `state.busy` while the block runs. A WorkbenchError of the block is recorded in the activity
-        log and raised."""
+        """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block is recorded in the
+        activity log and raised."""
         self.update(busy=(*self._state.busy, what))
         try:
             yield

@@ -21,7 +21,7 @@ _FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What a load has done. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process; `failed` is
+    """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process; `failed` is
     the number of failed requests."""
 
     t0_s: float
@@ -38,8 +38,8 @@ async def drive(
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> Driven:
     """Load the server with the shape of `spec` until `enough(seconds under load)` is true, then drop the requests in
-    flight. Return what the load has done. Raises BenchCancelled when `cancel` is set, and BenchError if the server
-    answers nothing or the load ends by itself."""
+    flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and BenchError if the server answers nothing
+    or the load ends by itself."""
     from workbench.bench import runner
 
     newest: list[BenchProgress] = []

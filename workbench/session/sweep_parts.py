@@ -82,8 +82,8 @@ def checked_runs(runs: int) -> int:
 async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return what must stay the same during a sweep of a running server, as text by name: GPUs, driver, and the engine
-    of a run or the model of a URL."""
+    """Return the conditions that must not change during a sweep of a running server, as text by name: GPUs, driver, and
+    the engine of the run or the model at the URL."""
     found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
@@ -95,8 +95,8 @@ async def conditions_of_target(
 
 
 async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
-    """Return what must stay the same during a sweep of the plan, as text by name: GPUs, driver and engine. GPUs and
-    driver are missing if no GPU can be read."""
+    """Return the conditions that must not change during a sweep of the plan, as text by name: engine, GPUs and driver.
+    The latter two are missing if no GPU can be read."""
     found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
     with suppress(SettingsError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos

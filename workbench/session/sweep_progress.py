@@ -1,5 +1,4 @@
-"""The progress of a running sweep: which points are measured, their values, the estimated time left, and saving to
-disk."""
+"""The progress of a running sweep: its measured points, their values, the estimated time left, and its file on disk."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class SweepProgress:
         self._core.update(sweep=self.sweep)
 
     def point(self, index: int, **fields: Any) -> None:
-        """Replace the given fields of the point number `index`."""
+        """Replace the given fields of the point with this index."""
         points = list(self.sweep.points)
         points[index] = replace(points[index], **fields)
         self.change(points=tuple(points))
@@ -92,8 +91,7 @@ class SweepProgress:
         self._estimate(1)
 
     def _estimate(self, runs: int) -> None:
-        """Add `runs` finished runs to the count, and set the sweep's `left_s` to the runs that remain times the mean
-        time of a run."""
+        """Count `runs` finished runs, and estimate the time left from the mean time of a run."""
         self._runs += runs
         left = self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points) + self.pair_runs
         self.change(left_s=left * self.elapsed_s / self._runs)
@@ -111,12 +109,12 @@ class SweepProgress:
             self._unsaved = True
 
     async def fail(self, index: int, why: str) -> None:
-        """Mark the point number `index` as failed with the reason `why`, and write the sweep to disk."""
+        """Mark the point with this index as failed for the reason `why`, and write the sweep to disk."""
         self.point(index, state=PointState.FAILED, error=why)
         await self.save()
 
     async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
-        """Measure the point number `index` in `runs` runs of `bench`, which returns the id of a result. A run with an
+        """Measure the point with this index in `runs` runs of `bench`, which returns the id of a result. A run with an
         invalid result is repeated once. Return the results, or () if the point failed. Raises BenchCancelled."""
         self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
@@ -144,8 +142,7 @@ class SweepProgress:
 
 
 def broken(result: BenchResult) -> str | None:
-    """Return why the answers of a result show a server that does not work, for example too many failed requests. None
-    if they show no problem."""
+    """Return why a result shows that the server does not work, such as too many failed requests; None if it works."""
     summary = result.summary
     failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
     if failed > FAILED_SHARE * requests:
@@ -157,7 +154,7 @@ def broken(result: BenchResult) -> str | None:
 
 
 def _useless(result: BenchResult) -> str | None:
-    """Return why a result cannot count for a point of a sweep, or None if it can."""
+    """Return why a result cannot be used for a point of a sweep; None if it can."""
     invalid = result.summary.refused
     return broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
@@ -190,7 +187,6 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if one of the values is None."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

@@ -111,8 +111,8 @@ class Sweeps:
         return await self._start(planned)
 
     async def resume(self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None) -> Sweep:
-        """Continue a stored sweep and return it as it ended. `max_minutes` limits a sweep of flags from now on, None
-        does not. Raises InputError if the sweep cannot be resumed."""
+        """Continue a stored sweep, and return the sweep as it ended. `max_minutes` limits the time of a sweep of flags
+        from now on; with None there is no limit. Raises InputError if the sweep cannot be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
                 spec = self._resumable(sweep)
@@ -151,7 +151,6 @@ class Sweeps:
     # ---- carried out
 
     async def _start(self, planned: PlannedSweep) -> Sweep:
-        """Store a new sweep and carry it out. Return the sweep as it ended."""
         core = self._parts.core
         async with self._alone(f"a sweep of {planned.name}") as stop:
             points = tuple(SweepPoint(label, x) for label, x in planned.points)
@@ -213,7 +212,7 @@ class Sweeps:
         return progress.sweep
 
     def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Give a sweep its last state, the reason `why`, and its best value."""
+        """Set the last state of a sweep, the reason `why`, and the best value."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
@@ -230,7 +229,6 @@ class Sweeps:
         self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
 
     def _resumable(self, sweep: Sweep) -> SweepSpec:
-        """Return the inputs of a sweep. Raises InputError if the sweep cannot be resumed."""
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
         check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
@@ -255,7 +253,6 @@ class Sweeps:
 
 
 def _best_value(sweep: Sweep) -> dict[str, Any]:
-    """Return the fields of Sweep that name the best value, {} for a sweep of flags."""
     if sweep.kind == "flag":
         return {}
     found = (knee.of_concurrency if sweep.kind == "concurrency" else knee.of_setting)(sweep.points)

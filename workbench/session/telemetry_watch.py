@@ -35,7 +35,7 @@ class TelemetryWatch:
 
     @property
     def running(self) -> bool:
-        """Whether the GPUs are read continuously."""
+        """Whether the GPUs are being read continuously."""
         return self._source is not None
 
     async def start(self) -> TelemetrySource:
@@ -59,7 +59,7 @@ class TelemetryWatch:
             await self._source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        """Read the rarely read values now, and forget the last single reading."""
+        """Read the values that are rarely read now, and do not use the last single reading again."""
         self._single = None
         if self._source is not None:
             await self._source.refresh()

@@ -76,8 +76,8 @@ class GuardTerms:
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
         """Return the guard's instructions for the new journal entry `entry`. `old` is the earlier entry of the same
-        setting, or None. Under "back" the instructions have the fields of `old` to restore after a trial, or if `old`
-        was kept deliberately."""
+        setting, or None. If a trial begins, or if `old` was kept deliberately, the instructions contain the fields of
+        `old` under "back", so that the guard can restore that entry."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -92,8 +92,8 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the time (`did_unix_s`) of the last act that the user has seen, "-" if
-    there is none. `owners` are the owners whose heartbeats the guard expects."""
+    """The state of the guard. `seen_act` is the time of the guard's last act that the user has already seen, as text;
+    "-" if there is none. `owners` are the ids of the Workbenches whose heartbeats the guard expects."""
 
     view: GuardView
     seen_act: str = "-"
@@ -150,12 +150,9 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the words that go before the guard's command (sudo, or none), and the reason why no guard can work, or
-    None.
-
-    The guard runs as the user if sudo allows its reverts without a password. Otherwise the guard runs as root, if sudo
-    asks for no password or the password is known.
-    """
+    """Return (words before the guard's command, problem). The words are () or sudo's, and the problem is None or why no
+    guard could revert these settings. The guard runs as the user if sudo allows its reverts without a password,
+    otherwise as root, for which sudo must need no password or a known one."""
     if not rights.prefix:
         return (), None
     back = [
@@ -246,11 +243,9 @@ async def mark_act_seen(host: Host, did_unix_s: float) -> None:
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
-    """Confirm the trials of this host, which keeps the tried settings, and return the guard's state.
-
-    With `heartbeat_s`, the guard from now on reverts all settings, except those kept deliberately, after that time
-    without a heartbeat of this Workbench. Raises SettingsError if no trial runs.
-    """
+    """Confirm the trials of this host, so that the tried settings stay, and return the guard's state. With
+    `heartbeat_s`, the guard reverts them when this Workbench has sent no heartbeat for that time; settings that are
+    kept deliberately are left alone. Raises SettingsError if no trial runs."""
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
@@ -273,8 +268,8 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
 
 
 async def keep(host: Host) -> GuardView:
-    """Mark all settings of this host as kept deliberately and return the guard's state; the guard ends. Raises
-    SettingsError if Workbench has changed no setting there."""
+    """Mark all settings of this host as kept deliberately, and return the guard's state. The guard then has nothing to
+    watch and ends. Raises SettingsError if Workbench has changed no setting there."""
     async with journals.locked(host) as held:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]

@@ -31,8 +31,8 @@ class Due(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of one revert. `way` is RESTORE of claims.py if the guard set the value; DONE, LEAVE or ASK if it set
-    nothing."""
+    """The result of one revert. `way` says what the guard did (constants of claims.py): RESTORE if it set the value;
+    DONE, LEAVE or ASK if it set nothing."""
 
     due: Due
     ok: bool
@@ -46,14 +46,14 @@ def key_of(entry: Entry) -> tuple[str, str]:
 
 
 def guarded_values(entry: Entry) -> tuple[Any, ...]:
-    """Return all values that this entry lets a guard set, or recognize as Workbench's own. If they change, a guard of
-    root no longer reverts the entry."""
+    """Return every value that this entry allows a guard to set or to recognize as Workbench's own. A guard that runs as
+    root leaves the entry alone if these values change after the guard's start."""
     return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
 
 
 def restricted(entry: Entry, seen: Entry) -> Entry:
-    """Return the entry that a guard of root may revert: the values of `seen`, the entry at the guard's start, with the
-    owner, state and times of `entry`, the present one."""
+    """Return the entry as a guard that runs as root may revert it: the values of `seen`, the entry at the guard's
+    start, and the owner, state and times of `entry`, the present one."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen["watch"]:
         watch["back"] = seen["watch"]["back"]
@@ -61,7 +61,7 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
 
 
 def named(entry: Entry) -> str:
-    """Return the setting of an entry in words: "GPU0 power limit" or "CPU governor"."""
+    """Return an entry's GPU and setting in words: "GPU0 power limit", or "CPU governor" for the host's setting."""
     label = remote_settings.label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
@@ -77,21 +77,21 @@ def summed_up(results: Sequence[Result]) -> str:
 
 
 def ends_at(known: object, latest: float) -> float:
-    """Return the monotonic time at which a trial ends: `known`, the end that an earlier guard stored, but at most
-    `latest`. Without a valid stored end, return `latest`."""
+    """Return the time (time.monotonic()) at which a trial ends: `known`, the end that an earlier guard has stored, or
+    `latest` if that is sooner or if `known` is not a valid time."""
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
-    """Return the value that the revert sets: the value of the earlier entry (`back_of`) if there is one, else the
-    previous value."""
+    """Return the value that the revert sets: the value of the earlier entry if that entry comes back into force
+    (`back_of`), otherwise the value before Workbench's first change."""
     back = back_of(due)
     return back["now"] if back else due.entry["before"]
 
 
 def back_of(due: Due) -> Any:
-    """Return the fields of the earlier entry that comes back into force, because only a trial ends or that entry was
-    kept deliberately. None if the setting goes back to its previous value."""
+    """Return the fields of the earlier entry that comes back into force, because only a trial ends or because that
+    entry was kept deliberately. None if the setting gets the value from before Workbench's first change."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 

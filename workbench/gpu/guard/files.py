@@ -109,8 +109,8 @@ class Files:
 
     @property
     def token(self) -> str:
-        """Return the guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From this name a
-        Workbench can tell whether the guard runs."""
+        """The guard's name in the journal's lock, "BOOT_ID:PID:START_TIME:the guard@HOST". From the process id and the
+        start time, a Workbench can tell whether this guard still runs."""
         return f"{self.boot_id}:{os.getpid()}:{start_of(os.getpid())}:the guard@{self.node}"
 
     def prepare(self) -> None:
@@ -122,8 +122,8 @@ class Files:
             os.close(self.open_file(name, os.O_RDWR))
 
     def below(self, name: str, at: int) -> int:
-        """Open the directory `name` in the open directory `at`; create it if it is missing. Anything else of that name
-        is renamed."""
+        """Open the directory `name` inside the open directory `at`, and return its file descriptor. A missing directory
+        is created. A file or link of that name is renamed first."""
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
@@ -136,7 +136,8 @@ class Files:
         return open_regular(name, flags | os.O_CREAT, self.home)
 
     def clear(self, name: str, at: int, kind: int) -> None:
-        """Rename `name` to NAME.bad if it is not of the file type `kind`."""
+        """Rename the entry `name` to "NAME.bad" unless it has the file type `kind` (a constant such as
+        stat.S_IFREG)."""
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
@@ -156,7 +157,8 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """Ask the running guard to make way for this process, or withdraw the request if `wanted` is false."""
+        """Write the request that the running guard makes way for this process. With `wanted` false, remove the
+        request."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
@@ -165,8 +167,8 @@ class Files:
                 os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> int | None:
-        """Return the id of the process that asks this guard to make way: 0 if the request names no process, None if
-        there is no request."""
+        """Return the id of the process that requests to take this guard's place. 0 if the request names no process,
+        None if there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(read_regular("leave", self.home))
@@ -239,7 +241,7 @@ class Files:
     # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the entries in the host's register, if the host has one. A failure is ignored."""
+        """Publish the entries in the host's register, if the host has one. An error is ignored."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
                 where = register.place(self.shared)  # created again if Workbench had created it
@@ -250,7 +252,8 @@ class Files:
         return self.read_register()[0]
 
     def is_unpublished(self) -> bool:
-        """Return whether the host has a register and the register has no entry of this journal."""
+        """Return True if the host's register exists but contains no entry of this journal, so that the entries must be
+        published again."""
         return self.shared is not None and not self.read_register()[1]
 
     def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
@@ -283,11 +286,9 @@ class Files:
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
-        """Try once to lock the journal, and return whether it worked.
-
-        If the lock's owner has ended or is one of `silent` ("BOOT_ID:PID:START_TIME", owners without a heartbeat),
-        remove the lock for the next try. A file in the lock's place that is not a link is renamed.
-        """
+        """Try once to lock the journal, and return whether that worked. If the lock's owner has ended or is one of
+        `silent` (owners without a heartbeat, as "BOOT_ID:PID:START_TIME"), remove its lock, so that the next try can
+        succeed. Anything but a link in the place of the lock is renamed."""
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True
@@ -324,7 +325,7 @@ class Files:
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
-        """Return a number that changes with each heartbeat of the owner; 0 without a heartbeat."""
+        """Return a number that changes with each heartbeat of `owner`, or 0 if that owner has sent no heartbeat."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:
@@ -366,5 +367,6 @@ def owner_id(entry: Mapping[str, Any]) -> str:
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """Return how the entry's owner begins its name in the journal's lock: "BOOT_ID:PID:START_TIME"."""
+    """Return the first three parts of the name with which the entry's owner locks the journal:
+    "BOOT_ID:PID:START_TIME"."""
     return owner_id(entry).replace(".", ":")

@@ -93,8 +93,8 @@ class Guard:
         self.to_end = True
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Watch until no setting is left to watch. Call `ready` after each round. An exception in a round is logged and
-        does not end the guard."""
+        """Watch the settings until none is left to watch. Call `ready` after each round. An exception in a round is
+        logged, and the guard continues."""
         self.temperatures.start()
         self.files.write_pid()
         self.files.log(f"watching, process {os.getpid()}")
@@ -137,7 +137,7 @@ class Guard:
         return bool(self.entries) or not self.end()
 
     def forget_failures(self) -> None:
-        """Forget earlier failures, so that nothing waits for another try."""
+        """Forget which reverts failed, so that each is tried again at once."""
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
     def read(self) -> None:
@@ -156,8 +156,8 @@ class Guard:
             self.broken = str(why)
 
     def publish_again(self) -> None:
-        """Publish the entries again if the register has lost them. Other users must see the changes, and if the journal
-        is lost as well, the guard has the only copy."""
+        """Publish the journal's entries again if the host's register has lost them. Other users must see the changes;
+        and if the journal is lost too, only the guard still knows the entries."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
@@ -176,8 +176,8 @@ class Guard:
             self.files.release()
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
-        """Return the entries of the journal that this guard watches. A guard of root gets only entries that were in the
-        journal at its start."""
+        """Return the entries of the journal that this guard watches. A guard that runs as root watches only entries
+        that were in the journal at its start."""
         found = [
             entry
             for entry in journal["entries"]
@@ -199,8 +199,8 @@ class Guard:
     # ---- the settings that are due
 
     def check_heartbeats(self) -> None:
-        """Record new heartbeats and new trials. After a pause of the guard itself, each owner gets its full time
-        again."""
+        """Record new heartbeats and new trials. If the guard itself was paused, for example because the machine slept,
+        each owner gets the full heartbeat time again."""
         now = time.monotonic()
         if now - self.ran_at > ASLEEP_S + self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
@@ -215,8 +215,8 @@ class Guard:
         self.trials = {trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts}
 
     def check_temperatures(self) -> None:
-        """Record the GPUs at their thermal limit. A GPU stays recorded until the settings that heat it are reverted,
-        even if it cools down."""
+        """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the settings that heat it
+        are reverted, even if it cools down before."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.temperatures.watch(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
@@ -253,7 +253,8 @@ class Guard:
         return [Due(entry, *why) for entry, why in found if why]
 
     def why(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return the reason why the entry is due, and whether only its trial ends; None if the entry is not due."""
+        """Return (reason why the entry must be reverted now, whether only its trial ends). None if the entry need not
+        be reverted now."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         if self.silent(entry):
             return f"no heartbeat for {watch['heartbeat_s']:g} s", False
@@ -266,7 +267,7 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
-        """Return the owners without a heartbeat. If such an owner has locked the journal, its lock may be broken."""
+        """Return the owners of due entries that send no heartbeat. The guard may break their locks on the journal."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
@@ -395,8 +396,8 @@ class Guard:
     # ---- the end, and the state file
 
     def end(self) -> bool:
-        """End the guard if no entry is left to watch, and return whether it ended. This needs the journal's lock,
-        because a Workbench keeps the journal locked until its guard has answered."""
+        """Try to end the guard, and return whether it ended. It ends if no entry is left to watch. The journal is
+        locked meanwhile, because a Workbench keeps the journal locked until its guard has answered."""
         try:
             if not self.files.take(()):
                 return False

@@ -37,11 +37,12 @@ class Unsafe(Exception):
 
 
 class Programs:
-    """The programs that the guard runs: with sudo, as root, or with the user's own rights."""
+    """Runs the guard's programs: through sudo, as root, or with the user's own rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """`orders` has the paths "nvidia_smi" and "tee", and "sudo", the words before a command if the guard is not
-        root. Raises Unsafe if the guard is root and others can change one of its programs."""
+        """Fix the programs. `orders` has the paths of "nvidia_smi" and "tee", and under "sudo" the words before a
+        command if the guard is not root. Raises Unsafe if the guard is root and somebody else can change one of the
+        programs."""
         self.root = os.geteuid() == 0
         self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
@@ -70,8 +71,8 @@ class Programs:
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """Be root while the block runs. The whole process is root then, so the block runs commands and opens no
-        file."""
+        """Run the block as root. The whole process is root meanwhile, so the block may only run commands, and must not
+        open a file."""
         if self.user is None:
             yield
             return
@@ -108,9 +109,9 @@ class Programs:
         return process.returncode, said.decode("utf-8", "replace")
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
-        """Return whether the claim's user can have set the value: root, this guard's own user, and users whom sudo lets
-        run the command. Return True if sudo gives no information, because sudo informs only root and users with all
-        rights."""
+        """Return whether the user who made `claim` can have set its value. That is so for root, for this guard's own
+        user, and for users whom sudo lets run the command. True if sudo does not say, because only root and users with
+        all rights may ask about others."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -128,8 +129,8 @@ class Programs:
         return True
 
     def is_guard(self, pid: int) -> bool:
-        """Return whether a process may take this guard's place: it has the user's own rights or root's, and not those
-        of a set-user-id program."""
+        """Return whether the process may take this guard's place: it runs with the rights of this guard's user or of
+        root, and is not a set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
         if not self.root or not rights:
             return rights
@@ -159,7 +160,8 @@ class Programs:
 
 
 def lift_limits() -> None:
-    """Remove the limits on CPU time, file sizes, memory and priority that the user may have set before sudo."""
+    """Remove the limits on CPU time, file size, memory and priority that this process inherited from the user's
+    shell."""
     for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -66,8 +66,8 @@ def detach(guard: Guard) -> dict[str, Any]:
 
 
 def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
-    """Become the guard, or wait until the running guard has read the present journal; return {"pid": …} or {"error":
-    …}."""
+    """Become the guard, or wait until the guard that runs already has read the present journal. Return {"pid": …} of
+    the guard, or {"error": …}."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:

@@ -71,7 +71,7 @@ def versioned(kind: Any) -> Any:
 
 
 class Sensors:
-    """The GPUs' handles for one initialisation of NVML."""
+    """The NVML handles of the GPUs, valid from one initialization of NVML to the next."""
 
     def __init__(self) -> None:
         self.library = load()
@@ -114,8 +114,8 @@ class Sensors:
         return int(value.value)
 
     def limit(self, uuid: str) -> float:
-        """Return the temperature in °C at which the driver slows the GPU, from the thermal margin (Ada and later) or
-        from the threshold. Return LIMIT_C if the driver reports neither."""
+        """Return the temperature in °C at which the driver slows the GPU down. The driver reports it as a margin (Ada
+        and later) or as a threshold. LIMIT_C if it reports neither."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -150,11 +150,9 @@ class Sensors:
 
 
 class TemperatureReader:
-    """The thread that reads temperatures. It reads the GPUs in `watched` (UUIDs) every `pace_s`.
-
-    `celsius` and `limits` have the temperatures and the thermal limits by UUID, `highest_mhz` the highest clocks by
-    UUID and lock. `problem` says why some GPUs are not read; None if all are.
-    """
+    """A thread that reads temperatures. It reads the GPUs in `watched` (UUIDs) every `pace_s` seconds. `celsius` and
+    `limits` have temperatures and thermal limits in °C by UUID; `highest_mhz` has the highest clock of each GPU and
+    lock. `problem` says why some GPUs cannot be read; None if all can."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
@@ -193,8 +191,7 @@ class TemperatureReader:
             self.wake.clear()
 
     def read(self) -> bool:
-        """Read all GPUs once; return whether any answered. While one answers, the pace stays, so that a lost GPU does
-        not delay the others."""
+        """Read all GPUs once, and return whether at least one answered."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.watched:
             try:

@@ -28,8 +28,9 @@ from workbench.model.settings import (
 async def records(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the journal's entries with their owners' states, and the journal's log. `energy_j` has the GPUs' energy
-    counters by UUID, which show a reload of the driver. Raises SettingsError if the journal cannot be read."""
+    """Return (the journal's entries with the states of their owners, the journal's log). `energy_j` has the GPUs'
+    energy counters in joules by UUID; a counter that went back shows that the driver was reloaded. Raises SettingsError
+    if the journal cannot be read."""
     state = await journals.read(host)
     return state.records(energy_j), state.log
 
@@ -41,8 +42,8 @@ async def alterations(host: Host) -> tuple[Alteration, ...]:
 
 
 async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
-    """Remove from the journal the entries that a restart of the host or the driver has reset, so that they are reported
-    once. `energy_j` has the GPUs' energy counters by UUID."""
+    """Remove from the journal the entries whose settings a restart of the host or the driver has reset, so that each is
+    reported only once. `energy_j` has the GPUs' energy counters in joules by UUID."""
     async with journals.locked(host) as held:
         kept = held.journal.without_gone(energy_j)
         if kept.entries != held.journal.entries:
@@ -78,8 +79,8 @@ def alteration_of(claim: SettingClaim) -> Alteration:
 
 
 def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
-    """Return the settings of `alterations`, this user's, that have another value on the host now. `others` are the
-    changes of other Workbenches, which can explain these values."""
+    """Return the settings in `alterations`, which this user's Workbench changed, whose value on the host is now another
+    one. `others` are the changes of other Workbenches; they can explain such a value."""
     others_claims = [_claim(other) for other in others]
     found = []
     for one in alterations:

@@ -100,7 +100,6 @@ async def apply(
 async def _planned(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
-    """Return the outcomes of a plan that is not run, because it is a dry run or one of its commands is not allowed."""
     now, state = await read_values(host, {c.setting for c in commands}), await journals.read(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
@@ -150,21 +149,19 @@ async def _announce(
 
 
 def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> list[SettingClaim]:
-    """Return the claims on the settings `keys` in a fixed order, so that two results can be compared."""
     return sorted((c for c in others if c.key in keys), key=repr)
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return the present value of the command's setting and the source of that knowledge; the value is None if it is
-    unknown."""
+    """Return (present value of the command's setting, how it is known). The value is None if it is unknown."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
 def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return the previous value, to which a revert goes back, and its source. Raises SettingsError if the value should
-    be readable and is not, because nothing is changed without it."""
+    """Return (value to which a revert will go back, how it is known). Raises SettingsError if the driver should report
+    the value and does not, because a setting is changed only if it can be reverted."""
     if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
         raise SettingsError(f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); nothing was changed")
@@ -226,8 +223,8 @@ async def _save_first(held: LockedJournal, state: Journal) -> None:
 
 
 async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | None) -> GuardView | None:
-    """Start the guard before the first command, so that no change is ever without a guard. Raises SettingsError if it
-    cannot be started; the journal is then as before."""
+    """Start the guard before the first command, so that no change is ever unguarded. If the guard cannot be started,
+    restore the journal and raise SettingsError."""
     if guard is None:
         return None
     try:
@@ -245,7 +242,7 @@ async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | No
 
 
 async def annotated(host: Host, commands: Sequence[SettingCommand]) -> list[SettingCommand]:
-    """Return the commands of a plan. A command whose setting was last set by another program has a note about that."""
+    """Return the commands of a plan. If another program set a setting last, its command gets a note that says so."""
     if not commands:
         return []
     return _with_notes(commands, await journals.read(host), await read_values(host, {c.setting for c in commands}))
@@ -282,8 +279,8 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
 
 
 async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Mark the entries as applied, and remove those whose setting has its previous value. Return the outcomes, with a
-    message if the journal could not be saved."""
+    """Mark the journal's entries as applied, and remove entries whose setting has its previous value again. Return the
+    outcomes; if the journal could not be saved, they say so."""
     state = held.journal
     for outcome in outcomes:
         one = outcome.command
@@ -331,8 +328,6 @@ async def _roll_back(
 
 
 def _rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
-    """Return the final outcome of a command that ran before another failed. `ok` is whether its rollback succeeded,
-    None if none was necessary."""
     if not outcome.ok or ok is None:
         return outcome
     text = "it was rolled back" if ok else "its rollback failed as well"

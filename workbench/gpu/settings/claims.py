@@ -100,19 +100,16 @@ def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
 
 
 def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
-    """Return the claims on one setting of one GPU, oldest first."""
+    """Return the claims on the setting `key` (GPU UUID, key of the setting), oldest first."""
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
 
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Return the claims without forged ones: claims on the locks in `keys` by users who cannot have set a lock, as
-    `may_set` decides once for each user and lock.
-
-    Nobody can read a lock, so nothing else shows that a claim is forged, and a forged claim would keep a lock on for
-    good.
-    """
+    """Return `claims` without forged ones. Only claims on the locks `keys` are checked: nobody can read a lock from the
+    driver, so a forged claim would keep a lock on for good. `may_set` says whether the user of a claim can have set
+    that lock."""
     doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if is_lock(c.setting)}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
@@ -121,8 +118,8 @@ def credible(
 def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Return the newest claim that explains the host's value `live`; None if no claim does, or if `entry`, this
-    Workbench's own, explains the value. A lock cannot be read (`live` is None), so its newest claim explains it."""
+    """Return the newest claim that explains the host's value `live`. None if no claim does, or if this Workbench's own
+    `entry` explains the value. For a lock, which cannot be read (`live` is None), the newest claim counts."""
     setting = key[1]
     matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
@@ -138,8 +135,8 @@ def _is_own(entry: Entry, live: Any) -> bool:
 def values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
-    """Return the values that others claim at the moment of a change, oldest first, for `over` of its new entry. `entry`
-    is the earlier entry of the same setting, or None."""
+    """Return the values that other Workbenches claim for a setting when this Workbench changes it, oldest first. They
+    become the field `over` of the new journal entry. `entry` is the earlier entry of the setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
@@ -152,8 +149,8 @@ def set_at(entry: Entry) -> float:
 
 
 def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """Return the value that remains without this entry: the newest value of `over` that another Workbench still claims,
-    else `before`."""
+    """Return the value that a setting has without this entry: the newest value in `over` that another Workbench still
+    claims, or else `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
@@ -182,7 +179,7 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return the decision about a setting that another Workbench has set since, as its claim `by` shows."""
+    """Return the decision about a setting that another Workbench has changed after this one; `by` is its claim."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):

@@ -85,18 +85,19 @@ def _key(one: Alteration) -> tuple[Any, ...]:
 
 
 def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
-    """Return the readings of one GPU under load, that is from LOADED_PCT utilization on."""
+    """Return the readings of one GPU that were made under load, with a utilization of at least LOADED_PCT percent."""
     return [r for m in moments for r in m.gpus if r.gpu_index == gpu_index and (r.gpu_util_pct or 0.0) >= LOADED_PCT]
 
 
 def clock_of(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
-    """Return the clock in MHz on which the lock `setting` acts; None if the driver did not report it."""
+    """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the driver did not report
+    it."""
     found: int | None = getattr(reading, setting.clock)
     return found
 
 
 def caps(reading: BenchmarkReading) -> set[str]:
-    """Return the limiters that the driver names in a reading: "power", "temperature", …"""
+    """Return what limits the clock according to the driver, such as {"power", "temperature"}."""
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 
@@ -123,8 +124,6 @@ def clocks_of(
 
 
 def _limiter(readings: Sequence[BenchmarkReading]) -> str | None:
-    """Return what may have lowered the clocks; None if nothing did. Several limiters can share a load's readings, so
-    the readings that name any limiter are counted."""
     named = [caps(r) for r in readings]
     if sum(map(bool, named)) > FREE_SHARE * len(readings):
         return next((word for words in named for word in sorted(words) if word != POWER), POWER)
@@ -137,14 +136,14 @@ def within(mhz: float, lock: ClockRange) -> bool:
 
 
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock, with another lock or without one, that proves that the lock moved `clock`; None if there is
-    none."""
+    """Return a known clock that proves that the lock moved `clock`: one with another lock or with none, under the same
+    circumstances. None if there is no such clock."""
     return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
 
 
 def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock without a lock that proves that the lock raised `clock`, though not to its minimum; None if
-    there is none."""
+    """Return a known clock without a lock which proves that the lock raised `clock`, although not up to the lock's
+    minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
     free = (o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o))
@@ -152,8 +151,8 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock that ran above its own lock and equals `clock`; None if there is none. Nothing raises a
-    clock above a lock in force, so such a clock proves that locks have no effect."""
+    """Return a known clock that equals `clock` although it is above its own lock. That proves that locks have no
+    effect, because nothing raises a clock above a lock in force. None if there is no such clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
         if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:

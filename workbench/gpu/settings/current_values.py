@@ -41,8 +41,8 @@ class Governors:
 
     @property
     def value(self) -> str | None:
-        """Return the governors as the value of a setting: one name if all cores have it, else each name with its cores.
-        None without cpufreq."""
+        """The governors as one setting value: a name if all cores have the same governor, otherwise each name with its
+        cores. None without cpufreq."""
         return remote_settings.governor_value(self.by_core)
 
     def check(self, wanted: str) -> None:
@@ -88,7 +88,7 @@ class CurrentValues:
 
     @property
     def energy_j(self) -> dict[str, float]:
-        """Return the GPUs' energy counters in joules by UUID, without GPUs that report none."""
+        """The GPUs' energy counters in joules by UUID, without GPUs that report none."""
         return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
 
     def sample(self, uuid: str) -> GpuSample | None:

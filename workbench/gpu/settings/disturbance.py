@@ -87,8 +87,8 @@ def locks_changed(
     gpus: Sequence[int],
     meanwhile: Collection[LockChange] = (),
 ) -> tuple[str, ...]:
-    """Return the changes of clock locks during a run as texts. A lock cannot be read, so they come from the journal
-    before and after the run, and from the register's changes `meanwhile`."""
+    """Return the changes of clock locks during a run as texts. No driver call returns a lock, so the changes are taken
+    from the journal `before` and `after` the run, and from changes by other users `meanwhile`."""
     was, now = (
         {
             (a.gpu_index, a.setting): text_of(a.setting, a.now)
@@ -113,7 +113,6 @@ def locks_changed(
 
 
 def _steps(values: Sequence[str]) -> str:
-    """Return the values one after the other as text: "300 -> 220 W"."""
     unit = " W" if all(v.endswith(" W") for v in values) else ""
     return " -> ".join(v.removesuffix(unit) for v in values) + unit
 

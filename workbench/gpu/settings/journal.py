@@ -125,17 +125,16 @@ class JournalEntry:
 
     @property
     def where(self) -> str:
-        """Return where the setting applies: "host", or for example "GPU0"."""
         return place_of(self.gpu_uuid, self.gpu_index)
 
     @property
     def text(self) -> str:
-        """Return the setting with its value, for example "GPU0 power limit 400 W"."""
+        """The setting with its value, for example "GPU0 power limit 400 W"."""
         return f"{self.where} {label_of(self.setting)} {text_of(self.setting, self.now)}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the fields by name, with typed values."""
+        """The fields by name, with typed values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_json(self) -> dict[str, Any]:
@@ -179,8 +178,8 @@ class Journal:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def put(self, entry: JournalEntry) -> Journal:
-        """Return the journal with this entry in place of the earlier one for the same setting, whose first known
-        `before` stays."""
+        """Return the journal with `entry` in place of the earlier entry for the same setting. If that entry's `before`
+        is known, it stays."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
             kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}
@@ -229,8 +228,8 @@ class Journal:
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return the present clock lock and the source of that knowledge. No driver call returns a lock, so the value
-        is another user's claim, this Workbench's last change since the boot, or UNKNOWN."""
+        """Return (present clock lock, how it is known). No driver call returns a lock. So the value is the one that
+        another user claims, or the one that this Workbench set last since the boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
         claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
@@ -308,8 +307,8 @@ async def read(host: Host) -> Journal:
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
-    """Return `known` with the entries that this journal published in the register; None if the register has none. `why`
-    is the fault of the file, for the log."""
+    """Return the journal `known` with the entries that this Workbench published in the host's register, and a line in
+    its log with the fault `why` of the file. None if the register has no such entries."""
     own = known.register.own
     if not own:
         return None
@@ -395,7 +394,8 @@ async def is_being_changed(host: Host) -> bool:
 
 
 def _is_dead(lines: Sequence[str]) -> bool:
-    """Return whether the owner of the lock has ended, given the lines that ACQUIRE or HOLDER printed."""
+    """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell script that tried to
+    take the lock or that read it."""
     age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
     return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
 

@@ -69,7 +69,8 @@ def of_change(
 
 
 def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return the driver's own lower value in words; None if the driver enforces the value that was set."""
+    """Return, in words, the lower value that the driver enforces in place of the one that was set. None if it enforces
+    that one."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
     if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
         return None
@@ -132,7 +133,7 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
 
 
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
-    """Return the shell command with which the user can set the value."""
+    """Return the shell command with which the user can set the value of `one` without Workbench."""
     return remote_settings.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
 
 
@@ -142,7 +143,7 @@ def joined(*parts: str) -> str:
 
 
 def volatile(one: SettingCommand, now: CurrentValues) -> str:
-    """Return a warning if the setting lasts only as long as a program uses the GPU; otherwise ""."""
+    """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise ""."""
     if not setting_of(one.setting).needs_persistence:
         return ""
     sample = now.sample(one.gpu_uuid)

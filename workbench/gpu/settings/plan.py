@@ -53,7 +53,6 @@ def plan(
 
 
 def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand, ...]:
-    """Return each command once. Raises InputError if one setting has two different values."""
     seen: dict[tuple[str, str], SettingCommand] = {}
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
@@ -148,13 +147,10 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: float
 
 
 def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]) -> str:
-    """Return which clocks nvidia-smi sets instead of `clocks`; "" if it sets exactly these. Raises InputError if the
-    card lacks them.
-
-    nvidia-smi takes the supported clock that is closest to the given one, without a message. A clock far from any
-    supported one is surely a mistake. A minimum below all supported clocks (0 is often given) sets no lower bound and
-    is allowed in a range. Without a list of clocks only the highest clock is a limit.
-    """
+    """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it sets exactly these.
+    nvidia-smi silently takes the closest supported clock. Raises InputError for a clock above `highest`, or far from
+    every clock in `supported`. A minimum below all supported clocks, such as 0, means no lower bound. If `supported` is
+    empty, only `highest` limits."""
     if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
         raise InputError(f"{name}: {clocks} is not a range of clocks: MIN-MAX in MHz, MIN not above MAX")
     if highest is not None and clocks.max_mhz > highest:

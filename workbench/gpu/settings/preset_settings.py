@@ -26,8 +26,8 @@ NO_LOCK = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
-    """Return the settings of a preset as (GPU index or "all", settings, reason). A governor is the host's, whichever
-    GPU its entry names."""
+    """Return the GPU settings of a preset as (GPU index or "all", settings, reason). A CPU governor belongs to the
+    host, so it is returned for "all", whichever GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
 
 
@@ -53,8 +53,6 @@ def not_applied(
 def _now(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
-    """Return the present value of a setting, for a lock from `alterations`; NO_LOCK if Workbench has set no lock, None
-    if the value cannot be read."""
     if not is_lock(setting.key):
         return setting.read(telemetry, uuid)
     return next((a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK)

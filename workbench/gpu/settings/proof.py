@@ -60,13 +60,10 @@ UNNAMED = "what the driver does not name"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdict on one setting. `short` fits a GPU's row; `text` names the requested value, the observed value, and
-    the cause if it is known.
-
-    `observed` is in the setting's unit (MHz, W). `share` (0..1) is the share of the samples within the lock ("yes"),
-    capped, or outside the lock ("no effect"). For a power limit, `share` is the share in which the limit held the
-    clocks down.
-    """
+    """The verdict on one setting. `short` is a word or two for a GPU's row. `text` names the requested and the observed
+    value, and the cause of a difference if it is known. `observed` is in the setting's unit (MHz, W). `share` is the
+    share (0 to 1) of the samples that support the verdict; for a power limit, the share in which the limit lowered the
+    clocks."""
 
     gpu_index: int
     setting: str
@@ -82,12 +79,11 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """Return "gpu0" or "host", the prefix of the setting's key in a result."""
+        """The prefix of the setting's key in a result: "gpu0" or "host"."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
     def where(self) -> str:
-        """Return "GPU0" or "host", for the user."""
         return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
     @property
@@ -125,7 +121,6 @@ def judge_all(
 
 
 def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
-    """Return the verdict on a lock that another Workbench has replaced; None if none has."""
     said = lock_drift(one, others)
     if said is None:
         return None
@@ -152,8 +147,8 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
 
 
 def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
-    """Return the verdict "in force" or "no effect" if another clock proves it; otherwise say why the reading proves
-    nothing."""
+    """Return the verdict "in force" or "no effect" if a clock measured with another lock proves it. Otherwise return
+    `proof` with the reason why this load proves nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
@@ -176,7 +171,7 @@ def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
 
 
 def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
-    """Return the verdict "capped" if the lock raised the clock, but not to its minimum; otherwise return `proof`."""
+    """Return the verdict "capped" if the lock raised the clock, but not up to its minimum. Otherwise return `proof`."""
     other = raised(clock, known.clocks)
     if other is None:
         return proof
@@ -285,15 +280,15 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
 
 
 def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
-    """Return the limiter named most often (None if none is named), and the number of readings that name any. `but` has
-    limiters that do not lower this clock: a power limit lowers the SM clock, not the memory clock."""
+    """Return (limiter that the driver names most often, or None; number of readings that name any). `but` are limiters
+    that do not lower this clock: a power limit lowers the SM clock, not the memory clock."""
     named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
 
 def _pct(share: float) -> str:
-    """Return a share (0..1) as a percentage. Only 1 gives "100 %", and only 0 gives "0 %"."""
+    """Return a share (0 to 1) as a percentage. It is rounded to "100 %" and "0 %" only if it is exactly that."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
 
 

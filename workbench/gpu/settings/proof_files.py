@@ -63,7 +63,7 @@ async def write_clocks(host: Host, known: ContrastEvidence) -> None:
 
 
 async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
-    """Store the short verdicts on altered settings on the host. Raises FileError if the file cannot be written."""
+    """Store the short verdict on each altered setting, on the host. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:

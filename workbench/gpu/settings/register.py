@@ -156,8 +156,8 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _fit_change(change: Any) -> bool:
-    """Return whether `change` has the form that `_changes` makes. Raises KeyError or TypeError if a field is
-    missing."""
+    """Return whether `change`, from another user's file, has the form of an entry of `_changes`. Raises KeyError or
+    TypeError if a field is missing."""
     known = change["setting"] in remote_settings.SETTINGS and isinstance(change["gpu_index"], int)
     return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(remote_settings.is_number(change["unix_s"]))
 
@@ -175,8 +175,8 @@ def _unfit(entry: Any) -> bool:
 
 
 def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
-    """Return the entry with its times limited to the time of the file. The kernel sets that time, and no change is
-    later."""
+    """Return the entry with its times limited to the time at which its file was written. The kernel records that time,
+    and no change in the file is later."""
     for name in ("since_unix_s", "set_unix_s"):
         if entry.get(name) is not None:
             entry[name] = min(float(entry[name]), written_unix_s)
@@ -184,7 +184,8 @@ def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
 
 
 def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
-    """Return whether the entry's Workbench, a process of the file's owner, is making this change at this moment."""
+    """Return whether the change is being made now: the entry is pending, and its Workbench is a running process of the
+    file's owner."""
     if entry.get("state") != "pending":
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
@@ -253,18 +254,17 @@ def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, An
 
 
 def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return the contents of all journals but this one. Another journal of the same user belongs to another
-    Workbench."""
+    """Return the contents of all published journals but this one. Another journal of the same user counts as another
+    Workbench's."""
     mine = os.geteuid()
     return [one for one in read(directory, boot_id) if (one["uid"], one["journal"]) != (mine, journal)]
 
 
 def main() -> None:
-    """Publish and read. argv[1] is the JSON {"root": gpu/ of the state directory, "register": a directory or null,
-    "publish": whether stdin has the entries to publish}.
-
-    Prints {"directory", "uid", "journal", "found"} or {"problem"} as JSON; "found" is what `read` returns.
-    """
+    """Publish this journal's entries in the register if requested, then read the register. argv[1] is JSON: {"root":
+    directory of the journal, "register": the register's directory or null for the usual places, "publish": whether the
+    entries follow on stdin}. Prints JSON: {"directory", "uid", "journal", "found"}, where "found" has the other
+    journals, or {"problem": text}."""
     orders = json.loads(sys.argv[1])
     journal = name_of(orders["root"])
     try:

@@ -34,9 +34,9 @@ class LockChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """The contents of the host's register: in `others` the changes of other Workbenches, in `own` the entries of this
-    journal, in `changes` the recent changes of clock locks. If the register cannot be read, `problem` says why, and
-    only the host's values show changes of others."""
+    """The contents of the host's register. `others` are the changes of other Workbenches, `own` the published entries
+    of this journal, and `changes` the recent changes of clock locks. `problem` says why the register cannot be read;
+    then others' changes show only in the host's values."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()

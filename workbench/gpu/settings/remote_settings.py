@@ -1,12 +1,12 @@
-"""The table of settings for the programs that run on the host: commands, checks, equality and texts.
+"""The settings as the programs on a GPU host know them: for each one the command that sets it, the check of its values,
+the comparison of two values, and the text of a value.
 
-Workbench sends this module to the host with the guard and the register, and uses it itself: standard library only,
-Python 3.8, no other module of Workbench. model/settings.py has the larger table; a test compares the two.
+Workbench imports this module and also sends it to hosts, with the guard and the register. So it uses only the standard
+library and Python 3.8. model/settings.py has the full table, with options and forms; a test compares the two.
 
-A value is stored (JSON, as in the journal) or typed (as in model/settings.py). All functions accept both, because `str`
-of a typed value is its stored form: True/False, a number, "MIN,MAX" in MHz, "default" (no lock) or "unknown" (another
-program's lock). A CPU governor is one name for all cores ("powersave") or, if the cores differ, "powersave=0-3
-performance=4-7".
+Values may be typed, as in model/settings.py, or as JSON stores them; `str` gives the same text for both. They are True
+or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). A CPU governor
+is a name for all cores ("powersave") or, if the cores differ, "powersave=0-3 performance=4-7".
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _OWNER = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class SettingStep(NamedTuple):
-    """One command without sudo. `value` is the value that it sets, `stdin` its input."""
+    """One command, without sudo. `value` is the setting's value that the command sets, and `stdin` the command's
+    input."""
 
     argv: tuple[str, ...]
     value: Any
@@ -48,8 +49,8 @@ class SettingStep(NamedTuple):
 
 
 class RemoteSetting:
-    """One entry: how nvidia-smi sets the value, and which values are valid. `query` is the field of nvidia-smi's
-    --query-gpu that reads the value back; "" if there is none."""
+    """One setting: how nvidia-smi sets it, and which values are valid. `query` is the field of nvidia-smi's --query-gpu
+    that reads the value back; "" if there is none."""
 
     label = query = ""
     readable = True
@@ -61,11 +62,12 @@ class RemoteSetting:
         raise KeyError(self.label)
 
     def valid(self, value: Any) -> bool:
-        """Return whether `value` can be in a journal that Workbench wrote."""
+        """Return whether a journal that Workbench wrote can contain `value`."""
         raise KeyError(self.label)
 
     def answer(self, text: str) -> Any:
-        """Return the value in nvidia-smi's answer to `query`; None if the answer has none."""
+        """Return the setting's value in the text that nvidia-smi prints for `query`; None if the text is not a
+        value."""
         return None
 
     def equal(self, found: Any, value: Any) -> bool:
@@ -105,7 +107,6 @@ class _ClockLock(RemoteSetting):
         return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
-        """Return the highest and the lowest clock in MHz that a lock allows."""
         low, comma, high = str(lock).partition(",")
         return (min(float(high), highest_mhz), min(float(low), highest_mhz)) if comma else (highest_mhz, 0.0)
 
@@ -158,7 +159,7 @@ class _Persistence(RemoteSetting):
 
 
 class _Governor(RemoteSetting):
-    """The CPU frequency governor: written to files of sysfs by `tee`, not by nvidia-smi."""
+    """The CPU frequency governor. It is set by writing to files of sysfs with `tee`, not by nvidia-smi."""
 
     label = "CPU governor"
 
@@ -193,8 +194,8 @@ def is_lock(key: str) -> bool:
 
 
 def equal(key: str, found: Any, value: Any) -> bool:
-    """Return whether the host's value `found` is `value`. False if the host reports none (None). Cores that no longer
-    have a governor do not count."""
+    """Return whether the host's value `found` equals `value`. False if `found` is None. Cores that no longer have a
+    governor are ignored."""
     return found is not None and SETTINGS[key].equal(found, value)
 
 
@@ -208,7 +209,7 @@ def label(key: str) -> str:
 
 
 def order(key: str) -> int:
-    """Return the sort key that puts settings in the order of reverting."""
+    """Return a number that sorts settings into the order in which they are reverted."""
     return list(SETTINGS).index(key) if key in SETTINGS else len(SETTINGS)
 
 
@@ -255,8 +256,8 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
 
 
 def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
-    """Return whether a setting is reverted, and a message. `found` is the host's value afterwards, None for a lock or
-    if the host did not answer. `failed` is the command's error, None if it reported success."""
+    """Return (whether a setting is reverted, message). `found` is the host's value after the revert; None for a lock,
+    or if the host did not answer. `failed` is the error of the command; None if it reported success."""
     value = value_to_restore(before)
     if failed and not equal(key, found, value):
         return False, failed
@@ -303,12 +304,10 @@ def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
 
 
 def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
-    """Return why a journalled setting is no longer in force; None if it may be. Settings end with the boot and with the
-    driver.
-
-    `energy_j` is the GPU's energy counter now, None if unknown. A reloaded driver counts from 0 again, so its counter
-    is less than half; one that is a little lower is a reading from before the change.
-    """
+    """Return why a setting in the journal is no longer in force, for example "the host was restarted"; None if it may
+    be in force. `energy_j` is the GPU's energy counter now, None if unknown. A reloaded driver counts from 0 again, so
+    a counter below half of the stored one means a reload. A counter that is only a little lower is a reading from
+    before the change."""
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
     then = entry.get("energy_j")
@@ -321,8 +320,8 @@ def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = No
 
 
 def unfit(entry: Any) -> str | None:
-    """Return the part of a journal's entry that no Workbench writes; None if the entry is valid. A journal with such an
-    entry sets nothing, because root may read the file."""
+    """Return the part of a journal entry that is invalid, because no Workbench writes such a value; None if the entry
+    is valid. An invalid entry is never reverted, because the guard may run as root and others can write the file."""
     try:
         setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
         if setting not in SETTINGS or not (uuid == HOST if setting == "governor" else _UUID.fullmatch(uuid)):
@@ -353,9 +352,8 @@ def is_number(value: Any) -> bool:
 
 
 def plain(data: Any) -> bool:
-    """Return whether all numbers in the guard's state can be a time, a process or a measured value. Other programs of
-    the user can write that state. `journal`, the stamp of a file, is compared and never shown, so it may have any
-    number."""
+    """Return whether all numbers in the guard's state file are possible times, process ids or measured values. Other
+    programs of the user can write that file. The field `journal` may have any number, because it is only compared."""
     if isinstance(data, dict):
         return all(plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):

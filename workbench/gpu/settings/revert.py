@@ -79,8 +79,7 @@ async def revert(
 
 
 async def _wait_for_rivals(held: LockedJournal) -> None:
-    """Wait until no other Workbench is changing the same settings, but at most QUIET_S, because a revert must not
-    hang."""
+    """Wait until no other Workbench is changing the same settings, but at most QUIET_S seconds."""
     keys = {e.key for e in held.journal.entries}
     until = time.monotonic() + QUIET_S
     while held.rival(keys) is not None and time.monotonic() < until:
@@ -91,8 +90,8 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
 def _ways(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
-    """Return each entry with the decision how to revert it, in the order of reverting. `foreign` decides about values
-    of others."""
+    """Return (entry, decision how to revert it) in the order of reverting. `foreign` is the user's choice for values
+    that another program has set."""
     found = []
     for entry in _in_order(entries):
         way = claims.decide_revert(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
@@ -106,7 +105,7 @@ def _ways(
 
 
 def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
-    """Return a command without argv, which stands in the report for a setting that is left alone."""
+    """Return the report's entry for a setting that is left alone: a command without argv."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
@@ -114,7 +113,6 @@ def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -
 async def _planned(
     host: Host, gpu: int | str | None, rights: Rights | None, foreign: Foreign | None
 ) -> list[SettingOutcome]:
-    """Return the outcomes of a dry run."""
     state = await journals.read(host)
     if not state.entries:
         return []
@@ -135,9 +133,8 @@ async def _planned(
 async def restore(
     host: Host, entries: Sequence[JournalEntry], rights: Rights, now: CurrentValues, live: CurrentValues | None = None
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the previous value of each entry, even if another one fails, and read the values afterwards. Return the
-    outcomes of each entry. `live` is a reading from just before, needed if the host's values may differ from the
-    entries' `now`."""
+    """Set the previous value of each entry, then read the values. Return the outcomes of each entry; a failure does not
+    stop the others. `live` has the host's values from just before, for hosts where they may differ from the journal."""
     ordered = _in_order(entries)
     pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.try_all(host, [one for _, commands in pairs for one in commands], rights)

@@ -145,8 +145,8 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
 
 
 def sudo_refusal(said: str) -> str | None:
-    """Return why sudo runs nothing, in sudo's own words; None if sudo only asks for a password or rejects the given
-    one. `said` is sudo's output."""
+    """Return why sudo runs no command, in sudo's own words (`said` is its output). None if sudo only asks for a
+    password or rejects the given one."""
     lines = [line.strip() for line in said.splitlines()]
     told = [
         line.removeprefix("sudo: ") for line in lines if line.startswith(("sudo:", "Sorry, user")) or _NOT_IN in line
@@ -210,7 +210,8 @@ def _matches(pattern: str, command: Sequence[str]) -> bool:
 
 
 def _usr(path: str) -> str:
-    """Return /bin/x as /usr/bin/x, because sudo's rules and the host can name either."""
+    """Return a path such as /bin/x as /usr/bin/x, because sudo's rules and the host may name the same program either
+    way."""
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
 
 
@@ -271,8 +272,8 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of LOOK. Return the programs that root may run, as path by name, and for the others the path
-    that users other than root can change."""
+    """Parse the output of the shell script LOOK. Return (paths of programs that root may run safely, by name; for each
+    other program, the path that somebody besides root can change)."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""

@@ -18,7 +18,8 @@ NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A trap with its sources. `text` can contain {names}, which `trap` replaces."""
+    """A known trap of a GPU setting, with the sources. `text` can contain {names}, which the function `trap` replaces
+    by values."""
 
     id: str
     text: str
@@ -59,6 +60,6 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
 
 
 def alternative(info: GpuInfo) -> str | None:
-    """Return what the user can do instead on a card that lacks a setting; None if nothing is known."""
+    """Return what the user can do on a card that lacks a setting; None if nothing is known."""
     known = find(info.name)
     return trap("gb10.clock-lock-only").text if known is not None and known.chip.endswith("GB10") else None

@@ -33,7 +33,8 @@ def sudoers(
 
 
 def changes() -> Iterator[str]:
-    """Yield a sudoers pattern for each form of nvidia-smi's arguments after `-i UUID` that remote_settings.py makes."""
+    """Yield sudoers patterns for every way in which Workbench calls nvidia-smi to change a setting, without `-i
+    UUID`."""
     yield "-pm [01]"
     for whole, part in POWER_W:
         yield f"-pl {DIGIT * whole}" + (f".{DIGIT * part}" if part else "")

@@ -101,8 +101,8 @@ class HostReader:
             self.governor = ordered[0] if ordered else None
 
     def process_name(self, pid: int) -> str | None:
-        """Return a process's name; None if it has ended, or in a container with its own process ids, because NVML
-        returns the host's."""
+        """Return the name of the process `pid`. None if it has ended, or if this is a container, where NVML's process
+        ids are those of the host."""
         if self.own_pids:
             return None
         try:
@@ -280,8 +280,8 @@ class Agent:
         return out
 
     def stale(self) -> bool:
-        """Return whether NVML must be started anew: a GPU was added or removed, or no GPU answers. Raises DriverGone if
-        the driver does not answer."""
+        """Return whether NVML must be started again, because a GPU was added or removed or because no GPU answers.
+        Raises DriverGone if the driver does not answer."""
         try:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
@@ -289,7 +289,7 @@ class Agent:
         return count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
     def look_again(self, now: float) -> None:
-        """Read the properties of the GPUs that change slowly, and start NVML anew if GPUs were added or removed."""
+        """Read those properties of the GPUs that rarely change. Start NVML again if GPUs were added or removed."""
         if now >= self.reopen_at and self.stale():
             self.nvml.maybe("nvmlShutdown")
             self.open_driver()
@@ -343,7 +343,7 @@ class Agent:
 
 
 def device_refused() -> bool:
-    """Return whether the kernel denies access to /dev/nvidiactl, which NVML in a container reports as an unknown
+    """Return whether the kernel denies access to /dev/nvidiactl. NVML in a container reports this only as an unknown
     error."""
     try:
         os.close(os.open("/dev/nvidiactl", os.O_RDWR))

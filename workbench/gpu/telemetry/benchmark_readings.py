@@ -75,8 +75,8 @@ def _mean(
 
 
 class Energy(NamedTuple):
-    """The energy of one GPU over a time in joules, measured in two ways. Each is None if the readings do not give
-    it."""
+    """The energy of one GPU during a benchmark in joules, by the driver's counter and by integrated power. Each is None
+    if the readings do not give it."""
 
     counter_j: float | None
     integrated_j: float | None
@@ -94,7 +94,6 @@ def _energy_of(moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, 
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum of the values; None if there are none or one is unknown, because a part is not a total."""
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None
 

@@ -1,5 +1,5 @@
-"""The names of NVML's clock event reasons, which the agent and nvidia-smi report as bits of a mask. Sent to the host
-with the agent."""
+"""The names of NVML's clock event reasons. The agent and nvidia-smi report these reasons as bits of a mask. Sent to the
+host with the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readings of a benchmark. A bounded number of them is kept for its means."""
+"""The GPU readings of a benchmark, of which a bounded number is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST = 1200  # two minutes of a benchmark at 10 Hz; of a longer one every second
 
 
 class BenchmarkReading(NamedTuple):
-    """The values of one GPU's sample that a benchmark's summary needs."""
+    """The values of one GPU at one moment, as far as the summary of a benchmark needs them."""
 
     gpu_index: int
     power_w: float | None
@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 def reading(sample: GpuSample) -> BenchmarkReading:
-    """Return the values of a sample that a benchmark's summary needs."""
+    """Return those values of a sample that the summary of a benchmark needs."""
     return BenchmarkReading(
         sample.index,
         sample.power_w,

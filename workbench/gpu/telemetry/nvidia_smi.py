@@ -88,7 +88,8 @@ DRIVER_PROBLEMS = (
 
 
 def absent_reason(text: str) -> str | None:
-    """Return why a cell has no value; None if it has one."""
+    """Return why a cell of nvidia-smi's output has no value, such as "not supported" for "[N/A]"; None if it has a
+    value."""
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         inner = bare[1:-1].strip().lower()
@@ -102,8 +103,8 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
 
 
 def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
-    """Return the columns that an older nvidia-smi knows, given its error `text` about one of them; None if it is no
-    such error."""
+    """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an older nvidia-smi does
+    not know it. None if the text is another error."""
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
@@ -158,7 +159,6 @@ def fields_of(
 
 
 def _value(name: str, text: str, factor: float | None) -> Any:
-    """Return a cell's value; None if the text is not valid for the column."""
     if name in ("persistence", "ecc"):
         return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
     if name == "pstate":

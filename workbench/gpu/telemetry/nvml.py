@@ -1,8 +1,8 @@
-"""NVML through pynvml (nvidia-ml-py): loading the library, calls that another thread can watch, and texts for return
-codes. Sent to the host with the agent.
+"""NVML through pynvml (nvidia-ml-py): loads the library, makes calls that another thread can watch, and gives texts for
+return codes. Sent to the host with the agent.
 
-pynvml's getters raise NVMLError with the code as `value`; those that drop it are not used here. Comparing an NVMLError
-with anything else fails in pynvml, so codes are compared.
+pynvml's getters raise NVMLError with the return code as `value`. Those that drop the code are not used here. NVMLError
+can only be compared with NVMLError, so the codes are compared instead.
 """
 
 # ruff: noqa: PTH123
@@ -190,7 +190,8 @@ class Nvml:
             self.doing = None
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """Call a function as `call` does; return None if it fails or if pynvml cannot decode a name."""
+        """Call pynvml's function `name` and return its result. None if the call fails or if pynvml cannot decode a name
+        in the answer."""
         try:
             return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):

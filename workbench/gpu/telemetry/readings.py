@@ -30,8 +30,7 @@ PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 756
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
-    """Return the value of an NVML field and its nvmlValueType_t. Each access to pynvml's structures is slow, so there
-    are few here."""
+    """Return (value, nvmlValueType_t) of an NVML field value structure."""
     kind = slot.valueType
     return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
 
@@ -43,7 +42,7 @@ class HostMemory(Protocol):
 
 
 class GpuReader:
-    """Reads one GPU. Remembers the GPU's handle and the values that the GPU lacks."""
+    """Reads one GPU. It keeps the GPU's NVML handle, and remembers which values this GPU lacks."""
 
     def __init__(self, nvml: Nvml, index: int, host: HostMemory) -> None:
         self.nvml, self.index, self.host = nvml, index, host
@@ -97,8 +96,8 @@ class GpuReader:
         return False
 
     def refuse(self, field: str, code: int) -> None:
-        """Note why the value `field` is missing. Raises GpuDown or DriverGone if `code` means that the GPU or the
-        driver is lost."""
+        """Record why the value `field` is missing, given NVML's return code. Raises GpuDown or DriverGone if `code`
+        means that the GPU or the driver is lost."""
         if code in GPU_GONE:
             raise GpuDown(code)
         if code in DRIVER_GONE:
@@ -110,8 +109,8 @@ class GpuReader:
         self.absent[field] = reason(code)
 
     def ask(self, field: str, name: str, *args: Any) -> Any:
-        """Return a value, or None with the reason in `absent`. A value that the driver rejects for good is not
-        requested at every tick."""
+        """Call the NVML function `name` and return its value; on failure return None, and put the reason into `absent`
+        under `field`. A call that the driver will never accept is not repeated."""
         code = self.refused.get(field)
         if code is not None:
             self.absent[field] = reason(code)
@@ -143,7 +142,8 @@ class GpuReader:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
-        """Return the values that `read` puts into `self.out`, with the reasons of missing values under "absent"."""
+        """Call `read`, which writes values to `self.out`, and return these values. The reasons of missing values are
+        under "absent"."""
         self.out, self.absent = {}, {}
         read()
         if self.absent:
@@ -179,7 +179,7 @@ class GpuReader:
         self.events()
 
     def batch(self, now: float) -> None:
-        """Read the field values in one call. Each value has its own return code."""
+        """Read several field values of the GPU in one NVML call. Each value has a return code of its own."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
@@ -216,8 +216,8 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Write the rate of a PCIe byte counter in MB/s, or the reason of its absence, for example that the 32-bit
-        counter can wrap between two readings."""
+        """Write the rate of a PCIe byte counter in MB/s under `field`, or why it is unknown: for example, a 32-bit
+        counter may have wrapped between two readings."""
         if value is None:
             self.absent[field] = why
             return
@@ -345,8 +345,8 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def supported_clocks(self) -> dict[str, list[int]]:
-        """Return the clocks in MHz that a lock can have, ascending. The SM clocks are those at the highest memory
-        clock, the longest list. {} if the driver lists none."""
+        """Return the clocks in MHz to which the GPU can be locked, ascending, by kind. The SM clocks are those at the
+        highest memory clock. {} if the driver lists none."""
         memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}

@@ -85,12 +85,12 @@ class TelemetrySource:
 
     @property
     def age_s(self) -> float | None:
-        """Return the seconds since the last reading arrived; None before the first."""
+        """The seconds since the last reading arrived; None before the first."""
         return None if self._arrived is None else time.monotonic() - self._arrived
 
     @property
     def problem(self) -> str | None:
-        """Return why readings are stale or missing, for the user; None if they arrive on time."""
+        """Why readings are late or missing, as text for the user; None if they arrive on time."""
         if self._problem is not None:
             return self._problem
         age = self.age_s
@@ -134,7 +134,6 @@ class TelemetrySource:
                 await self._stream.write(json.dumps(order).encode() + b"\n")
 
     def _leave(self) -> None:
-        """Close the stream without waiting: a process stuck in the driver cannot end."""
         stream, self._stream = self._stream, None
         if stream is not None:
             task = asyncio.create_task(_close_quietly(stream))
@@ -197,7 +196,6 @@ class TelemetrySource:
         return await self._ended(stream)
 
     async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
-        """Process one document of the agent; return whether to use nvidia-smi instead of the agent."""
         if "hung" in document:
             self._hung(document, decoder)
             return False
@@ -243,7 +241,8 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _smi_works(self) -> bool:
-        """Return whether nvidia-smi works although the library is missing, as in some containers. It is tried once."""
+        """Return whether nvidia-smi works although NVML's library is missing, as in some containers. Only the first
+        call tries it."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
@@ -326,8 +325,8 @@ async def _close_quietly(stream: Stream) -> None:
 
 
 async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
-    """Read a host once, for a command. If the driver hangs, the reading has only its state. Raises HostError if nothing
-    arrives within `timeout_s`."""
+    """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the reading has only
+    the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
     source = TelemetrySource(host)
     await source.start()
     try:

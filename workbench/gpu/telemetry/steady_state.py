@@ -1,5 +1,5 @@
-"""The detection of a loaded GPU's steady state after a change: power, clock and temperature of the last seconds are
-compared with those of the seconds before. All functions are pure."""
+"""Detection of the steady state of a loaded GPU. Power, clock and temperature of the last seconds are compared with
+those of the seconds before. All functions are pure."""
 
 from __future__ import annotations
 

@@ -219,8 +219,6 @@ class Client:
         return now if self._idle and self._waiting() else None
 
     def _next_due(self, now: int) -> int | None:
-        """Return the due time of the next request in monotonic nanoseconds (0: at once), or None if no request is
-        left."""
         if now >= self._start_until_ns:
             self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():

@@ -1,4 +1,4 @@
-"""Compare run B with run A: first the differences of their conditions, then the change of each metric.
+"""The comparison of run B with run A: first the differences of their conditions, then the change of each metric.
 
 Statistics use one value per run, because the requests of one run share the engine's state: treating each request as
 independent gives false alarms in 14 to 100 % of experiments. A difference is claimed only if enough runs support it.
@@ -128,8 +128,6 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
 
 
 def _is_known(conditions: Conditions, name: str) -> bool:
-    """Return whether the workload field `name` of a result is known. A file that was imported from another tool
-    contains only some fields."""
     return not conditions.known_workload or name in conditions.known_workload
 
 

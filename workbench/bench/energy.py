@@ -13,8 +13,8 @@ FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Power of all GPUs of the server together, in watts, while no request was in flight. If `power_w` is None, `why`
-    says why it is unknown."""
+    """The power of all GPUs of the server together, in watts, while no request was in flight. If `power_w` is None,
+    `why` says why it is unknown."""
 
     power_w: float | None = None
     why: str = "not measured"

@@ -1,5 +1,5 @@
-"""One HTTP request of the load client and its answer: parses the answer's bytes, judges whether it is complete, and
-makes the request's record."""
+"""One HTTP request of the load client and its answer: the answer's bytes are parsed and judged, and the request gets
+its record."""
 
 from __future__ import annotations
 

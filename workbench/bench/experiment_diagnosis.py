@@ -1,5 +1,5 @@
-"""Sentences about what the runs of an experiment show about the machine: an outlying pair, two speeds, a trend, a cold
-first run, a shared compile cache.
+"""Disturbances of an experiment, found in its runs and described in sentences: an outlying pair, two speeds, a trend, a
+cold first run, a shared compile cache.
 
 They do not change the interval. They explain why it is wide, or what it cannot show. Each test raises a false alarm in
 about 1 of 100 experiments without disturbances (tests/unit/bench/test_bench_diagnosis.py).
@@ -135,8 +135,8 @@ def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """Return the place (index in the experiment) from which all runs have the other speed. None if the two speeds
-    alternate."""
+    """Return the place of the first run with the other speed, if all later runs have that speed too. None if the two
+    speeds alternate."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -173,12 +173,9 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
 
 
 def _independent_share(rest: Sequence[float]) -> float:
-    """Return the effective number of independent observations per run (at most 1), given the residuals `rest` of a
-    fitted line.
-
-    The residuals are treated as an AR(1) series. Their correlation r is estimated too low by (2 + 4 r) / n, which is
-    added.
-    """
+    """Return the share of independent observations among the runs (at most 1), given the residuals `rest` of a fitted
+    line. They are treated as an AR(1) series, whose estimated correlation r is too low by (2 + 4 r) / n; that is
+    added."""
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0

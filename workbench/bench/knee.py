@@ -1,4 +1,4 @@
-"""Find the knee of a sweep: the value beyond which more costs much and gains little. All functions are pure.
+"""The knee of a sweep: the value beyond which more costs much and gains little. All functions are pure.
 
 Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight line or in noise. The
 two rules here do not: among the values that keep nearly all of the best throughput, they name the one with the most

@@ -179,7 +179,6 @@ def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
 
 
 def _positive(values: list[float | None]) -> list[float] | None:
-    """Return the values if none is None and all are above 0, so that they have logarithms; otherwise None."""
     known = [v for v in values if v is not None and v > 0]
     return known if len(known) == len(values) else None
 
@@ -195,6 +194,5 @@ def average(values: Iterable[float]) -> float:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Return the sample variance of two or more values."""
     mean = average(values)
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)

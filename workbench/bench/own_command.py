@@ -1,5 +1,5 @@
-"""Run a command of the user as the load of a benchmark: once, on this machine, with its time, exit code and last lines
-recorded.
+"""The user's own command as the load of a benchmark. It runs once on this machine, and its time, exit code and last
+lines are recorded.
 
 The command comes only from the user's own command line. A preset cannot contain one.
 """
@@ -150,7 +150,6 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
 
 
 async def _message(tie: Process) -> dict[str, Any]:
-    """Return the next message of the process that watches the command, or {} if that process ended without one."""
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
@@ -180,7 +179,6 @@ async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]
 
 
 async def _end_command(tie: Process) -> None:
-    """End the command and everything that it started. Return when all of it has ended."""
     assert tie.stdin is not None
     tie.stdin.close()
     try:

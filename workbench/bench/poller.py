@@ -1,4 +1,4 @@
-"""Wait until sockets are readable or writable: with epoll where it exists, otherwise with poll(2) under the same
+"""A poller that waits until sockets are readable or writable: epoll where it exists, otherwise poll(2) under the same
 interface (macOS)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read files of the user's own prompts. A file has one JSON object per line (a prompt, a text, a list of messages, or a
+"""Files of the user's own prompts. A file has one JSON object per line (a prompt, a text, a list of messages, or a
 ShareGPT conversation), or it is one JSON array of them, as ShareGPT is distributed."""
 
 from __future__ import annotations

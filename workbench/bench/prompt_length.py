@@ -1,4 +1,4 @@
-"""Find the number of words that gives a prompt of the requested length in tokens, by the server's own tokenizer."""
+"""The number of words that gives a prompt of the requested length in tokens, found with the server's own tokenizer."""
 
 from __future__ import annotations
 

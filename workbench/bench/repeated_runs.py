@@ -1,4 +1,4 @@
-"""Mean and scatter of each metric over several runs of the same benchmark."""
+"""The mean and scatter of each metric over several runs of the same benchmark."""
 
 from __future__ import annotations
 

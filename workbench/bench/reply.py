@@ -1,4 +1,5 @@
-"""Parse the content of a model's reply: text chunks with their receive times, finish reason, token usage and errors.
+"""The content of a model's reply, parsed into text chunks with their receive times, finish reason, token usage and
+errors.
 
 Understands the OpenAI-compatible formats of vLLM, SGLang, llama.cpp, TabbyAPI and transformers. The caller passes the
 receive times.

@@ -1,4 +1,4 @@
-"""Decide whether the metrics of a run are valid, and write the notes that the user needs to interpret them."""
+"""The validity of a run's metrics, and the notes that the user needs to interpret them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a benchmark in a worker process: start the process, send it the spec, and read its messages."""
+"""The run of a benchmark in a worker process: start the process, send it the spec, and read its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide when each request starts, and when the warm-up is long enough.
+"""The schedule of requests: when each request starts, and when the warm-up is long enough.
 
 In a closed loop, a stream starts its next request when the previous one has ended; only the first requests are spread
 out. In an open loop, each request has a scheduled time that does not depend on the server. The schedule depends on the

@@ -1,4 +1,4 @@
-"""Decide whether the server was in a lasting state during a run. If it was not, the metrics depend on how long the run
+"""Checks whether the server was in a lasting state during a run. If it was not, the metrics depend on how long the run
 lasted."""
 
 from __future__ import annotations

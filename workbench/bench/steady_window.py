@@ -76,16 +76,16 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Return the output tokens of the requests `good` that fall inside the window. None if the server did not report
-    the tokens of one of them."""
+    """Return the number of output tokens of the requests `good` (the successful ones) that arrived inside the window.
+    None if the server did not report the tokens of one of them."""
     if any(r.output_tokens is None for r in good):
         return None
     return sum(_tokens(r, window) for r in good)
 
 
 def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
-    """Return the number of requests inside the window. A request that is only partly inside counts by the share of its
-    time inside."""
+    """Return the number of requests inside the window. A request that is only partly inside counts as that part of its
+    duration, so the number can be a fraction."""
     return sum(_share(r, window) for r in good)
 
 

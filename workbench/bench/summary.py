@@ -1,4 +1,4 @@
-"""Compute the metrics of a run from its request records."""
+"""The metrics of a run, computed from its request records."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ def _write_message(message: dict[str, float | int | None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the command has ended. Its process is not reaped, so that its process and group id cannot be
-    reused."""
+    """Return whether the command has ended. Its exit status is not collected yet, so that its process and group id
+    cannot be reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

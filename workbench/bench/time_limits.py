@@ -47,8 +47,8 @@ class Limits:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
     def over(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
-        """Return (kind of failure, message) for a request in flight that exceeded a time limit, or None if it may
-        continue."""
+        """Return (kind of failure, message) for a request in flight that has exceeded a time limit. None if the request
+        may continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
         if asked_s is not None and now_ns - exchange.began_ns > asked_s * 1e9:
             return records.TIMEOUT, f"the reply was not complete after {asked_s:g} s and {chunks} chunks"

@@ -1,5 +1,5 @@
-"""Make the requests of a benchmark: synthetic prompts of a given length or the user's own prompts, in a JSON body
-without fields that the engine rejects."""
+"""The requests of a benchmark: synthetic prompts of a given length or the user's own prompts, in a JSON body without
+fields that the engine rejects."""
 
 from __future__ import annotations
 

@@ -121,7 +121,6 @@ async def _bench_repeatedly(
 async def _bench_levels(
     session: Session, arguments: argparse.Namespace, levels: list[int], run_id: str | None, load: dict[str, Any]
 ) -> int:
-    """Run one benchmark for each concurrency in `levels`, then print the results and the knee. Return the exit code."""
     url = None if run_id else arguments.url
     sweep = await session.sweeps.run_concurrency(
         levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
@@ -178,16 +177,12 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
 
 
 def _exit_code(results: Sequence[BenchResult]) -> int:
-    """Return the exit code for benchmark results: 1 if a benchmark got no answer, 3 if a result is not valid, otherwise
-    0.
-    """
     if any(not r.summary.requests_ok and not r.spec.command for r in results):
         return 1
     return INVALID if any(r.summary.refused for r in results) else 0
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
-    """Write the progress of the benchmark over the last line of the terminal."""
     if "bench" not in changed:
         return
     progress, text = state.bench.progress, ""

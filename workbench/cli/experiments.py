@@ -106,7 +106,6 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of Experiments.run that the command line sets."""
     if arguments.at_most is not None and arguments.until is None:
         raise InputError("--at-most needs --until", next_step="use --pairs N for a fixed number of pairs")
     given = {
@@ -124,7 +123,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
-    """Load the plan that both arms of the experiment change. It is the plan of a preset or of a run."""
+    """Load the plan that both arms of the experiment change, from a preset or from a run."""
     from workbench.model.secrets import MASK
 
     statuses, base = session.servers.supervisor.statuses(), arguments.base
@@ -222,7 +221,6 @@ def list_experiments(arguments: argparse.Namespace) -> int:
 
 
 def _print_ended(ended: Experiment, as_json: bool) -> int:
-    """Print the experiment. Return the exit code: 0 if it is complete, 130 if the user interrupted it, otherwise 1."""
     from workbench.model.experiment import INTERRUPTED
 
     _print(ended, as_json)

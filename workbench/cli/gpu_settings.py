@@ -46,7 +46,6 @@ def setting_option(setting: Setting, metavar: str, help: str, **keywords: Any) -
 
 
 def _options_of(setting: Setting) -> Option | OneOf:
-    """Return the options that set and reset a GPU setting. Users may give only one of them."""
     if setting.choices:
         return setting_option(setting, "", setting.help, choices=setting.choices)
     set_it = setting_option(setting, setting.metavar, setting.help)

@@ -30,9 +30,7 @@ def local_session() -> Session:
 
 
 def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
-    """Make the command use `host`, where a stored experiment or sweep was run, unless the command line names another
-    host.
-    """
+    """Make the command use the host of a stored experiment or sweep, unless the command line names a host."""
     if not (arguments.host or arguments.simulate):
         arguments.host = None if host == "local" else host
 
@@ -63,7 +61,6 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
 
 def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints a message on stderr when the connection to the host is lost or restored."""
     link = "connecting"
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

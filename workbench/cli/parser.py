@@ -83,8 +83,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """Return the argparse tree with all commands that begin with one of `words`. The commands in `stubs` are in the
-    tree too, but without their arguments.
+    """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs` are added without
+    their arguments.
     """
     root = Parser(
         prog="workbench",
@@ -170,7 +170,7 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _count_leading(argv: Sequence[str]) -> int:
-    """Return the number of words at the start of the command line that are global options or their values."""
+    """Return how many words at the start of the command line are global options or their values."""
     count = 0
     while count < len(argv) and argv[count].split("=")[0] in ("--host", "--simulate", "--json"):
         count += 2 if argv[count] in ("--host", "--simulate") else 1
@@ -178,8 +178,8 @@ def _count_leading(argv: Sequence[str]) -> int:
 
 
 def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
-    """Return the namespace that opens the screen on `host`, if ssh knows a host of this name. Raises InputError
-    otherwise, because the word is probably a mistyped command.
+    """Return the namespace that opens the screen on the ssh host `host`. Raises InputError if ssh knows no such host,
+    because the word is then probably a mistyped command.
     """
     import difflib
 

@@ -74,8 +74,8 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    """Return the plan of the preset after the changes that the command line makes. The engine and the model are
-    searched on the host.
+    """Load the preset that the command line names, apply the changes of the other options, look for engine and model on
+    the host, and return the plan.
     """
     from workbench.engines import with_executable
     from workbench.gpu.telemetry.source import read_once

@@ -71,7 +71,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
-    """Yield one line for each result: id, engine, model, load, throughput, label and marks."""
+    """Yield one line for each result: id, engine, model, load, throughput, label, and marks such as "rejected"."""
     from workbench.session.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):

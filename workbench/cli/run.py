@@ -68,7 +68,6 @@ def _run(argv: list[str]) -> int:
 
 
 def _report_config_errors() -> None:
-    """Print the findings about config.toml on stderr."""
     from workbench.store import paths
 
     if not paths.config_file().exists():  # the check loads pydantic, which is slow

@@ -55,7 +55,6 @@ async def start(arguments: argparse.Namespace) -> int:
 
 
 def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int:
-    """Print on stderr how the start of the server ended. Return the exit code: 1 if the server failed, otherwise 0."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         for finding in status.findings:

@@ -63,7 +63,7 @@ async def benchmark_stopped_by_signals(session: Session, received: list[signal.S
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End the command as the first of the signals in `received` would have ended it. `received` must not be empty."""
+    """End this process as the first of the received signals would have done."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
     raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored: run the command again")

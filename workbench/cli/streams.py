@@ -57,7 +57,7 @@ def prepare() -> None:
 
 
 def discard_the_rest() -> None:
-    """Redirect standard output to /dev/null, so that Python's flush at exit raises no error."""
+    """Redirect standard output to /dev/null, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -193,8 +193,8 @@ def show_sweep(arguments: argparse.Namespace) -> int:
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
-    """Return the sweep to resume. The command then uses the host of the sweep, unless the command line names another
-    one.
+    """Return the stored sweep that the command names. The command then uses that sweep's host, unless the command line
+    names another.
     """
     sweep = _store().get(arguments.id)
     use_host_of_record(arguments, sweep.host)

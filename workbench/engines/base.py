@@ -30,10 +30,9 @@ RESERVE_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How much memory of each GPU an engine takes, and which flags decide it.
-
-    With a `share_flag`, the engine takes that share of the memory and fills what the weights leave with KV cache.
-    Without one, it allocates a KV cache whose size is the value of the first flag of `cache_size_flags` that is set.
+    """The share of the GPUs' memory that an engine takes, and the flags that decide it. With a `share_flag`, the engine
+    takes that share of the memory and fills what the weights leave with KV cache. Without one, it allocates a KV cache
+    of the size that the first set flag of `cache_size_flags` gives.
     """
 
     share_flag: str | None = None
@@ -93,7 +92,6 @@ class Engine:
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 
     def catalog_versions(self) -> tuple[str, ...]:
-        """Return the versions of this engine that have a flag catalog, oldest first."""
         return catalogs.versions(self.name)
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
@@ -102,13 +100,13 @@ class Engine:
         return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
 
     def same_release(self, a: str | None, b: str | None) -> bool:
-        """Return whether versions `a` and `b` have the same flags."""
+        """Return whether the versions `a` and `b` belong to one release, which means that they have the same flags."""
         x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
 
     def phase(self, line: str) -> str | None:
-        """Return the phase of the server start that a log line reports, such as "loading weights 40 %". None if the
-        line reports none.
+        """Return the phase of the start that a log line reports, such as "loading weights 40 %". None for other
+        lines.
         """
         for pattern, text in self.phases:
             if match := pattern.search(line):
@@ -165,8 +163,8 @@ class Engine:
         return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that turns the flag off, such as --no-x, or None if there is none. `exact` is True if the
-        engine's version is known; otherwise, the option must be one that all versions accept.
+        """Return the option that turns the flag off, such as --no-x. None if there is none. `exact` is True if the
+        engine's version is known; otherwise the option must be one that all versions accept.
         """
         return spec.negation
 

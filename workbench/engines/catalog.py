@@ -59,8 +59,8 @@ def versions(engine: str) -> tuple[str, ...]:
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """Return the version whose catalog fits `wanted` best: the newest that is not newer than `wanted`, or the oldest of
-    all if every catalog is newer. None means the newest of all.
+    """Return the version of the catalog to use for the engine version `wanted`: the newest that is not newer, or the
+    oldest if every catalog is newer. None stands for the newest catalog.
     """
     have, key = versions(engine), version_key(wanted)
     if not key:
@@ -70,7 +70,9 @@ def nearest_version(engine: str, wanted: str | None) -> str:
 
 @lru_cache(maxsize=8)
 def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCatalog:
-    """Return the packaged catalog of exactly this version."""
+    """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the engine accepts
+    unambiguous beginnings of flags.
+    """
     data: dict[str, Any] = json.loads((_DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
     flags = {f["name"]: _flag_spec(f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
@@ -88,10 +90,8 @@ def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A flag or variable that an engine does not have any more, or never had.
-
-    `since` is the first version without it ("" if unknown). `until` is the first version that has it again ("" if none
-    has).
+    """A flag or variable that an engine no longer has, or that it never had although users try it. `since` is the first
+    version without it ("" if unknown). `until` is the first version that has it again ("" if none has).
     """
 
     reason: str
@@ -102,8 +102,8 @@ class Removed:
 
 @cache
 def removed(engine: str, kind: str) -> dict[str, Removed]:
-    """Return the flags (kind "flags") or environment variables (kind "env") that the engine does not have any more, by
-    name. Some variables are removed from every engine.
+    """Return what the engine no longer has, by name: flags if `kind` is "flags", environment variables if it is "env".
+    Some variables are removed from every engine.
     """
     data: dict[str, Any] = json.loads((_DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
@@ -121,8 +121,8 @@ class FlagMatch(NamedTuple):
 
 
 def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
-    """Return the flag with this spelling, which may have leading dashes, and underscores for dashes. In the result,
-    `spec` is None if the catalog has no such flag.
+    """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes, are accepted. `spec`
+    of the result is None if the catalog has no such flag.
     """
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
@@ -148,8 +148,8 @@ def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
 
 
 def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
-    """Return the main name of the flag with this spelling. For a flag that is not in the catalog, return the spelling
-    with dashes for underscores.
+    """Return the main name of the flag that `spelling` means. For a flag that the catalog lacks, return the spelling
+    with dashes in place of underscores.
     """
     return lookup(catalog, spelling).name
 
@@ -220,7 +220,6 @@ def _rank(spec: FlagSpec, query: str) -> int | None:
 
 
 def _words_in_order(words: list[str], tokens: list[str]) -> bool:
-    """Return whether each token is the beginning of one of `words`, in the same order."""
     rest = iter(words)
     return bool(tokens) and all(any(w.startswith(t) for w in rest) for t in tokens)
 

@@ -18,11 +18,9 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
-    """Return the value that `text` stands for. The type is that of the flag; without a `spec`, as for an unknown flag,
-    it is guessed from the text.
-
-    A list is written as words as in a shell ("1 2 4") or as a JSON array. Raises InputError that names the expected
-    type.
+    """Return the value that the text of a user stands for, in the flag's type. Without a `spec`, as for an unknown
+    flag, the type is guessed from the text. A list is written as words ("1 2 4") or as a JSON array. Raises InputError,
+    which names the expected type.
     """
     if spec is None:
         return _guess(text)
@@ -80,8 +78,8 @@ def human_int(text: str) -> int:
 
 
 def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return what is wrong with the type of a value, or None if the type is right. A flag that accepts a list accepts a
-    single value too.
+    """Return why a value has the wrong type for the flag; None if its type is right. A flag that takes a list also
+    takes a single value.
     """
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
@@ -91,7 +89,7 @@ def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return what is wrong with a number that is outside the range of the flag, or None if nothing is."""
+    """Return why a number is outside the flag's range; None if it is inside."""
     for number in value if isinstance(value, list | tuple) else (value,):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = human_int(number)
@@ -114,7 +112,7 @@ def _limits(low: float | None, high: float | None) -> str:
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the value, or the element of a list, that is not among the flag's choices. None if there is none."""
+    """Return the value, or the element of a list, that is not among the flag's choices. None if all are."""
     if not spec.choices or isinstance(value, dict):
         return None
     items = value if isinstance(value, list | tuple) else (value,)
@@ -124,8 +122,8 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
-    """Return "on" or "off" for a boolean value of a flag with these two choices, such as --flash-attn of llama.cpp.
-    Return any other value unchanged.
+    """Return "on" or "off" for True or False if these two words are the flag's choices, as for --flash-attn of
+    llama.cpp. Return any other value unchanged.
     """
     if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
         return "on" if value else "off"
@@ -171,9 +169,6 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
 
 
 def _fits_64_bits(value: int) -> int:
-    """Return `value` unchanged. Raises InputError if it needs more than 64 bits, because no engine accepts such a
-    number.
-    """
     if not -(2**63) <= value < 2**63:
         raise InputError(f"{value} does not fit in 64 bits")
     return value

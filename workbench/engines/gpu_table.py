@@ -11,8 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A type of GPU: nominal bandwidth in GB/s (1e9 bytes), clocks in MHz as in NVML, power in watts. None stands for
-    an unknown value.
+    """A type of GPU: nominal memory bandwidth in GB/s (1e9 bytes), clocks in MHz as NVML reports them, power in watts.
+    None stands for an unknown value.
     """
 
     id: str

@@ -82,7 +82,6 @@ def _gpus_per_replica(here: Situation) -> int:
 
 
 def _kv_factor(here: Situation) -> float:
-    """Return the size of one KV cache element divided by 16 bits: 0.5 for an 8-bit cache."""
     kinds = [str(here.value(flag)) for flag in here.engine.memory.cache_type_flags]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values
         return sum(float(bits) for bits in kinds[0].split(",")) / 32

@@ -1,5 +1,5 @@
-"""Sizes of the model that a plan runs: those in the preset if the model is the preset's own, otherwise those read from
-the host's files. If neither exists, the sizes are unknown.
+"""The sizes of the model that a plan runs, such as the bytes of its weights. They are the preset's sizes if the plan
+runs the preset's own model, otherwise those read from the model's files on the host, otherwise unknown.
 
 Sizes are never used for another model, checkpoint or quantization, because speed limits and memory estimates computed
 from them would be wrong.
@@ -26,8 +26,8 @@ Found = Mapping[tuple[str, ...], ModelFacts]
 
 
 def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
-    """Return the sizes that the preset states, in counts and bytes. They are valid for `model_id` started with `flags`,
-    which are the preset's own.
+    """Return the model sizes that the preset states. They are valid for the model `model_id` started with `flags`, the
+    preset's own flags.
     """
 
     def giga(value: float | None) -> float | None:
@@ -48,7 +48,7 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the values that decide which model files a plan loads: model, revision and directory."""
+    """Return what decides which model files a plan loads: the model, its revision and the directory for downloads."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 
@@ -58,7 +58,7 @@ def is_path(model: str) -> bool:
 
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
-    """Return whether to read the model's files on the host, because the sizes of the plan's model are unknown and the
+    """Return whether the model's files must be read on the host: the sizes of the plan's model are unknown, and its
     files have not been read yet.
     """
     return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_sizes_apply(plan))
@@ -103,8 +103,8 @@ def _same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
 
 
 def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
-    """Return `facts` unchanged if they describe the weights in memory. If a flag converts the weights while the engine
-    loads them, return `facts` without the sizes of the weights, and with the reason.
+    """Return `facts` without the sizes of the weights, and with the reason, if a flag makes the engine convert the
+    weights while loading them. Otherwise return `facts` unchanged.
     """
     for name in _AT_LOAD:
         now, then = _plain(plan.flag(name)), _plain(facts.flags.get(name))
@@ -123,11 +123,9 @@ def _plain(value: Any) -> str:
 
 
 def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, head: bool, source: str) -> ModelFacts:
-    """Return the sizes of a checkpoint in Hugging Face format. `config` is its config.json. A size that cannot be
-    derived from it is None.
-
-    `head` is True if the checkpoint has an output matrix of its own. A token then reads only one row of the input
-    embedding.
+    """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes of its weights. A
+    size that cannot be derived is None. `head` is True if the checkpoint has an output matrix of its own; a token then
+    reads only one row of the input embedding.
     """
     text = next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")

@@ -1,5 +1,5 @@
-"""What the checks of a plan look at: plan, catalog, installed version and GPUs, with the plan's values converted to the
-right types.
+"""The situation in which a plan is checked: the plan with typed values, its engine and catalog, the installed version,
+and the GPUs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Situation:
         return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
-        """Return the value of a flag that is a number of ranks, replicas or nodes. The result is at least 1."""
+        """Return the value of a flag that is a number of ranks, replicas or nodes; 1 if it is not set or not a number
+        above 1.
+        """
         return max(1, int(self.number(name) or 1))
 
     def on(self, name: str) -> bool:
@@ -63,7 +65,7 @@ class Situation:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that the server spans."""
+        """The number of nodes (hosts) that the server spans."""
         return max(self.count("nnodes"), len(self.plan.nodes))
 
     @property

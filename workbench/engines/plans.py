@@ -118,10 +118,8 @@ def apply_assignments(
 
 def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
     """Return the plan with another program that starts the engine. `text` is a name on PATH or an absolute path, with
-    arguments quoted as in a shell.
-
-    Empty text stands for the engine's usual program. `named_by` records who chose the program. Raises InputError for a
-    relative path or a missing quote.
+    its arguments quoted as in a shell; "" stands for the engine's usual program. `named_by` says who chose it. Raises
+    InputError for a relative path or a missing quote.
     """
     try:
         words = tuple(shlex.split(text))
@@ -160,7 +158,7 @@ def rows(
 
 
 def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
-    """Return text and level of the most severe finding about the flag or variable `name`. Both are None if there is
+    """Return (text, level) of the most severe finding about the flag or variable `name`; (None, None) if there is
     none.
     """
     found = [f for f in findings if f.flag == name]
@@ -190,7 +188,6 @@ def _source(name: str, given: Mapping[str, str]) -> VariableSource:
 
 
 def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
-    """Return `value` with `${name}` replaced by the value of the variable, in every string inside it."""
     if isinstance(value, dict):
         return {k: _replace_variables(v, variables) for k, v in value.items()}
     if isinstance(value, list | tuple):

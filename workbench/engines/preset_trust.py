@@ -75,10 +75,9 @@ _REACHES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """A part of a preset that may run foreign code.
-
-    `name` is "executable", "workdir", or the name of a variable or flag. `value` is its value. `about` is a second
-    value that decides which code runs, such as the model for a flag that runs code of the model.
+    """A part of a preset with which somebody else could run code on the host. `name` is "executable", "workdir", or the
+    name of a variable or flag. `about` is a second value that decides which code runs, such as the model for a flag
+    that runs code from the model.
     """
 
     code: str
@@ -89,7 +88,9 @@ class ForeignPart:
 
     @property
     def digest(self) -> str:
-        """The key under which the user's trust in this part is stored. It changes when `value` or `about` changes."""
+        """A digest of this part. If it is stored in the user's list of trusted digests, the user has trusted this part.
+        It differs for another `value` or `about`.
+        """
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -168,7 +169,6 @@ _NAMES = _words(
 
 
 def _runs_code(name: str, value: Any) -> bool:
-    """Return whether a flag, or a key in its JSON value, selects code to run."""
     name, value = name.replace("_", "-").lower(), _parsed(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
@@ -185,7 +185,6 @@ def _reaches(value: Any) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """Return the data in a JSON text. Return a value that is not JSON text unchanged."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return clean_json(value, len(value))

@@ -115,8 +115,8 @@ def ceiling(
 
 
 def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
-    """Return the memory clock under load as a share of the maximum clock, with a label for it. None if the clock was
-    not below the maximum or is unknown.
+    """Return (memory clock under load as a share of the maximum clock, label). None if the clock was not below the
+    maximum or is unknown.
     """
     maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     highest = maxima.pop() if len(maxima) == 1 else None

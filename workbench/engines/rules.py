@@ -49,8 +49,8 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
 
 
 def open_to_others(here: Situation) -> Iterator[Finding]:
-    """Report a server without an API key. Every user of the host can use one on loopback, and the whole network can use
-    any other.
+    """Report a server without an API key: every user of the host can use it, or everybody on the network if it listens
+    on other addresses than loopback.
     """
     host, engine = here.plan.flag("host"), here.engine
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
@@ -124,7 +124,7 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
 
 
 def memory(here: Situation) -> Iterator[Finding]:
-    """Report the estimate of the GPU memory that the plan needs."""
+    """Report the estimated GPU memory of the plan, as a warning if it does not fit."""
     estimate = fit(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:
         fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
@@ -134,7 +134,9 @@ def memory(here: Situation) -> Iterator[Finding]:
 
 
 def metrics_on(here: Situation) -> Iterator[Finding]:
-    """Report that the plan lacks the flag that enables the engine's metrics."""
+    """Report that the plan does not enable the engine's metrics, without which Workbench cannot read the engine's
+    counters.
+    """
     flag = here.engine.metrics_flag
     if flag and not here.on(flag):
         text = f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
@@ -155,7 +157,7 @@ def custom_all_reduce(here: Situation) -> Iterator[Finding]:
 
 
 def eager(here: Situation) -> Iterator[Finding]:
-    """Report that the engine runs without compilation or CUDA graphs."""
+    """Report that the engine runs without compiled code and CUDA graphs, which slows decoding."""
     flag = here.engine.eager_flag
     if flag and here.on(flag):
         text = f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and decodes slower"

@@ -97,9 +97,7 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
 
 
 def _remembered_values(here: Situation) -> Iterator[Finding]:
-    """Report each value of a preset's variable that was taken from an earlier run, or that differs from the value in
-    that run.
-    """
+    """Report values of the preset's variables that come from an earlier run or differ from the value in that run."""
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
@@ -166,7 +164,6 @@ def _since(entry: Removed) -> str:
 
 
 def _is_catalog_of_release(here: Situation) -> bool:
-    """Return whether the catalog is for the installed release."""
     return here.engine.same_release(here.installed, here.catalog.version)
 
 
@@ -208,9 +205,7 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
 
 
 def _removed_variable(here: Situation, name: str) -> Removed | None:
-    """Return the entry of a variable that the engine does not read any more. None if the variable was not removed, or
-    the installed version still reads it.
-    """
+    """Return why the engine no longer reads the variable `name`; None if it still reads it."""
     entry = removed(here.engine.name, "env").get(name)
     version = version_key(here.installed or here.catalog.version)
     still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)
@@ -232,7 +227,6 @@ def _variable_problem(spec: EnvSpec, value: str) -> str | None:
 
 
 def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the first key in a JSON value that the flag does not have, or None if the flag has all keys."""
     if isinstance(value, str):
         try:
             value = json_value(value)
@@ -242,7 +236,6 @@ def _unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def _value_fix(spec: FlagSpec) -> str | None:
-    """Return a hint that names the flag's default, or None if the flag has none."""
     if spec.default not in (None, "", [], {}):
         return f"its default is {word(spec.default)}"
     return f"its default: {spec.default_note}" if spec.default_note else None

@@ -140,8 +140,8 @@ def raise_for(done: Completed, host: str) -> None:
 
 
 def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for a state directory that cannot be created, for example because the home directory is
-    read-only or full. `reason` is the host's error message, None if there is none.
+    """Return the error for a state directory on the host that cannot be created. `reason` is the host's error message,
+    None if there is none.
     """
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
@@ -153,11 +153,9 @@ def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileErro
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """A change of the connection to a host: it was lost, an attempt to restore it failed, or it was restored.
-
-    If `connected` is False, `reason` says why the connection was lost, and `retries` counts the failed attempts to
-    restore it. If `refused` is set too, no further attempt follows, because only the user can solve the problem. If
-    `connected` is True, the connection is back after `outage_s` seconds.
+    """A change of the connection to a host. If `connected` is False, the connection was lost for `reason`, and
+    `retries` attempts to restore it have failed; with `refused`, no further attempt follows, because only the user can
+    solve the problem. If `connected` is True, the connection is back after `outage_s` seconds.
     """
 
     host: str
@@ -198,7 +196,7 @@ class HostFacts:
 
 @runtime_checkable
 class Stream(Protocol):
-    """A running command whose output can be read before it ends. `close` ends the command on the host."""
+    """A running command whose output can be read before its end. `close` ends the command."""
 
     def lines(self) -> AsyncIterator[bytes]:
         """Yield complete lines without their newline, until the command ends."""
@@ -358,4 +356,4 @@ class BaseHost(ABC):
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        """Run a command to its end and return the result, whatever the exit code."""
+        pass

@@ -1,4 +1,4 @@
-"""Conversion of the output of `shell_scripts.FACTS`, a script that prints the properties of a host, to HostFacts."""
+"""Parsing of a host's properties from the output of the shell script `shell_scripts.FACTS`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
-    """Return the HostFacts for lines of the form key=value. A property without a line is None."""
+    """Return the HostFacts in the script's output, which has lines of the form key=value. A property without a line is
+    None.
+    """
     facts: dict[str, str] = {}
     for text in output.splitlines():
         key, equals, value = clean(text).partition("=")
@@ -62,7 +64,6 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
 
 
 def _version(text: str | None) -> str | None:
-    """Return `text` if it is a Python version, else None, because another program called python3 may print anything."""
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 

@@ -44,7 +44,7 @@ class Tail:
 
 
 class TooMuch(Exception):
-    """The error for a command that printed more than OUTPUT_MAX_BYTES."""
+    """Raised for a command that printed more than OUTPUT_MAX_BYTES."""
 
 
 class Readable(Protocol):

@@ -39,7 +39,7 @@ CLOSE_S = 2.5
 
 
 class LocalForward:
-    """A port of this machine. It is used directly, because it needs no forwarding."""
+    """The forward of a port of this machine. The port itself is used, because no forwarding is needed."""
 
     def __init__(self, port: int) -> None:
         self.local_port = port

@@ -20,8 +20,8 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """The holder of one connection, which `dial` opens. When the connection ends, whoever notices calls `lost`, and the
-    link opens a new one.
+    """Keeps one connection open. `dial` opens it. Whoever notices that it has ended calls `lost`, and the link opens a
+    new one.
     """
 
     def __init__(self, host: str, dial: Callable[[], Awaitable[C]]) -> None:
@@ -88,9 +88,7 @@ class Link(Generic[C]):
         return HostUnreachable(f"no connection{since}{reason}", host=self._host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
-        """Report that `connection` has ended for `reason`. The report is ignored if `connection` is not the current one
-        any more.
-        """
+        """Report that `connection` has ended, for `reason`. Ignored if it is no longer the current connection."""
         if connection is not self._connection:
             return
         self._connection = None

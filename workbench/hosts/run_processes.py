@@ -1,4 +1,4 @@
-"""Which processes belong to a run. This module only decides, from the output of `shell_scripts.SURVEY`.
+"""The decision which processes belong to a run, from the process table that the script `shell_scripts.SURVEY` prints.
 
 A process id alone proves nothing, since ids are reused. A process belongs to the run if one of these is true; then all
 its descendants belong to it too:
@@ -186,7 +186,6 @@ def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
 
 
 def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
-    """Return the process ids in `roots` and those of all their descendants."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)

@@ -74,11 +74,9 @@ exec "$@"
 
 
 def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False) -> bytes:
-    """Return the line of shell code that the script LINE reads from stdin. The line exports `env` and runs `argv`; with
-    `guard`, the command ends when its stdin ends.
-
-    The line goes to stdin, so that no argument or value is on the command line of the login shell. Raises ValueError
-    for an invalid name of a variable and for a NUL in a value.
+    """Return the line of shell code that the script LINE reads from stdin and runs: it exports `env` and starts `argv`.
+    With `guard`, the command ends when its stdin ends. It is passed on stdin, so that no argument or value appears on a
+    command line. Raises ValueError for an invalid variable name or a NUL.
     """
     for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -91,7 +89,9 @@ def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool
 
 
 def after_mark(errors: str) -> str:
-    """Return the part of stderr that the command itself wrote, without the output of the login shell before MARK."""
+    """Return the part of stderr that the command itself wrote. The login shell's output before the line MARK is
+    removed.
+    """
     before, mark, rest = errors.partition(MARK)
     return rest.partition("\n")[2] if mark else before
 

@@ -119,8 +119,8 @@ class SshStream:
                 self._tail.feed(data)
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Read and discard the output of the login shell, which ends with _MARK. Raises HostError if the command ends
-        before it prints _MARK.
+        """Skip what the login shell prints before the command starts. Raises HostError if the command is never
+        started.
         """
         seen = b""
         while _MARK + b"\n" not in seen:
@@ -293,7 +293,7 @@ class SshHost(BaseHost):
         return self._passphrases.get(file)
 
     async def _asking(self, prompt: str) -> str | None:
-        """Ask the user and return the answer, or None if the user declines. The time limit for connecting is suspended
+        """Ask the user `prompt` and return the answer, or None if the user declines. The connection's time limit pauses
         meanwhile.
         """
         assert self.ask is not None
@@ -368,12 +368,12 @@ class SshHost(BaseHost):
         return HostKeys(self.name, known, file=file, aliased=aliased, accepted=self._accepted)
 
     def cut(self) -> HostUnreachable:
-        """Return the error for a connection that was lost during an operation."""
+        """Return the error for an operation during which the connection was lost."""
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
     def not_begun(self, argv: Sequence[str], output: str) -> HostError:
-        """Return the error for a command that ended before it printed its mark. `output` is what the login shell
+        """Return the error for a command that the host's login shell never started. `output` is what that shell
         printed.
         """
         if f"{shell_scripts.MARK} missing" in output:
@@ -518,7 +518,6 @@ class SshHost(BaseHost):
 
 
 def _explain(error: Exception, name: str) -> HostError:
-    """Return the error that explains to the user why the login to the host `name` failed."""
     if isinstance(error, asyncssh.PermissionDenied):
         step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
         return AuthFailed("the host accepted none of your keys", host=name, next_step=step)

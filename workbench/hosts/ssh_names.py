@@ -107,7 +107,6 @@ def _field_contains(field: str, host: str) -> bool:
 
 
 def _resolves(host: str) -> bool:
-    """Return whether the name resolver finds `host` within _RESOLVER_WAIT_S seconds."""
     found: list[bool] = []
 
     def ask() -> None:

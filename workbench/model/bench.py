@@ -256,7 +256,7 @@ class MetricChange:
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """Return the half width of a 95 % interval, given in percent, as text, for example "0.9". The text is ">999" if the
+    """Return the half width of a 95 % interval (`interval_pct`, in percent) as text, for example "0.9"; ">999" if the
     runs scatter too much for a useful number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
 

@@ -28,7 +28,6 @@ def from_json(kind: type[Record], data: Any) -> Record:
 
 
 def _from_its_json(kind: Any, data: Any) -> Any:
-    """Decode a class that has its own `from_json` method, such as GpuSettings."""
     return kind.from_json(data)
 
 

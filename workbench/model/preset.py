@@ -73,7 +73,7 @@ def _ordered(value: tuple[int, int]) -> tuple[int, int]:
 
 
 def _field_of(setting: Setting) -> Any:
-    """Return the type and the default of a setting's field in `[[gpu_settings]]`, as `create_model` needs them."""
+    """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's `create_model`."""
     if isinstance(setting, SwitchSetting):
         return bool | None, None
     if isinstance(setting, NumberSetting):
@@ -97,7 +97,6 @@ class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
 
     @property
     def settings(self) -> GpuSettings:
-        """Return the settings of this entry as typed values."""
         given = {s: getattr(self, s.preset_field) for s in SETTINGS}
         return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
 

@@ -110,7 +110,7 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
 
 
 def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield each argument, and whether it is the value of the secret flag before it, as K in "--api-key K"."""
+    """Yield (argument, whether the argument before it is a secret flag, so that this one is its value)."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):

@@ -41,7 +41,8 @@ class ClockRange:
 
 
 class SpecialValue(StrEnum):
-    """The driver's own choice (DEFAULT), or another program's clock lock, which nobody can read back (UNKNOWN)."""
+    """A value that is not a number: DEFAULT is the driver's own choice, UNKNOWN a clock lock of another program, which
+    nobody can read."""
 
     DEFAULT = "default"
     UNKNOWN = "unknown"
@@ -63,11 +64,10 @@ def stored(value: SettingValue | None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """One entry of the table: names and texts of a setting, and how its value is parsed, read and proved.
-
-    `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if no driver call
-    returns it. `proof` is the reading that proves the setting: power or clocks under load, or the value itself.
-    `preset_field` is its name in a preset's `[[gpu_settings]]`."""
+    """One GPU setting: its names and texts, and how its value is parsed, read and proved. `reading` is the field of
+    GpuSample (of HostSample if `of_host`) with the current value; None if no driver call returns it. `proof` says which
+    readings prove that the setting is in force: power or clocks under load, or the value itself. `preset_field` is its
+    name in a preset's `[[gpu_settings]]`."""
 
     name: str
     key: str

@@ -110,8 +110,8 @@ class Sweep:
 
 
 def resumed(sweep: Sweep) -> Sweep:
-    """Return the sweep for a new start: measured points keep their results and notes, and all other points are planned
-    again."""
+    """Return the sweep as it is started again: measured points keep their results and notes, and all other points are
+    planned again."""
     points = tuple(p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points)
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))

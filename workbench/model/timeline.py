@@ -48,7 +48,8 @@ class Event:
 
 @dataclass(slots=True)
 class _Ring:
-    """The newest `slots` slots of `slot_s` seconds: sums and counts of the values in each."""
+    """The newest `slots` time slots of `slot_s` seconds each, with the sum and the number of the values in each
+    slot."""
 
     slot_s: int
     slots: int

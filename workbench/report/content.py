@@ -18,9 +18,9 @@ Record = TypeVar("Record")
 
 
 class Layout(Enum):
-    """How a data format (JSON or CSV) arranges a report. Documents for human readers do not depend on the layout.
-    RESULT writes one result alone, as one object or as name-value pairs. REQUESTS writes a CSV row for each request
-    instead of each result.
+    """The arrangement of a data format (JSON or CSV). RESULT writes one result alone: one object, or rows of name and
+    value. REQUESTS writes a CSV row for each request, the default one for each result. Documents for human readers
+    ignore the layout.
     """
 
     REPORT = "report"

@@ -64,7 +64,6 @@ def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
 
 
 def _rounded_up(step: float) -> float:
-    """Return the smallest number that is not below `step` and is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 

@@ -207,8 +207,8 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 def _record_rows(
     record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
 ) -> list[Row]:
-    """Return a row for each field of `record` that `titles` names; `titles` has the title and the unit. For a field
-    without a value, the row has the reason from `absent`, or else `unknown`. If both are empty, there is no row.
+    """Return a row for each field of `record` in `titles`, which has (title, unit) by field. A field without a value
+    gets its reason from `absent`, else the text `unknown`; if both are empty, it gets no row.
     """
     rows = []
     for name, (title, unit) in titles.items():
@@ -264,15 +264,12 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
 
 
 def _is_known(result: BenchResult, name: str) -> bool:
-    """Return whether the value of a field of the workload is known. An imported result knows only the fields that its
-    file names.
-    """
     known = result.conditions.known_workload
     return not known or name in known
 
 
 def command_of(result: BenchResult) -> str:
-    """Return the command line that repeats the measurement of this result, as far as options exist for its workload."""
+    """Return the `workbench bench` command that repeats this measurement, as far as options exist for its workload."""
     spec, conditions = result.spec, result.conditions
     words = ["workbench"]
     if conditions.host != "local" and conditions.run_id:

@@ -166,9 +166,8 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return one sentence about the pairs of runs that compared the best value with the baseline. For a sweep of an
-    older version, which does not record whether they confirmed the value, the sentence names the experiment that shows
-    it.
+    """Return one sentence that says whether pairs of runs confirmed the sweep's best value. Sweeps of older versions do
+    not record that; for them the sentence names the experiment to look at.
     """
     by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
     if sweep.confirmed is None:

@@ -23,8 +23,8 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A curve of a plot. Its points, in order of x, are drawn as steps, or as dots joined by lines if `dots` is True.
-    `label` stands at the last point.
+    """A curve of a plot. Its points are in order of x. They are drawn as steps, or with `dots` as dots joined by lines.
+    `label` is written beside the last point.
     """
 
     points: Sequence[Point]
@@ -112,7 +112,6 @@ class _Plot:
         self.add("circle", cx=at[0], cy=at[1], r=3.6, fill="none" if hollow else color, stroke=color, stroke_width=1.6)
 
     def text(self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK) -> None:
-        """Add a text at a position. It is bold if it has a colour other than INK."""
         weight = 400 if color == INK else 600
         style = {"fill_opacity": opacity, "font_weight": weight}
         self.add("text", escape(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style)
@@ -144,8 +143,8 @@ def chart(
     marks: Sequence[TickName] = (),
     x_names: Sequence[TickName] = (),
 ) -> str:
-    """Return an SVG plot of curves. `marks` are positions on the x axis that get a vertical line with a label.
-    `x_names` are the positions and names of the ticks of the x axis; without them, the ticks are round numbers.
+    """Return an SVG plot of curves. `marks` are (x position, label) of vertical lines. `x_names` are (position, name)
+    of the ticks on the x axis; without them, the ticks are at round numbers.
     """
     plot = _Plot(title, x, top=26.0, left=58.0, right=WIDTH - 96.0, bottom=height - 42.0)
     up = y.scale(plot.bottom, plot.top)
@@ -172,9 +171,6 @@ def chart(
 
 
 def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
-    """Draw a vertical line with a label for each mark. A label that would touch another one is placed one line
-    lower.
-    """
     label_ends: list[float] = []  # x at which the last label of each line ends
     for value, label in marks:
         x = plot.across(value)
@@ -185,7 +181,6 @@ def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
 
 
 def _steps(points: Sequence[Point]) -> list[Point]:
-    """Return the points of a step curve, which keeps the height of each point until the x of the next."""
     steps = [points[0]]
     for x, y in points[1:]:
         steps += [(x, steps[-1][1]), (x, y)]

@@ -1,5 +1,5 @@
-"""Find the engine that is installed on a host: its path, its version and its own Python. Programs that a preset names
-are never run, because they could be anything.
+"""The search for the engine that is installed on a host: its path, its version and its own Python. A program that a
+preset names is never run, because it could be anything.
 
 The version of a Python engine is read from the name of its package metadata directory, without running a program. An
 engine without such metadata is run to print its version, but only if its program is found under the engine's own name
@@ -180,8 +180,9 @@ def _interpreter(script: Sequence[str]) -> str | None:
 
 
 async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Return the engine with the version in the name of its package metadata directory, such as
-    "…/site-packages/vllm-0.33.0.dist-info". `real` is `path` without links."""
+    """Return the engine with the version from its Python package's metadata directory, such as
+    "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` the same path without links, and `python` the
+    program's own Python."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)

@@ -1,7 +1,7 @@
-"""Find the servers on a host that Workbench did not start, by the command lines in /proc, and ask them for their
+"""The servers on a host that Workbench did not start. They are found by the command lines in /proc and asked for their
 models.
 
-This module only reads. It signals no process, and sends requests only to processes that look like an inference engine.
+This module only reads: it signals no process, and sends requests only to processes that look like an inference engine.
 """
 
 from __future__ import annotations
@@ -118,13 +118,12 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
 
 
 def _engines() -> list[Engine]:
-    """Return the engines in the order in which their process patterns are tried."""
     return sorted(map(registry.get, registry.names()), key=lambda engine: -engine.process_priority)
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return a set with the port that the command line names, if a process listens on it; otherwise an empty set. Used
-    for processes of other users, whose sockets cannot be read."""
+    """Return a set with the port on the process's command line if some process listens on that port, otherwise an empty
+    set. It is used for processes of other users, whose sockets cannot be read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
@@ -136,8 +135,8 @@ def _server(seen: _Seen, port: int) -> FoundServer:
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return the server with the models that it names, or None if its port does not answer /v1/models. Engines listen
-    on other ports too, which do not speak HTTP."""
+    """Return `server` with the models that it offers; None if its port does not answer /v1/models, because engines also
+    open ports that do not speak HTTP."""
     forward = None
     try:
         forward = await host.forward(server.port)

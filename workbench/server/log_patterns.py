@@ -1,8 +1,7 @@
-"""Known lines of engine logs, with their cause and a fix, and the search for the line that explains why a server
-failed.
+"""Known lines of engine logs with their cause and a fix, and the search for the line that explains a failure.
 
-The search is fast enough for every line of a busy server: it first looks for fixed texts in many lines at once. A
-regular expression checks only lines that contain one of these texts.
+The search is fast enough for every line of a busy server: it first looks for fixed texts in many lines at once. Only
+lines that contain one of these texts are checked by a regular expression.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...
 
 
 def stuck(last_line: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """Return the findings for a server whose log has ended with `last_line` for minutes, although the server has not
-    become ready."""
+    """Return the known explanations for a server that is not ready and whose log has ended with `last_line` for
+    minutes."""
     return tuple(p.finding(last_line) for p in patterns(engine) if p.only_last and p.regex.search(last_line))
 
 
@@ -171,7 +170,6 @@ def _bare(line: str) -> str:
 
 
 def _error_in(line: str) -> tuple[bool, str]:
-    """Return (whether the line reports an error, its message). The message is "" for any other line."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     rest = bare[prefix.end() :] if prefix else bare

@@ -1,4 +1,4 @@
-r"""Turn the bytes of a run's log file into clean lines, in bounded memory.
+"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines is kept in memory.
 
 Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines here are plain text
 without control characters or secrets. The file on the host is not changed and can be searched there.
@@ -94,7 +94,7 @@ class LineAssembler:
 
 
 class LogRing:
-    """The first and the last lines of a log, in bounded memory. If lines between them were dropped, one line in their
+    """The first and the newest lines of a log, in bounded memory. If lines between them were dropped, one line in their
     place says how many."""
 
     def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
@@ -119,8 +119,8 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Note that the reader is about to skip bytes. All lines after the first `head_lines` are dropped, because only
-        one gap is kept."""
+        """Record that some bytes of the log will not be read. Only one gap is kept, so the lines after the first
+        `head_lines` are dropped."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()

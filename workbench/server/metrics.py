@@ -1,4 +1,4 @@
-"""Read the engine's own counters from its Prometheus page, under names that are the same for all engines.
+"""The engine's own counters, read from its Prometheus page, under names that are the same for all engines.
 
 `engine.metrics` lists the names of the Prometheus series for each quantity. Engines rename their series, so several
 names are tried and the first one on the page is used. Labels are ignored, because they differ between versions: all

@@ -1,5 +1,5 @@
-"""Read a model's size and architecture from its files on a host: the weights and config.json. No code in these files is
-executed."""
+"""The size and architecture of a model, read from its files on a host: the weights and config.json. No code in these
+files is executed."""
 
 from __future__ import annotations
 

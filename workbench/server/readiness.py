@@ -1,4 +1,4 @@
-"""Check whether a server answers, by three requests in order: its health, the names of its models, and one token.
+"""The check whether a server is ready, by three requests in order: its health, the names of its models, and one token.
 
 Only the token proves that the server is ready. Engines report health and list models before they have compiled their
 code, and vLLM's /health does not notice a worker that hangs.

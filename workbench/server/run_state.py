@@ -1,5 +1,5 @@
-"""Compute the status of a run from its files and processes. All functions are pure, so that every Workbench reports the
-same status of a run."""
+"""The status of a run, computed from its files and processes. All functions are pure, so that every Workbench reports
+the same status of a run."""
 
 from __future__ import annotations
 

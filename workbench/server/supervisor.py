@@ -1,4 +1,4 @@
-"""The servers of one host: start, watch, adopt and stop them.
+"""The servers of one host: starts, watches, adopts and stops them.
 
 All state is in the run directories on the host (run_directory.py, hosts/detached_process.py), and a supervisor only
 reads it. It can therefore be killed at any moment, and two supervisors can watch the same runs. Stopping a run twice
@@ -388,8 +388,8 @@ class Supervisor:
             await asyncio.sleep(pause_s)
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
-        """Update a run from the host, and return whether its log grew. If the host cannot be queried, the run's state
-        becomes UNKNOWN."""
+        """Update a run from the host, and return whether its log grew. If the host cannot be queried, set the run's
+        state to UNKNOWN."""
         try:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
@@ -431,7 +431,6 @@ class Supervisor:
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
     async def _finish(self, run: WatchedRun) -> None:
-        """Remove the shared memory of a run whose last process has ended, and stop watching the run."""
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)

@@ -1,4 +1,4 @@
-"""Count the tokens of prompts with the server's own tokenizer. Used before a benchmark begins."""
+"""The number of tokens of a prompt, counted by the server's own tokenizer before a benchmark begins."""
 
 from __future__ import annotations
 

@@ -79,7 +79,6 @@ class WatchedRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all processes of the run have ended."""
         return not self.facts.alive and not self.facts.members
 
     @property
@@ -142,7 +141,7 @@ class WatchedRun:
             self._moved_port = int(moved["port"])
 
     def set_lost(self, why: str | None) -> None:
-        """Note why the host cannot be queried (`why`), or with None that it can be queried again."""
+        """Record why the host cannot be queried (`why`), or with None that it can be queried again."""
         if why is None:
             if self._lost is not None:
                 self.note_health(True, 0.0)
@@ -184,8 +183,8 @@ class WatchedRun:
         return status
 
     def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Note whether a health check succeeded (`healthy`). It began at `asked_s`, in monotonic seconds. A failure
-        counts as `enough` failures."""
+        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A failed check counts as
+        `enough` failures."""
         if healthy:
             self.failures, self._silent_since_s = 0, None
         else:
@@ -193,8 +192,8 @@ class WatchedRun:
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
     def _silent_s(self) -> float | None:
-        """Return for how many seconds the server has not answered; None while it answers. The time is rounded down to
-        steps of 3 s, so that the status does not change at every check."""
+        """Return for how many seconds the server has not answered; None if it answers. The time is rounded down to
+        multiples of 3 s, so that the status changes less often."""
         if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
             return None
         return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)

@@ -176,7 +176,6 @@ class SimState:
         return points
 
     def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
-        """Return the result of `physics.operating_point`. It is cached, because most calls have the same arguments."""
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
         key = (setting, load.busy, load.memory, load.compute, load.idle_s < physics.COOL_DOWN_S, hot)
         if key not in self._points:
@@ -248,8 +247,8 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load that process `pid` puts on each GPU. For each GPU index, the load has memory_bytes and the
-        shares of time that the GPU is busy, reads memory and computes.
+        """Store the load of process `pid`: for each GPU index the memory in bytes ("memory_bytes") and the shares of
+        time in which the GPU is busy, reads memory and computes.
         """
         load = {
             "pid": pid,

@@ -1,4 +1,4 @@
-"""The log of a simulated engine, written to stdout."""
+"""The log of a simulated engine, which is its standard output."""
 
 from __future__ import annotations
 

@@ -88,7 +88,6 @@ class EngineServer:
             self._end_workers()
 
     def _started(self, starting: asyncio.Task[None]) -> None:
-        """End the server if the start, which is the task `starting`, has failed."""
         error = None if starting.cancelled() else starting.exception()
         if error and self.end and not self.end.done():
             self.end.set_exception(error)
@@ -152,7 +151,6 @@ class EngineServer:
     # -- sockets -------------------------------------------------------------------------------------------------
 
     def _bind(self) -> socket.socket:
-        """Return a bound socket that does not listen yet. Raises Stop if all ports are taken."""
         plan = self.plan
         family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
         for port in range(plan.port, plan.port + self.engine.port_attempts):
@@ -299,7 +297,6 @@ class EngineServer:
 
 
 def _faults(text: str) -> dict[str, float]:
-    """Return the value of each fault in the text of WORKBENCH_SIM_FAULT, by the name of the fault."""
     pairs = (part.strip().partition("=") for part in text.split(",") if part.strip())
     return {name: float(value or 0) for name, _, value in pairs}
 

@@ -30,7 +30,7 @@ class ArgumentsRejected(Exception):
 
 
 class Catalog:
-    """The flags of one engine version by every spelling: {spelling: (flag, whether it turns the flag on)}."""
+    """The flags of one engine version by every spelling. An entry is (flag, whether the spelling turns the flag on)."""
 
     def __init__(self, engine: SimulatedEngine, wanted: str | None = None) -> None:
         data = json.loads(self._path(engine.name, wanted).read_text(encoding="utf-8"))
@@ -47,7 +47,6 @@ class Catalog:
 
     @staticmethod
     def _path(engine: str, wanted: str | None) -> Path:
-        """Return the file of the wanted version, else of the newest."""
         exact = CATALOGS / f"{engine}-{wanted}.json"
         if wanted and exact.is_file():
             return exact

@@ -1,4 +1,4 @@
-"""The server that a command line describes: its `LaunchOptions`, made from the flags of any engine."""
+"""The options of a simulated server, made from the command line of any engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What one server was asked to be. `memory_share` is the share of each GPU's memory that weights and KV cache may
-    fill.
+    """The server that a command line describes. `memory_share` is the share of each GPU's memory that weights and KV
+    cache may fill.
     """
 
     engine: SimulatedEngine
@@ -64,9 +64,9 @@ def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = Non
 def of_flags(
     catalog: Catalog, flags: Mapping[str, Any], model: SimulatedModel, *, served: tuple[str, ...], **options: Any
 ) -> LaunchOptions:
-    """Return launch options with the host and port that the flags set.
-
-    The default host is loopback for every engine, although some real engines listen on all addresses.
+    """Return the launch options of a server, given its parsed flags and its model. Host and port come from the flags;
+    the default host is loopback for every engine, although some real engines listen on all addresses. `served` are the
+    names under which the model is served, and `options` the other fields.
     """
     host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
     return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)

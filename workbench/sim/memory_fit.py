@@ -1,4 +1,6 @@
-"""The placement of a simulated server: on which GPUs it runs, and how many tokens its KV cache holds."""
+"""The memory of a simulated server: on which GPUs the model is placed, and how many tokens the KV cache has room for. A
+server that does not fit fails as the real engine would.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SimulatedModel:
 
 @dataclass(frozen=True)
 class _Known:
-    """A row of models.json, the table of known models."""
+    """One row of models.json, which lists the shapes of known models."""
 
     parameters: float
     layers: int
@@ -117,7 +117,6 @@ def _guess(name: str) -> _Known:
 
 
 def _on_disk(model_id: str) -> float:
-    """Return the size of the weight files of a local checkpoint in bytes. It is 0 if `model_id` is not a path."""
     path = Path(model_id)
     if path.is_file():
         return float(path.stat().st_size)

@@ -348,7 +348,6 @@ def _clocks(value: str) -> tuple[int, int]:
 
 
 def _lock(device: Device, kind: str, value: str) -> None:
-    """Lock the clocks of one kind, "Gpu" or "Memory", to the value or range `value`."""
     low, high = _clocks(value)
     if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]

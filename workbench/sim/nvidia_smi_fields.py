@@ -43,7 +43,7 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """The target that an NVML function writes its result to. It accepts any attribute, so that it can stand for every C
+    """An object into which an NVML function writes its result. It accepts any attribute, so that it can replace every C
     struct.
     """
 

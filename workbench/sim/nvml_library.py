@@ -41,9 +41,6 @@ def _put(target: Any, value: Any) -> None:
 
 
 def _put_all(targets: Sequence[Any], values: Sequence[Any]) -> None:
-    """Store the results of a call in the objects that the caller passed. The size that follows a string buffer is
-    ignored.
-    """
     if None in values:
         raise NvmlRefusal(NOT_SUPPORTED)
     for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)

@@ -212,7 +212,6 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def _pieces(body: dict[str, Any], chat: bool) -> list[str]:
-    """Return the prompt of a request as a list of tokens, including those of the chat template if `chat` is True."""
     return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"] if chat else PIECE.findall(_prompt_text(body))
 
 

@@ -114,7 +114,6 @@ def _load() -> dict[str, HostProfile]:
 
 
 def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields` with tuples instead of lists, and without the notes."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k != "notes"}
 
 

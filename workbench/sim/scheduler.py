@@ -212,9 +212,6 @@ class Replica:
             self._flush()
 
     def _step(self) -> None:
-        """Run one step in simulated time. Afterwards, `moment` is the end of the step, and its tokens wait for
-        delivery.
-        """
         self._admit()
         budget = max(1, self.batched_tokens - len(self.running))
         prefill, fresh = 0, []

@@ -49,7 +49,7 @@ class ModelReplica:
 
 @dataclass(frozen=True)
 class EngineStep:
-    """The duration of one step in seconds, and its parts for memory and compute."""
+    """The duration of one step in seconds, and the time for memory traffic and for computing in it."""
 
     total_s: float
     memory_s: float

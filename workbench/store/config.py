@@ -161,7 +161,6 @@ def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[
 
 
 def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set the value at `path`, creating the tables around it; or remove that value if `value` is None."""
     for part in path[:-1]:
         if not isinstance(document.get(part), dict):
             if value is None:

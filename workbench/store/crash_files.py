@@ -50,7 +50,5 @@ def defect_text(error: BaseException) -> tuple[str, str]:
 
 
 def _masked(text: str) -> str:
-    """Return `text` with secrets masked, including the values of secret variables of this process's environment, which
-    an error about an invalid header may quote."""
     own = (value.strip() for name, value in os.environ.items() if is_secret_name(name) and len(value) > 3)
     return mask_text(text, (*seen_secrets(), *own))

@@ -24,11 +24,9 @@ _NEXT_STEPS = (  # words in SQLite's error, next step
 
 
 class Database:
-    """An SQLite file. It is opened for each call and closed afterwards, so that any thread may use it.
-
-    `migrations` has one SQL script per format version: a file of version n gets the scripts from index n on. Methods
-    raise StoreError, and InputError for a number or text that SQLite cannot store.
-    """
+    """An SQLite file. It is opened for each call and closed afterwards, so that any thread may use it. `migrations` has
+    one SQL script per format version; an older file gets the scripts after its version. Methods raise StoreError, and
+    InputError for a number or text that SQLite cannot store."""
 
     def __init__(self, path: Path, migrations: Sequence[str], busy_s: float = BUSY_S) -> None:
         self.path = path

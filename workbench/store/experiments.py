@@ -94,8 +94,8 @@ class ExperimentsDb:
         return self._database.write(with_table)
 
     def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, JSON text) of the rows that the end `rest` of the query selects. () if the table does not
-        exist yet."""
+        """Return (id, format, JSON text) of the rows that `rest`, the end of the SQL query, selects. () if the table
+        does not exist yet."""
 
         def work(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
@@ -106,7 +106,6 @@ class ExperimentsDb:
 
 
 def _encode(experiment: Experiment) -> str:
-    """Return an experiment as JSON text, without secrets and without its comparison."""
     return json.dumps(mask_data(to_json(replace(experiment, comparison=None))))
 
 

@@ -22,7 +22,8 @@ def config_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Return the directory of this machine's state: the activity log, journals of GPU settings, and run directories."""
+    """Return the directory for this machine's state: the activity log, journals of GPU settings, and run
+    directories."""
     return _base("XDG_STATE_HOME", ".local/state")
 
 

@@ -102,7 +102,6 @@ def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[Fi
 
 
 def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding if Workbench does not know the preset's engine."""
     table = document.get("engine")
     name = table.get("name") if isinstance(table, Mapping) else None
     if name is not None and name not in registry.names():
@@ -168,7 +167,6 @@ def _annotation(path: FieldPath, schema: Any) -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Return a type without its Annotated and Optional wrappers."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
@@ -179,7 +177,6 @@ def _bare(annotation: Any) -> Any:
 
 
 def _expected(annotation: Any) -> str:
-    """Return a description of a type for a message, for example "a whole number"."""
     bare = _bare(annotation)
     origin = get_origin(bare)
     simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

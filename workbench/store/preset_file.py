@@ -80,7 +80,6 @@ def _largest(value: Any) -> int:
 
 
 def _depth(document: Any) -> int:
-    """Return how deep tables and lists are nested, at most MAX_DEPTH + 1."""
     level, depth = [document], 0
     while level and depth <= MAX_DEPTH:
         depth += 1

@@ -193,6 +193,5 @@ def _error(code: str, text: str, fix: str | None = None) -> Finding:
 
 
 def _short(text: str) -> str:
-    """Return `text` for a message: unprintable characters escaped, and cut to 60 characters."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
     return f'"{shown}…"' if len(text) > 60 else f'"{shown}"'

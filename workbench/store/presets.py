@@ -236,7 +236,6 @@ def _read_entry(path: Path, origin: str) -> ListedPreset:
 
 
 def _value(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
-    """Return the value at `path`. None if it is missing or not of the type `kind`."""
     found: Any = document
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None

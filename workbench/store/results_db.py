@@ -30,7 +30,7 @@ from workbench.store.database import BUSY_S, Database
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The fields of a stored request with which reports compute. bench/records.py lists all fields of a request."""
+    """The fields of a stored request that reports use. bench/records.py lists all fields of a request."""
 
     start_s: float | None = None
     end_us: float = 0
@@ -274,11 +274,8 @@ class ResultsDb:
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
     def recover(self) -> tuple[int, ...]:
-        """Store the results of the `unsaved` files and return their ids. Each file is deleted after its result is
-        stored.
-
-        A file of an older version lacks the columns that were added later. They get their default.
-        """
+        """Store the results of the `unsaved` files, delete these files, and return the results' ids. A column that such
+        a file of an older version lacks gets its default."""
         ids = []
         for path in self.unsaved():
             try:
@@ -381,7 +378,6 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
 
 
 def _sample(line: str) -> dict[str, Any]:
-    """Return the request in a line of JSON. Raises ValueError if a field that reports read has the wrong type."""
     data: dict[str, Any] = json.loads(line)
     from_json(_Sample, data)
     return data

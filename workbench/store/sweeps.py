@@ -102,7 +102,7 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return a sweep that is stored as running as "stopped", because its Workbench has ended."""
+    """Return the sweep as "stopped" if it is stored as running although its Workbench has ended."""
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)

@@ -50,8 +50,8 @@ class LineIndex:
                 depth, closing = _balance(pair[2], 0)
 
     def _resolve(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
-        """Return the path of the table whose header has these parts. For an array of tables it contains the index of
-        the newest entry."""
+        """Return the path of the table whose header has the names `parts`. For an array of tables, the path contains
+        the index of the newest entry."""
         path: FieldPath = ()
         for position, part in enumerate(parts):
             path = (*path, part)
@@ -67,8 +67,8 @@ def _parts(key: str) -> tuple[str, ...]:
 
 
 def _balance(line: str, depth: int) -> tuple[int, str]:
-    """Return the number of brackets that are open after `line`, and the delimiter of a multi-line string that is open,
-    "" if none is."""
+    """Return (number of brackets open after `line`, delimiter of an open multi-line string). The delimiter is "" if no
+    such string is open. `depth` is the number before the line."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:

@@ -28,7 +28,7 @@ TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s"})
 
 
 class Viewer(Protocol):
-    """The properties and methods of the main screen that the bridge uses."""
+    """The part of the main screen that the bridge uses."""
 
     @property
     def app(self) -> Any: ...
@@ -112,8 +112,6 @@ class Bridge:
             self._draw(self.viewer.show, self.session.state, LOG)
 
     def _tick(self) -> None:
-        """Draw elapsed times and the age of the readings, unless new telemetry has just drawn them. Call this again in
-        1 s."""
         self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
         if self._behind():
             return

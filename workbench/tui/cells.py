@@ -29,7 +29,6 @@ NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move a
 
 
 def width_of(text: str) -> int:
-    """Return the number of terminal cells."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -59,7 +58,7 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def safe(row: Row) -> Row:
-    """Return the row without control sequences, in case a text was not cleaned where it entered Workbench."""
+    """Return the row without control sequences, for texts that were not cleaned when they entered Workbench."""
     if all(text.isprintable() for text, _ in row):
         return row
     return tuple((clean(text), role) for text, role in row)
@@ -182,8 +181,8 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a Textual strip on the ground `ground`, with as few segments as possible, because each one
-    costs a colour change."""
+    """Return the row as a Textual strip with the background role `ground`. The strip has as few segments as possible,
+    because each one costs a change of colour."""
     return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
 

@@ -43,7 +43,6 @@ async def _by_tmux(text: str) -> str | None:
 
 
 async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
-    """Run a tmux command with `text` on stdin, and return its output; None if the command failed."""
     process = None
     try:
         async with asyncio.timeout(TMUX_S):

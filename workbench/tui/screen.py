@@ -135,7 +135,6 @@ class MainScreen(Screen[None]):
         self.services.tick()
 
     def _show_on_page(self, state: SessionState) -> None:
-        """Draw the state on the open page, if the page follows the state."""
         self.controllers.trails.add(state.experiment)
         page = self.app.screen
         if isinstance(page, StateViewer):
@@ -161,7 +160,8 @@ class MainScreen(Screen[None]):
             )
 
     def _close_pages(self) -> None:
-        """Close the pages about the host before, unanswered: a yes to them would act on the new host."""
+        """Close pages that ask something about the host before, without an answer, because a yes would act on the new
+        host."""
         from workbench.tui.modals.login import Login
 
         for page in reversed(self.app.screen_stack[1:]):

@@ -39,7 +39,7 @@ def plain_fonts(svg: str) -> str:
 
 
 def write(svg: str, path: Path) -> Path:
-    """Write the picture as PATH.png, or as PATH.svg if resvg_py is not installed. Return the path of the file."""
+    """Write the picture as PATH.png, or as PATH.svg if the package resvg_py is missing. Return the path of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         import resvg_py

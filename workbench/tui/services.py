@@ -68,7 +68,7 @@ class Services:
             self.show_notice(notice)
 
     def hush(self) -> None:
-        """Remove the message from the message row."""
+        """Remove the message from the screen's message row."""
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
 
@@ -104,8 +104,8 @@ class Services:
         failed: Callable[[], None] | None = None,
         only: str = "",
     ) -> None:
-        """Run `work` in the background, and call `then` with its result. An error becomes a message, and `failed` is
-        called. `only` names the work; new work with the same name cancels the earlier work."""
+        """Run `work` in the background, then call `then` with its result. If it raises, show the error as a message and
+        call `failed`. New work with the same name `only` cancels the earlier work."""
 
         async def run() -> None:
             try:
@@ -129,7 +129,7 @@ class Services:
             return None
 
     def explain(self, error: Exception) -> None:
-        """Show an error as a message. The details of a defect, which is no WorkbenchError, go to a file."""
+        """Show an error as a message. If it is a defect of Workbench, write its details to a file."""
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return

@@ -78,7 +78,7 @@ async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bo
 
 
 class _Cells(CompositorUpdate):
-    """An update of the screen that consists of pieces of rows at (x, y)."""
+    """A partial update of the screen: pieces of rows, each at its position (x, y)."""
 
     def __init__(self, pieces: list[tuple[int, int, Strip]]) -> None:
         self.pieces = pieces
@@ -88,8 +88,8 @@ class _Cells(CompositorUpdate):
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """Return the cells from `start` to `end` of `strip`. Textual's `crop` keeps 16,384 results, which the lines of a
-    log fill with 4 MB."""
+    """Return the cells from `start` to `end` of a strip. Textual's `Strip.crop` would cache them, which takes 4 MB for
+    the lines of a log."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
@@ -103,12 +103,9 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells in `regions` of a widget to the terminal now. Return False if they were not sent and Textual has
-    to draw the widget.
-
-    For each changed span Textual sends the row from the start of the widget: with 24 values five times the bytes and
-    twice the CPU. This function works only for a widget without border that nothing covers.
-    """
+    """Send the cells in `regions` of a widget to the terminal now. Return False if Textual must draw the widget
+    instead, because the widget has a border or is covered. Textual itself would send each changed row from the start of
+    the widget: five times the bytes for 24 values, and twice the CPU."""
     screen, app = widget.screen, widget.app
     covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count
     if covered or not widget.is_attached or not widget.display or not screen._compositor.full_map.get(widget):

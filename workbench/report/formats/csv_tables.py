@@ -45,7 +45,6 @@ def render(report: Report) -> str:
 
 
 def _cells(result: BenchResult) -> dict[str, Any]:
-    """Return all values of a result by their dotted names, such as "summary.ttft_ms.p99"."""
     return {"simulated": _simulated(result), **dict(_flatten(to_json(result)))}
 
 
@@ -61,7 +60,6 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield each value in nested mappings with its dotted name. A list is one value, as JSON text."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:

@@ -79,6 +79,5 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _code(text: str) -> Iterable[str]:
-    """Return the lines of a code block. The fence has more backticks than any row of backticks in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return [f"{fence}sh", clean(text, len(text), lines=True), fence]

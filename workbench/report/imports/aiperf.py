@@ -154,7 +154,6 @@ def _by_server(config: Fields | None) -> bool:
 
 
 def _is_genai_perf(config: Fields) -> bool:
-    """Return whether the configuration has the flat form of GenAI-Perf."""
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 

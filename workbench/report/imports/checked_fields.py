@@ -47,15 +47,15 @@ class Imported:
 
 
 class Fields:
-    """A JSON object in a file. `at` is its place in the document, "" for the outermost object. The methods that return
-    a field return None if the field is absent or null, and raise InputError if it has the wrong type.
+    """A JSON object of the imported file. `at` is its place in the document, "" for the outermost object. The methods
+    return a field with its type checked, or None if it is absent or null; they raise InputError for a wrong type.
     """
 
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
     def wrong(self, name: str, expected: str) -> InputError:
-        """Return the error for the invalid field `name`. `expected` says what its value should be."""
+        """Return the error for a field with an invalid value. `expected` says what the value should be."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
@@ -125,8 +125,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return a time in Unix seconds, and a note that is not empty if the time is uncertain. If the field is absent,
-        the time is when the file was modified. `form` is the format for datetime.strptime.
+        """Return (time in Unix seconds, note). If the field is absent, the time is the modification time of the file,
+        and the note says so; otherwise the note is "". `form` is the format of a time given as text, for
+        datetime.strptime; None for a number.
         """
         text = self.text(name)
         if text is None:
@@ -151,8 +152,8 @@ def _usable(value: float) -> bool:
 
 
 def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Return the conditions of a run that another tool measured. `workload` has the names of the fields of its
-    BenchSpec that are known, `known` the conditions that are known.
+    """Return the conditions of a run that another tool measured. `workload` names the fields of its BenchSpec that are
+    known, and `known` has the other known conditions.
     """
     return Conditions(
         host=options.host or "imported",

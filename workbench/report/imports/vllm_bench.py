@@ -72,8 +72,8 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 def _spec(
     fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
 ) -> tuple[BenchSpec, list[str]]:
-    """Return the workload as far as the file describes it, and the names of the fields that are known. The prompt and
-    output lengths are the means of what was sent and received.
+    """Return (workload, names of its known fields), as far as the file describes the workload. The lengths are the
+    means of what was sent and received.
     """
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
@@ -95,7 +95,6 @@ def _spec(
 
 
 def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    """Return one record for each request. The result is empty if the file was saved without --save-detailed."""
     ttfts, itls = fields.numbers("ttfts"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
@@ -142,8 +141,8 @@ def _us(seconds: float) -> int:
 def _distributions(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
-    """Return the distributions of the metrics by name, and the percentiles of the metrics by name. A metric has a
-    distribution if the file has every request, otherwise only the percentiles in the file.
+    """Return (distributions by metric, percentiles by metric). A metric has a distribution if the file has its values
+    for every request, otherwise only the percentiles that the file states.
     """
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}

@@ -59,22 +59,26 @@ class SimulatedEngine:
         return words
 
     def normalized(self, option: str) -> str:
-        """Return the spelling of an option that the flag list contains."""
+        """Return an option in the spelling of the flag catalog."""
         return option
 
     accepts_prefixes = False  # any unambiguous beginning of an option is valid, as in plain argparse
     dotted_fields = False  # "--config.key value" sets a key of a JSON flag
 
     def negations(self, flag: Mapping[str, Any]) -> set[str]:
-        """Return the spellings that turn a flag off."""
+        """Return the options that turn a flag off, such as --no-x."""
         return {flag["negation"]} if flag.get("negation") else set()
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
-        """Return the flag that `option` means although the flag catalog does not contain it. None if it means none."""
+        """Return the definition of an option that the engine accepts although its flag catalog lacks it. None for other
+        options.
+        """
         return None
 
     def check_unknown(self, argument: str) -> None:
-        """Raise ArgumentsRejected if the parser stops at the first unknown argument instead of collecting them."""
+        """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument. Other parsers collect
+        all of them first.
+        """
 
     def reject(self, why: str) -> ArgumentsRejected:
         """Return the error for a command line that the engine's parser rejects."""
@@ -123,7 +127,7 @@ class SimulatedEngine:
         return cache
 
     def wanted_cache(self, launch: LaunchOptions, memory: GpuMemory) -> float:
-        """Return the bytes per GPU of the KV cache size that the flags ask for."""
+        """Return the size of the KV cache that the flags request, in bytes per GPU."""
         return (launch.kv_tokens or 0) * memory.per_token
 
     def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
@@ -160,30 +164,30 @@ class SimulatedEngine:
 
     @abstractmethod
     def ready(self, address: str) -> StartupPhase:
-        """Return the line that says that the server is ready."""
+        """Return the log line with which the engine reports that it is ready."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
         """Return whether this failure occurs in a worker process, which must then be started first."""
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
-        """Write the last lines of an engine that cannot start."""
+        """Write the last log lines of an engine that cannot start."""
         for line in failure.lines:
             log.line(line, level="ERROR")
 
     @abstractmethod
     def port_taken(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        """Write the lines about a port that is in use."""
+        """Write the log lines of an engine whose port is in use."""
 
     def stopping(self, log: EngineLog) -> None:
-        """Write the line of an engine that was asked to stop."""
+        """Write the log line of an engine that is being stopped."""
         log.line("Shutting down")
 
     def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
         """Write the periodic statistics lines. `before` are prompt and output tokens of each replica `seconds` ago."""
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
-        """Subscribe to those steps of a replica that the engine writes to its log."""
+        """Make the engine log certain steps of a replica, if the real engine does."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 

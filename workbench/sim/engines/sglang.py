@@ -115,7 +115,7 @@ class SimulatedSglang(SimulatedEngine):
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
     def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
-        """Yield share, text and whether the text has no prefix, of the lines of the first rank."""
+        """Yield (share of the start, text, whether the line has no prefix) for the log lines of the first rank."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
         yield 0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", False

@@ -145,7 +145,6 @@ def _visible_count() -> int:
 
 
 def _stored_key() -> str:
-    """Return the key in the working directory's key file, which the first start creates."""
     path = Path(_KEY_FILE)
     if path.is_file():
         return str(small_yaml(path.read_text(encoding="utf-8")).get("api-key"))

@@ -197,7 +197,9 @@ class SimulatedVllm(SimulatedEngine):
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
     def _core_lines(self, launch: LaunchOptions, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
-        """Yield share, text, source and level of the worker's lines; no source for lines without a prefix."""
+        """Yield (share of the start, text, source file, level) for the log lines of the worker. The source is "" for a
+        line without prefix.
+        """
         model, whole_s = launch.model, start_seconds(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:

@@ -68,8 +68,8 @@ class GpuController(Controller):
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """Return `error` with the label of the invalid setting in front. A dry run of each setting by itself finds that
-        setting."""
+        """Return `error` with the label of the invalid setting in front, which is found by a dry run of each setting
+        alone."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -247,8 +247,8 @@ class GpuController(Controller):
         self.say(f"kept: the settings stay until you press r{silence}")
 
     async def leave_on(self) -> None:
-        """Ask whether the GPU settings stay on when Workbench ends, and give this order to the guard if the user
-        agrees."""
+        """Ask whether the GPU settings stay on when Workbench ends. If the user agrees, tell the guard to leave them
+        alone."""
         alterations = self.state.alterations
         if not alterations:
             self.say("no GPU setting is altered")
@@ -287,7 +287,6 @@ class GpuController(Controller):
             self._load(server.engine)
 
     def _ready_server(self) -> ServerStatus | None:
-        """Return the server if it is READY. Otherwise show a message, and return None."""
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
             self.say("the load needs a server that is READY, and there is none", Level.WARN, "press s to start one")

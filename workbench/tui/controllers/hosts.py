@@ -22,7 +22,8 @@ class HostController(Controller):
         await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
 
     async def switch(self, name: str) -> None:
-        """Work on the host with this name. Ask first if leaving this one ends a measurement or reverts GPU settings."""
+        """Leave this host and work on the host with this name. Ask first if leaving ends a measurement or reverts GPU
+        settings."""
         now = self.state.host.name
 
         def text(width: int) -> list[Row]:

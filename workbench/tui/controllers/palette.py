@@ -39,7 +39,6 @@ class PaletteController(Controller):
         await self.app.push_screen(PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen)
 
     def _entries(self) -> Iterator[Entry]:
-        """Yield each action once, in the order of the key table, then the presets, then the hosts."""
         actions: dict[object, Key] = {}  # two keys may run one action
         for key in ALL_KEYS:
             if key.key not in LEFT_OUT:

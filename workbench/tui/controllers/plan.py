@@ -88,7 +88,6 @@ class PlanController(Controller):
 
     # flags
     def _plan(self) -> PlanView | None:
-        """Return the plan under edit. Without a plan, show a message and return None."""
         if self.state.plan is None:
             self.say("there is no plan yet", Level.WARN, "press p to load a preset")
         return self.state.plan
@@ -144,7 +143,6 @@ class PlanController(Controller):
         await self.app.push_screen(picker, chosen)
 
     def _edited(self, is_env: bool, name: str) -> None:
-        """Go to the Launch pane, and move its cursor to the edited flag or variable."""
         self.go("launch")
         self.pane(Launch).select((is_env, name))
 

@@ -40,8 +40,8 @@ class SeriesController(Controller, Generic[M]):
         """Stop the measurement that runs."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return (text for the page, function that resumes the measurement of the page); None if nothing can be
-        resumed. `outcome` is the key's: "resume" or "more"."""
+        """Return (text for the page, function that resumes the measurement), for the measurement on the page; None if
+        it cannot be resumed. `outcome` is that of the key: "resume" or "more"."""
 
     def summary(self, measured: M) -> tuple[str, str]:
         """Return (message, next step) about a measurement that has ended."""
@@ -79,7 +79,6 @@ class SeriesController(Controller, Generic[M]):
         self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def _ended(self, measured: M) -> None:
-        """Show a message about the end of the measurement, unless a page is open that shows it."""
         if not isinstance(self.app.screen, Live) and measured.state != "running":
             text, next_step = self.summary(measured)
             self.say(text, next_step=next_step)

@@ -73,8 +73,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """A text whose rows `make` returns for a width. It leaves `reserve` rows of the screen for other widgets of the
-    box."""
+    """A text of rows. `make(width)` returns the rows. The text leaves `reserve` rows of the screen for other widgets of
+    the box."""
 
     GROUND = "box"
 
@@ -108,7 +108,7 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list to choose from. Enter calls `on_take` with the outcome of the item under the cursor."""
+    """A list of items to choose from. Enter calls `on_take` with the outcome of the item under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]

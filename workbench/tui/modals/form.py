@@ -231,7 +231,7 @@ class Form(Modal[Values]):
         self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Show `problem`, and focus the field whose name begins it. An empty text removes the problem."""
+        """Show `problem` and focus the field whose name begins the text. "" removes the problem."""
         if problem == self.problem:
             return
         self.problem = problem
@@ -297,8 +297,8 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
 
 
 def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
-    """Return the number of a field, whose text may end with its unit; None for an empty field. Raise InputError for a
-    number that is not above 0."""
+    """Return the number in a field, whose text may end with its unit. None for an empty field. Raise InputError unless
+    the number is above 0."""
     text = values.get(name, "").rstrip(f"{unit} ")
     try:
         number = float(text) if text else None

@@ -1,4 +1,4 @@
-"""The pages before and after a change of GPU settings: the commands and the GPUs that they concern, then the report."""
+"""The pages before and after a change of GPU settings: first the commands and the affected GPUs, then the report."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def sentences(text: str) -> list[str]:
-    """Return ["this", "that"] for "this; that"."""
     return [part.strip() for part in text.split("; ") if part.strip()]
 
 

@@ -67,7 +67,7 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """Return (label, settings that contain only this setting) for each setting."""
+    """Return (label, settings) for each setting, in which `settings` contains only that one."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 
@@ -175,7 +175,6 @@ def _same(values: Sequence[float | str | None], unit: str) -> str:
 
 
 def _before(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
-    """Return the value before Workbench changed the setting; "" if it has not."""
     indexes = {s.index for s in chosen} | {HOST_INDEX}
     values = [a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes]
     return ", ".join(dict.fromkeys(setting_value(setting.key, value) for value in values))

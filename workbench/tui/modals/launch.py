@@ -63,8 +63,7 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """Return the page of a server that Workbench did not start. Workbench can benchmark such a server, but never stops
-    it."""
+    """Return the rows about a server that Workbench did not start: it can be benchmarked, but never stopped."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),

@@ -29,7 +29,7 @@ Do = Callable[[Any, str], None]  # (page, outcome): requests the outcome from th
 
 
 class _Body(TextBody):
-    """A text as high as the screen allows, so that a text that grows does not move the box."""
+    """A text that always takes the height of the screen, so that a growing text does not move the box."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return viewport.height - ROOM_AROUND
@@ -88,8 +88,8 @@ class Live(Modal[str]):
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Remove the request, because the session raised an error, which a message shows. Close the page if it has no
-        content."""
+        """Remove the request from the page, because it failed; the error is shown as a message. Close the page if it is
+        empty."""
         self.state_changed(state)
         nothing = self.blank
         self.request, self.blank = "", False
@@ -149,7 +149,7 @@ class Live(Modal[str]):
         return self.shown is not None and self.shown.state == "running"
 
     def possible(self, outcome: str) -> bool:
-        """Return whether the key with this `outcome` has an effect now."""
+        """Return whether the key with the outcome `outcome`, such as "stop", can be used now."""
         return (outcome == "stop") == self.running or outcome == "list"
 
     def rows_of(self, width: int, height: int) -> list[Row]:

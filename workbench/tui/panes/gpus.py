@@ -105,7 +105,7 @@ class GpuPane(Pane, Scrolled):
         return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
-        """Return label and text of each value: the numbers of `READINGS` first, then the values made of several."""
+        """Return (label, text) of each value of a GPU."""
         from workbench.model.gpu import READINGS  # not for the first frame
 
         pairs = [
@@ -128,7 +128,7 @@ class GpuPane(Pane, Scrolled):
         ]
 
     def _beside(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
-        """Return the card's limit of a reading, as text to follow its value; "" if there is none."""
+        """Return the GPU's limit for a reading, as text that follows the value; "" if there is none."""
         if name == "power_w":
             return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
         if i is None:

@@ -93,7 +93,6 @@ class Launch(Pane, PickList):
         return (item.is_env, item.name)
 
     def _columns(self, width: int) -> tuple[int, int, int]:
-        """Return the numbers of cells for the flag, its value and its default."""
         longest = max((len(i.name) for i in self.items[:60]), default=20)
         longest_default = max((len(value_text(i.default)) for i in self.items[:60] if not i.is_env), default=0)
         most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important

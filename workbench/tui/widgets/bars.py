@@ -59,7 +59,7 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the text of the run at `offset`; "" outside the rows."""
+    """Return the text of the run at the position `offset`; "" if there is none."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -121,7 +121,6 @@ class CommandBar(Painted):
 
 
 def _first_keys(width: int) -> Row:
-    """Return a row with the keys to press first, for a screen without a plan."""
     row: list[tuple[str, str]] = []
     for key, text in (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "every key")):
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]

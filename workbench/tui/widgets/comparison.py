@@ -115,7 +115,6 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int]:
-    """Return the numbers of cells for the metric's name and for each value."""
     return (18, 10) if width >= 66 else (14, 7)
 
 

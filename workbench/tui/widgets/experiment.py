@@ -150,7 +150,6 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 
 
 def _metrics(e: Experiment) -> list[MetricChange]:
-    """Return the deciding metric, then the other metrics of the table."""
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     order = dict.fromkeys((e.spec.metric, *FIRST))
     ranked = sorted(found, key=lambda m: list(order).index(m.metric) if m.metric in order else len(order))
@@ -246,7 +245,7 @@ def runs_counted(e: Experiment) -> tuple[int, int]:
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
-    """Return rows in which each run is a column, in blocks of as many columns as fit."""
+    """Return the table of the runs, one run per column, in blocks of as many columns as fit."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []

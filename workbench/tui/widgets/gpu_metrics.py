@@ -17,7 +17,8 @@ PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU. `field` is its GpuSample field. `floor` and `top` are the ends of its sparkline."""
+    """A metric of a GPU on the screen. `field` is its field of GpuSample. `floor` and `top` are the values at the
+    bottom and the top of its sparkline."""
 
     label: str
     field: str

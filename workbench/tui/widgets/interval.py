@@ -32,7 +32,6 @@ class Axis:
         return self.middle + round(pct / self.limit_pct * self.middle)
 
     def head(self) -> str:
-        """Return the head of the axis: "-20 %        0        +20 %"."""
         edge = f"{self.limit_pct:g} %"
         if 2 * len(edge) + 5 > self.cells:  # the words would touch
             return "0".center(self.cells) if self.cells else ""

@@ -145,7 +145,6 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 
 def _coloured(line: str, role: str) -> Row:
-    """Return a line of the plot as a row: the curve in `role`, the points in their own roles, and the rest dim."""
     signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
     return merged((c, (role if c in CURVE else signs.get(c, "dim")) if inside else "dim") for c in line)

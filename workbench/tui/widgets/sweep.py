@@ -66,7 +66,8 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns of the table that fit, the most needed ones first, without metrics that no point has."""
+    """Return the columns of the table that fit into the width, the most important ones first. Metrics that no point has
+    are left out."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)

@@ -9,6 +9,7 @@ plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
 server_run           state, log and counters of a server run
 gpu, settings        telemetry and settings of GPUs
+timeline             the history of a host: values by the second, and events
 measurement_owner    the Workbench that measures on a host
 errors, findings     problems that are reported to the user
 secrets, api_key     masking of secrets, and the key of a server

@@ -1,6 +1,8 @@
-"""Numbers with their nouns, in the right singular and plural."""
+"""Counts as texts: numbers with their nouns, in the right singular and plural, and lists of GPU indexes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
@@ -11,3 +13,13 @@ def count_of(number: int, noun: str, plural: str = "") -> str:
 def four_digits(value: float) -> str:
     """Return a value with at least four significant digits and no exponent: "27.96", "1,808" or "14,468"."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def gpus_text(indexes: Iterable[int]) -> str:
+    """Return GPU indexes as "GPU0", "GPU0-3" or "GPU0,2,5"; the index -1 alone as "host"."""
+    listed = sorted(indexes)
+    if listed == [-1]:
+        return "host"
+    if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
+        return f"GPU{listed[0]}-{listed[-1]}"
+    return "GPU" + ",".join(map(str, listed))

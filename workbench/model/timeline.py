@@ -6,17 +6,25 @@ that the cells of all metrics begin together and a drawn cell never changes once
 
 from __future__ import annotations
 
-import math
 from array import array
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-FINE_S, COARSE_S = 1, 10  # lengths of a slot in the two rings of a series
-FINE_SLOTS, COARSE_SLOTS = 3600, 8640  # one hour, and one day
+# Slot length in seconds and number of slots of a series' rings: one hour, eight hours, one day.
+RINGS = ((1, 3600), (10, 2880), (60, 1440))
+FINE_S = RINGS[0][0] * RINGS[0][1]  # how far back the history knows each second
 ENGINE = -1  # stands for the GPU index in the key of a metric of the engine
 MOST_EVENTS = 2000
+SAME_EVENT_S = 5.0  # the same event, told twice: by two Workbenches, or by a file and the host
+_GROWTH = 60  # slots by which a ring that is not full grows
+_MOST_COUNTED = 65_535
 
 Key = tuple[int, str]  # GPU index or ENGINE, and the metric's field name, such as (0, "power_w")
+
+# Reasons for lower clocks that say nothing about a problem: the GPU is idle, or the user set the clocks.
+QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
 
 
 class EventKind(StrEnum):
@@ -42,76 +50,142 @@ class Event:
     unix_s: float
     kind: EventKind
     text: str
-    gpu_index: int | None = None  # None: the whole host
+    gpu_index: int | None = None  # None: the whole host, or several GPUs
     result_id: int | None = None  # of a benchmark's end
 
+    def repeats(self, other: Event) -> bool:
+        """Return whether both tell the same event."""
+        same = (self.kind, self.text, self.gpu_index) == (other.kind, other.text, other.gpu_index)
+        return same and abs(self.unix_s - other.unix_s) <= SAME_EVENT_S
 
-@dataclass(slots=True)
+
 class _Ring:
-    """The newest `slots` time slots of `slot_s` seconds each, with the sum and the number of the values in each
-    slot."""
+    """The newest `slots` slots of `slot_s` seconds: the sum and the number of the values in each. The arrays grow while
+    the slots follow `origin`; from the first slot before it or a whole ring after it, they have their full length."""
 
-    slot_s: int
-    slots: int
-    last: int = -1  # number of the newest slot: its Unix time divided by slot_s
-    sums: array[float] = field(default_factory=lambda: array("d"))
-    counts: array[int] = field(default_factory=lambda: array("H"))
+    __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
+
+    def __init__(self, slot_s: int, slots: int) -> None:
+        self.slot_s, self.slots = slot_s, slots
+        self.origin = 0  # number of the slot at position 0: its Unix time divided by slot_s
+        self.last = -1  # number of the newest slot
+        self.sums, self.counts = array("f"), array("H")
 
     def add(self, unix_s: float, value: float) -> None:
-        slot = int(unix_s // self.slot_s)
-        if self.last >= 0 and slot <= self.last - self.slots:
-            return  # older than the ring
-        if not self.sums:
-            self.sums, self.counts = array("d", bytes(8 * self.slots)), array("H", bytes(2 * self.slots))
+        slot = int(unix_s) // self.slot_s
         if slot > self.last:
-            for emptied in range(max(self.last + 1, slot - self.slots + 1), slot + 1) if self.last >= 0 else ():
-                self.sums[emptied % self.slots] = self.counts[emptied % self.slots] = 0
-            self.last = slot
-        at = slot % self.slots
-        self.sums[at] += value
-        self.counts[at] = min(self.counts[at] + 1, 65535)
+            self._advance(slot)
+        elif slot <= self.last - self.slots:
+            return  # older than the ring
+        at = (slot - self.origin) % self.slots
+        if at >= len(self.sums) or (at != slot - self.origin and len(self.sums) < self.slots):
+            wanted = at + _GROWTH if at == slot - self.origin else self.slots
+            more = min(wanted, self.slots) - len(self.sums)
+            self.sums.frombytes(bytes(4 * more))
+            self.counts.frombytes(bytes(2 * more))
+        if self.counts[at] < _MOST_COUNTED:
+            self.sums[at] += value
+            self.counts[at] += 1
+
+    def _advance(self, slot: int) -> None:
+        """Make `slot` the newest one, and empty the slots between."""
+        if self.last < 0 or slot - self.last >= self.slots:
+            self.origin = slot
+            del self.sums[:], self.counts[:]
+        else:
+            for emptied in range(max(self.last + 1, slot - self.slots + 1), slot + 1):
+                at = (emptied - self.origin) % self.slots
+                if at < len(self.sums):
+                    self.sums[at] = self.counts[at] = 0
+        self.last = slot
 
     def covers(self, unix_s: float) -> bool:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
-    def mean(self, from_s: float, to_s: float) -> float | None:
-        """Return the mean of the values between two Unix times, or None if there are none."""
+    def means(self, start: int, cell_s: int, count: int) -> list[float | None]:
+        """Return the means of `count` cells from the Unix second `start` on, which the ring covers. `cell_s` and
+        `start` are multiples of `slot_s`. A cell without a value is None."""
+        first, each = start // self.slot_s, cell_s // self.slot_s
+        end = first + count * each
+        known, until = first, min(end, self.last + 1)
+        if len(self.sums) < self.slots:
+            known = max(known, self.origin)  # no earlier slot has been written
+        at, number = (known - self.origin) % self.slots, until - known
+        if number <= 0:
+            return [None] * count
+        sums, counts = self.sums[at : at + number], self.counts[at : at + number]
+        if (wrapped := at + number - self.slots) > 0:
+            sums, counts = sums + self.sums[:wrapped], counts + self.counts[:wrapped]
+        if each == 1:
+            values = [total / n if n else None for total, n in zip(sums, counts, strict=True)]
+            return [None] * (known - first) + values + [None] * (end - until)
+        lead = [0] * (known - first)
+        totals, numbers = [*lead, *sums], [*lead, *counts]
+        parts = ((sum(totals[i : i + each]), sum(numbers[i : i + each])) for i in range(0, count * each, each))
+        return [total / n if n else None for total, n in parts]
+
+    def mean(self, start: int, cell_s: int) -> float | None:
+        """Return the mean of the slots that overlap the `cell_s` seconds from `start` on. None without a value."""
         total, count = 0.0, 0
-        first = max(int(from_s // self.slot_s), self.last - self.slots + 1)
-        for slot in range(first, min(math.ceil(to_s / self.slot_s) - 1, self.last) + 1):
-            total += self.sums[slot % self.slots]
-            count += self.counts[slot % self.slots]
+        first = max(start // self.slot_s, self.last - self.slots + 1)
+        for slot in range(first, min((start + cell_s - 1) // self.slot_s, self.last) + 1):
+            at = (slot - self.origin) % self.slots
+            if at < len(self.sums):
+                total += self.sums[at]
+                count += self.counts[at]
         return total / count if count else None
 
 
 class Series:
-    """The values of one metric: the last hour by the second, and the last day by ten seconds."""
+    """The values of one metric: the last hour by the second, eight hours by ten seconds, and a day by the minute. It
+    takes at most 48 KB."""
 
-    __slots__ = ("_coarse", "_fine")
+    __slots__ = ("_rings",)
 
     def __init__(self) -> None:
-        self._fine, self._coarse = _Ring(FINE_S, FINE_SLOTS), _Ring(COARSE_S, COARSE_SLOTS)
+        self._rings = tuple(_Ring(*ring) for ring in RINGS)
 
     def add(self, unix_s: float, value: float) -> None:
-        self._fine.add(unix_s, value)
-        self._coarse.add(unix_s, value)
+        for ring in self._rings:
+            ring.add(unix_s, value)
 
     def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
         """Return the means of `count` cells of `cell_s` seconds, oldest first. The last cell contains `end_unix_s`.
-        A cell without a value is None."""
+        A cell without a value is None. Cells of hours cost about as much as cells of seconds."""
         end = (int(end_unix_s // cell_s) + 1) * cell_s
-        starts = [end - cell_s * back for back in range(count, 0, -1)]
-        return [self._ring(start, cell_s).mean(start, start + cell_s) for start in starts]
+        start = end - cell_s * count
+        ring = next(r for r in reversed(self._rings) if cell_s % r.slot_s == 0)
+        if ring.covers(start):
+            return ring.means(start, cell_s, count)
+        return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]
 
     def at(self, unix_s: float) -> float | None:
         """Return the value of the second that contains `unix_s`, or None."""
-        start = int(unix_s)
-        ring = self._ring(start, 1)
-        return ring.mean(start, start + 1)
+        return self._mean(int(unix_s), 1)
 
-    def _ring(self, start: float, cell_s: int) -> _Ring:
-        fine = self._fine.covers(start) and cell_s < 6 * COARSE_S
-        return self._fine if fine else self._coarse
+    def _mean(self, start: int, cell_s: int) -> float | None:
+        """Return the mean of one cell, from the coarsest ring whose slots fit into it, or a coarser one that reaches
+        back far enough."""
+        fitting = [r for r in self._rings if r.slot_s <= cell_s]
+        covering = [r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)]
+        return covering[0].mean(start, cell_s) if covering else None
+
+
+class Pace:
+    """The seconds for which the readings of one source stand, so that readings a little more than a second apart leave
+    no gap."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+
+    def seconds(self, unix_s: float, interval_s: float) -> range:
+        """Return the Unix seconds of a new reading: its own, and those since the reading before unless one is missing
+        between them."""
+        first, last = int(unix_s), self._last_s
+        if last is not None and last < unix_s <= last + 1.75 * max(interval_s, 1.0):
+            first = min(first, int(last) + 1)
+        self._last_s = unix_s
+        return range(first, int(unix_s) + 1)
 
 
 class History:
@@ -129,13 +203,23 @@ class History:
                 series = self._series[key] = Series()
             series.add(unix_s, value)
 
-    def add_event(self, event: Event) -> None:
-        """Insert an event by its time, and forget the oldest one beyond 2,000."""
-        at = len(self.events)
-        while at and self.events[at - 1].unix_s > event.unix_s:
-            at -= 1
+    def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
+        """Add the values of a reading for each Unix second for which it stands."""
+        for key, value in values.items():
+            for second in seconds:
+                self.add(key, second, value)
+
+    def add_event(self, event: Event) -> bool:
+        """Insert an event by its time, and forget the oldest one beyond 2,000. Return False for an event that is there
+        already."""
+        near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time)
+        at = bisect_right(self.events, event.unix_s, key=_time)
+        until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time)
+        if any(known.repeats(event) for known in self.events[near:until]):
+            return False
         self.events.insert(at, event)
         del self.events[:-MOST_EVENTS]
+        return True
 
     def cells(self, key: Key, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
         """Return the newest `count` cells of a metric up to `end_unix_s`, as `Series.cells` does; all None if the
@@ -150,6 +234,13 @@ class History:
     def __contains__(self, key: Key) -> bool:
         return key in self._series
 
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._series)
+
     def clear(self) -> None:
         self._series.clear()
         self.events.clear()
+
+
+def _time(event: Event) -> float:
+    return event.unix_s

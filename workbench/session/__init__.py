@@ -3,6 +3,7 @@
 session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts
 telemetry_watch                 readings of the GPUs
+timeline, timeline_events       the history of these readings and of the engine's, and the events that explain them
 presets, preset_variables       the library, and the values of a preset's variables
 plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one

@@ -156,10 +156,11 @@ class Bench:
         last_id = self._core.state.bench.last_id
         self._core.update(bench=BenchState(running=True, spec=load.spec, last_id=last_id))
         error: str | None = None
+        stored_id: int | None = None
         try:
-            result_id = await self._measure_and_store(load)
+            result_id = stored_id = await self._measure_and_store(load)
         except BenchCancelled as cancelled:
-            error = "cancelled"
+            error, stored_id = "cancelled", cancelled.result_id
             if cancelled.result_id is not None:
                 error = f"cancelled; the measured part is stored as result {cancelled.result_id}, marked partial"
                 await self._results.refresh()
@@ -168,7 +169,8 @@ class Bench:
             error = failure.message
             raise
         finally:
-            self._core.update(bench=replace(self._core.state.bench, running=False, error=error))
+            bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
+            self._core.update(bench=bench)
         self._core.record(_command(load.spec, load.server.status), f"result {result_id}")
         await self._results.refresh()
         if not (await self._results.get(result_id)).summary.refused:

@@ -25,6 +25,7 @@ from workbench.server.engine_counters import disagreements
 from workbench.session.conditions import gpus_of
 from workbench.session.engine_watch import EngineWatch
 from workbench.session.gpu_meter import Meter, span_of, window_unix
+from workbench.session.state import PREPARING
 
 if TYPE_CHECKING:
     import httpx
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PREPARING = "preparing"
 _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 

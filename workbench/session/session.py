@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.session.servers import Servers
     from workbench.session.sweeps import Sweeps
     from workbench.session.telemetry_watch import TelemetryWatch
+    from workbench.session.timeline import Timeline
     from workbench.store.config import ConfigStore
 
 _KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})  # when the host changes
@@ -86,6 +87,12 @@ class Session:
         from workbench.session.telemetry_watch import TelemetryWatch
 
         return TelemetryWatch(self.core)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        from workbench.session.timeline import Timeline
+
+        return Timeline(self.core, self.telemetry)
 
     @cached_property
     def config(self) -> ConfigStore:
@@ -202,6 +209,7 @@ class Session:
 
     async def open(self) -> None:
         """Start, in the background, everything that a screen needs. Failures show in the state."""
+        _ = self.timeline  # keeps the readings from the first one on
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
 

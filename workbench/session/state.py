@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.sweep import Sweep
 
 
+PREPARING = "preparing"  # phase of a benchmark before its first request
+
+
 @dataclass(frozen=True, slots=True)
 class HostView:
     """The host of the session and the link to it."""
@@ -92,6 +95,7 @@ class BenchState:
     spec: BenchSpec | None = None
     progress: BenchProgress | None = None
     error: str | None = None
+    stored_id: int | None = None  # the result of the last run, valid or not; None if that run stored none
     last_id: int | None = None  # the newest valid result of this host, which "." repeats
 
 

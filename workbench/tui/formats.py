@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import gpus_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -134,16 +135,6 @@ def setting_name(setting: str) -> str:
 def setting_text(setting: str, value: object) -> str:
     """Return a setting with its value: "power limit 500 W", "GPU0 GPU clocks 210-1755 MHz"."""
     return f"{setting_name(setting)} {setting_value(setting, value)}"
-
-
-def gpus_text(indexes: Iterable[int]) -> str:
-    """Return GPU indexes as "GPU0", "GPU0-3" or "GPU0,2,5"; the index -1 alone as "host"."""
-    listed = sorted(indexes)
-    if listed == [-1]:
-        return "host"
-    if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
-        return f"GPU{listed[0]}-{listed[-1]}"
-    return "GPU" + ",".join(map(str, listed))
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:

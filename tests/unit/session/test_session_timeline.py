@@ -1,0 +1,183 @@
+"""The timeline of the session's host: its readings, and the events that the session's own changes become."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from support.fake_host import FakeHost
+from support.guarded import FAST
+from support.serving import free_port
+
+from workbench.model.errors import HostError
+from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
+from workbench.model.measurement_owner import MeasurementOwner
+from workbench.model.server_run import ServerState
+from workbench.model.settings import Drift, GpuSettings
+from workbench.model.timeline import ENGINE, EventKind
+from workbench.session.session import Session
+from workbench.session.timeline_events import EventSource
+
+SHORT = {"requests": 3, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
+
+
+def on(scenario: Callable[[Session], Awaitable[None]], profile: str = "rtx-pro-6000") -> None:
+    async def go() -> None:
+        session = Session.of_host(None, profile)
+        _ = session.timeline
+        try:
+            await session.link.connect()
+            await asyncio.wait_for(scenario(session), 60)
+        finally:
+            for status in await session.servers.supervisor.runs():
+                await session.servers.supervisor.stop(status.run_id, grace_s=1)
+            await session.close()
+
+    asyncio.run(go())
+
+
+async def eventually(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
+        await asyncio.sleep(0.02)
+
+
+def kinds(session: Session) -> list[EventKind]:
+    return [event.kind for event in session.timeline.history.events]
+
+
+def texts(session: Session) -> list[str]:
+    return [event.text for event in session.timeline.history.events]
+
+
+@pytest.mark.slow
+def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
+
+    async def scenario(session: Session) -> None:
+        await session.telemetry.start()
+        history = session.timeline.history
+        await eventually(lambda: (0, "power_w") in history, "a reading")
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("port", str(free_port()))
+        run_id = await session.servers.start()
+        assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
+        result_id = await session.bench.run_on(run_id, **SHORT)
+        assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0))).ok
+        assert (await session.gpu.revert()).ok
+        await session.servers.stop(run_id)
+        assert kinds(session) == [
+            EventKind.SERVER_START,
+            EventKind.SERVER_READY,
+            EventKind.BENCH_BEGIN,
+            EventKind.BENCH_END,
+            EventKind.SETTING_MADE,
+            EventKind.SETTING_REVERTED,
+            EventKind.SERVER_END,
+        ], texts(session)
+        start, ready, begin, end, made, reverted, stopped = history.events
+        assert run_id in start.text and "READY" in ready.text and "stopped" in stopped.text
+        assert begin.text == "benchmark of 1 stream begins" and end.result_id == result_id
+        assert made.text == "GPU0 power limit 400 W" and made.gpu_index == 0
+        assert reverted.text == "GPU0 power limit 600 W again"
+        now = time.time()
+        assert all(now - 60 < event.unix_s <= now for event in history.events)
+        power = history.cells((0, "power_w"), now, 1, 5)
+        assert [value for value in power if value is not None], power
+        assert {(0, name) for name in ("gpu_util_pct", "sm_mhz", "limit_w", "memory_used_bytes")} <= set(history)
+
+    on(scenario)
+
+
+@pytest.mark.slow
+def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
+    async def scenario(session: Session) -> None:
+        session.gpu.guard.options = FAST
+        session.gpu.guard.attend()
+        await session.telemetry.start()
+        assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
+        await eventually(lambda: EventKind.SETTING_REVERTED in kinds(session), "the guard's revert")
+        assert kinds(session) == [EventKind.SETTING_TRIAL, EventKind.SETTING_REVERTED]
+        assert texts(session)[0] == "GPU0 power limit 400 W on trial"
+        assert texts(session)[1].startswith("GPU0 power limit 600 W again by the guard: "), texts(session)
+
+    on(scenario)
+
+
+def test_equal_settings_of_several_gpus_are_one_event_and_those_of_others_name_their_user() -> None:
+    async def scenario(session: Session) -> None:
+        assert (await session.gpu.apply(GpuSettings(power_limit_w=200.0))).ok
+        (mine,) = texts(session)
+        assert mine == "GPU0-3 power limit 200 W" and kinds(session) == [EventKind.SETTING_MADE]
+        theirs = replace(session.state.alterations[0], by="eve", setting="persistence", now=True, before=False)
+        session.core.update(others=(theirs,))
+        assert texts(session)[1] == "GPU0 persistence mode on by eve"
+        drift = Drift(1, "", "power_limit_w", 150.0, "set to 200 W by Workbench, now 150 W: changed by someone else")
+        session.core.update(drift=(drift,))
+        assert texts(session)[2].startswith("GPU1 power limit set to 200 W by Workbench, now 150 W")
+        assert (await session.gpu.revert()).ok
+        assert texts(session)[3].startswith("GPU0-3 power limit ") and texts(session)[3].endswith(" again")
+
+    on(scenario, "four-pcie")
+
+
+def test_a_lost_link_and_another_workbenchs_benchmark_are_events() -> None:
+    async def scenario() -> None:
+        host = FakeHost(lambda call: (0, ""))
+        session = Session(host)
+        _ = session.timeline
+        with pytest.raises(HostError):
+            await session.link.connect()
+            host.link(False)
+            await host.run(["true"])
+        host.link(True)
+        assert kinds(session) == [EventKind.LINK_LOST, EventKind.LINK_BACK], texts(session)
+        session.core.update_host(measured_by=MeasurementOwner("a benchmark", "eve", "else", time.time(), 1))
+        session.core.update_host(measured_by=None)
+        assert texts(session)[2:] == ["a benchmark by eve from else begins", "a benchmark by eve from else ends"]
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_another_host_begins_a_new_history() -> None:
+    async def scenario(session: Session) -> None:
+        cleared: list[bool] = []
+        session.timeline.on_clear.append(lambda: cleared.append(True))
+        session.timeline.add_engine({"output_tok_s": 100.0})
+        session.timeline.add_event(EventKind.QUEUEING, "3 requests wait")
+        assert session.timeline.history.at((ENGINE, "output_tok_s"), time.time() - 0.01) is not None
+        await session.switch_host("sim:four-pcie")
+        await eventually(lambda: session.state.telemetry is not None, "a reading of the other host")
+        history = session.timeline.history
+        assert cleared and (ENGINE, "output_tok_s") not in history and (3, "power_w") in history
+        assert not any(event.kind is EventKind.QUEUEING for event in history.events)
+
+    on(scenario)
+
+
+def reading(unix_s: float, *reasons: Sequence[str]) -> Telemetry:
+    gpus = tuple(GpuSample(i, f"GPU-{i}", event_reasons=tuple(r)) for i, r in enumerate(reasons))
+    return Telemetry(unix_s, unix_s, DriverInfo(), HostSample(), (), gpus)
+
+
+def test_a_throttle_reason_is_told_when_it_begins_and_a_flapping_one_ever_more_rarely() -> None:
+    source = EventSource(Session(FakeHost(lambda call: (0, ""))).state)
+    t0 = 1_764_000_000.0
+
+    def told(second: float, *reasons: Sequence[str]) -> list[str]:
+        return [event.text for event in source.in_reading(reading(t0 + second, *reasons), t0 + second)]
+
+    assert told(0, ["HW slowdown"], []) == [], "it began before the first reading"
+    assert told(1, ["HW slowdown", "GPU idle"], ["applications clocks setting"]) == []
+    assert told(2, ["SW power cap"], ["SW power cap"]) == ["GPU0-1 throttled: SW power cap"]
+    assert told(3, ["SW power cap"], ["SW power cap"]) == []
+    assert told(40, ["SW power cap"], []) == ["GPU0 throttled: SW power cap"], "it was away for 37 s"
+    flapping = sum(len(told(100 + s, ["SW thermal slowdown"] if s % 2 else [], [])) for s in range(3600))
+    assert flapping == 1
+    slow = sum(len(told(5000 + s, [], ["sync boost"] if s % 40 == 0 else [])) for s in range(7200))
+    assert slow <= 8, slow

@@ -1,0 +1,96 @@
+"""The history of the session's host: every reading of its GPUs and engine, and the events that explain them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from workbench.model.timeline import ENGINE, Event, EventKind, History, Pace
+from workbench.session.timeline_events import EventSource
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
+    from workbench.model.timeline import Key
+    from workbench.session.state import SessionState
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+# Fields of GpuSample that are kept.
+GPU_FIELDS = (
+    "gpu_util_pct",
+    "memory_util_pct",
+    "sm_mhz",
+    "memory_mhz",
+    "power_w",
+    "limit_w",
+    "memory_used_bytes",
+    "temperature_c",
+    "memory_temperature_c",
+    "fan_pct",
+    "pcie_rx_mb_s",
+    "pcie_tx_mb_s",
+)
+ENGINE_INTERVAL_S = 1.0
+
+
+class Timeline:
+    """Keeps the `history` of the session's host, which is filled from the moment this part is built. On another host
+    the history begins anew.
+
+    The functions of `on_values` are called with the Unix seconds and values of each reading, those of `on_event` with
+    each new event, and those of `on_clear` when the history is cleared."""
+
+    def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
+        self._core, self._telemetry = core, telemetry
+        self._host = core.host
+        self.history = History()
+        self.on_values: list[Callable[[range, Mapping[Key, float | None]], None]] = []
+        self.on_event: list[Callable[[Event], None]] = []
+        self.on_clear: list[Callable[[], None]] = []
+        self._start()
+        telemetry.on_reading.append(self._take)
+        core.subscribe(self._follow)
+
+    def _start(self) -> None:
+        self._gpu_pace, self._engine_pace = Pace(), Pace()
+        self._events = EventSource(self._core.state)
+
+    def add_engine(self, values: Mapping[str, float | None], unix_s: float | None = None) -> None:
+        """Add a reading of the engine's metrics: values by field name, such as {"output_tok_s": 812.0}. None leaves a
+        gap. `unix_s` is the time of the reading, by default now."""
+        seconds = self._engine_pace.seconds(unix_s or time.time(), ENGINE_INTERVAL_S)
+        self._add({(ENGINE, name): value for name, value in values.items()}, seconds)
+
+    def add_event(self, kind: EventKind, text: str, *, gpu_index: int | None = None) -> None:
+        """Add an event that happens now."""
+        self._tell(Event(time.time(), kind, text, gpu_index))
+
+    def _take(self, telemetry: Telemetry) -> None:
+        now = time.time()
+        seconds = self._gpu_pace.seconds(now, self._telemetry.interval_s or 1.0)
+        values = {(gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in GPU_FIELDS}
+        self._add(values, seconds)
+        for event in self._events.in_reading(telemetry, now):
+            self._tell(event)
+
+    def _add(self, values: Mapping[Key, float | None], seconds: range) -> None:
+        self.history.add_all(values, seconds)
+        for hear in self.on_values:
+            hear(seconds, values)
+
+    def _follow(self, state: SessionState, changed: frozenset[str]) -> None:
+        if self._core.host is not self._host:
+            self._host = self._core.host
+            self.history.clear()
+            self._start()
+            for hear in self.on_clear:
+                hear()
+            return
+        for event in self._events.in_state(state, changed, time.time()):
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if self.history.add_event(event):
+            for hear in self.on_event:
+                hear(event)

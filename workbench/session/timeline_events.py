@@ -1,0 +1,185 @@
+"""The events of a host's timeline, derived from changes of the session's state and from readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of, gpus_text
+from workbench.model.timeline import QUIET_REASONS, Event, EventKind
+from workbench.session.state import PREPARING
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSpec
+    from workbench.model.gpu import Telemetry
+    from workbench.model.server_run import ServerStatus
+    from workbench.model.settings import Alteration, GuardView
+    from workbench.session.state import BenchState, SessionState
+
+_OLDEST_S = 86_400.0  # events before that are not in the history
+_TRANSIT_S = 2.0  # a reading may take this long to arrive; more is a difference between two clocks
+_RECENT_S = 15.0  # between a change of a setting and its reading from the journal
+_GUARD_S = 90.0  # between an act of the guard and its reading
+_HOLD_S = (30.0, 600.0)  # absence of a throttle reason before it may begin again: at first, and if it keeps returning
+
+
+class EventSource:
+    """Finds the events in each new state and in each reading of one host. `state` is the state to begin with."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._host_ahead_s = 0.0  # of this machine's clock
+        self._benchmark: str | None = None  # the one whose beginning was told
+        self._throttles: dict[tuple[int, str], tuple[float, float]] | None = None  # last seen, absence to wait for
+
+    def in_state(self, state: SessionState, changed: frozenset[str], now: float) -> Iterator[Event]:
+        """Yield the events that the new state shows. `changed` are the names of its changed fields."""
+        before, self._state = self._state, state
+        for field, find in _FINDERS.items():
+            if field in changed:
+                yield from find(self, before, state, now)
+
+    def in_reading(self, telemetry: Telemetry, now: float) -> Iterator[Event]:
+        """Yield an event for each throttle reason that begins. A reason that comes and goes is told at most every 30 s,
+        and less and less often."""
+        ahead_s = telemetry.unix_s - now
+        self._host_ahead_s = ahead_s if abs(ahead_s) > _TRANSIT_S else 0.0
+        first = self._throttles is None
+        seen = self._throttles = self._throttles or {}
+        began: dict[str, list[int]] = {}
+        for gpu in telemetry.gpus:
+            for reason in set(gpu.event_reasons) - QUIET_REASONS:
+                last_s, hold_s = seen.get((gpu.index, reason), (0.0, _HOLD_S[0]))
+                away_s = now - last_s
+                if away_s > hold_s:
+                    hold_s = _HOLD_S[0] if away_s > _HOLD_S[1] else min(2 * hold_s, _HOLD_S[1])
+                    began.setdefault(reason, []).append(gpu.index)
+                seen[gpu.index, reason] = now, hold_s
+        for reason, gpus in began.items() if not first else ():  # what was on at the first reading began earlier
+            yield Event(now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus))
+
+    def _by_host(self, unix_s: float, now: float) -> float:
+        """Return a time by the host's clock as a time by this machine's."""
+        return min(unix_s - self._host_ahead_s, now)
+
+    def _in_servers(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        known = {status.run_id: status for status in before.servers}
+        for status in state.servers:
+            old = known.get(status.run_id)
+            for field, kind, text in _SERVER_TIMES:
+                at = getattr(status, field)
+                if at is not None and at != getattr(old, field, None) and now - at < _OLDEST_S:
+                    yield Event(self._by_host(at, now), kind, f"{text(status)} (run {status.run_id})")
+
+    def _in_bench(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        bench = state.bench
+        if bench.running and self._benchmark is None and bench.progress and bench.progress.phase != PREPARING:
+            self._benchmark = f"benchmark of {_load(bench.spec)}" if bench.spec else "benchmark"
+            yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
+        elif not bench.running and self._benchmark is not None:
+            text, self._benchmark = self._benchmark, None
+            yield Event(now, EventKind.BENCH_END, f"{text} ends: {_outcome(bench)}", result_id=bench.stored_id)
+
+    def _in_alterations(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        old, new = (_by_place((*s.alterations, *s.others)) for s in (before, state))
+        made: dict[tuple[EventKind, str, float], list[int]] = {}
+        for place, one in new.items():
+            if place not in old or old[place].now != one.now:
+                at = self._by_host(one.set_unix_s or one.since_unix_s, now)
+                recent = now - at < _RECENT_S
+                trial = recent and state.guard is not None and state.guard.trial_left_s is not None
+                kind = EventKind.SETTING_TRIAL if trial else EventKind.SETTING_MADE
+                text = f"{_value(one, one.now)}{f' by {one.by}' if one.by else ''}{' on trial' if trial else ''}"
+                made.setdefault((kind, text, now if recent else at), []).append(one.gpu_index)
+        for place, one in old.items():
+            if place not in new:
+                text = f"{_value(one, one.before)} again{self._by_guard(state.guard, now)}"
+                made.setdefault((EventKind.SETTING_REVERTED, text, now), []).append(one.gpu_index)
+        for (kind, text, at), gpus in made.items():
+            if now - at < _OLDEST_S:
+                yield Event(at, kind, f"{gpus_text(gpus)} {text}", _one(gpus))
+
+    def _by_guard(self, guard: GuardView | None, now: float) -> str:
+        if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
+            return ""
+        return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
+
+    def _in_drift(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        from workbench.model.settings import label_of
+
+        for one in state.drift:
+            if one not in before.drift:
+                text = f"{gpus_text([one.gpu_index])} {label_of(one.setting)} {one.text}"
+                yield Event(now, EventKind.SETTING_MADE, text, _one([one.gpu_index]))
+
+    def _in_host(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        old, host = before.host, state.host
+        if host.link == "lost" != old.link:
+            reason = host.message or "the host does not answer"
+            yield Event(host.lost_since_unix_s or now, EventKind.LINK_LOST, f"link to {host.name} lost: {reason}")
+        elif host.link == "connected" and old.link == "lost":
+            lost_s = now - (old.lost_since_unix_s or now)
+            yield Event(now, EventKind.LINK_BACK, f"link to {host.name} back after {lost_s:.0f} s")
+        if host.measured_by != old.measured_by:
+            if old.measured_by is not None:
+                who = f"{old.measured_by.what} by {old.measured_by.who}"
+                yield Event(now, EventKind.BENCH_END, f"{who} ends")
+            if host.measured_by is not None:
+                who = f"{host.measured_by.what} by {host.measured_by.who}"
+                yield Event(self._by_host(host.measured_by.since_unix_s, now), EventKind.BENCH_BEGIN, f"{who} begins")
+
+
+_FINDERS: dict[str, Callable[[EventSource, SessionState, SessionState, float], Iterable[Event]]] = {
+    "servers": EventSource._in_servers,
+    "bench": EventSource._in_bench,
+    "alterations": EventSource._in_alterations,
+    "others": EventSource._in_alterations,
+    "drift": EventSource._in_drift,
+    "host": EventSource._in_host,
+}
+
+
+def _starts(status: ServerStatus) -> str:
+    return f"{status.engine} {status.model} starts"
+
+
+def _ready(status: ServerStatus) -> str:
+    return f"{status.engine} READY" + (f" after {status.ready_after_s:.1f} s" if status.ready_after_s else "")
+
+
+def _ended(status: ServerStatus) -> str:
+    reason = f": {status.reason}" if status.reason and status.state != "stopped" else ""
+    return f"{status.engine} {status.state}{reason}"
+
+
+_SERVER_TIMES = (
+    ("started_unix_s", EventKind.SERVER_START, _starts),
+    ("ready_unix_s", EventKind.SERVER_READY, _ready),
+    ("ended_unix_s", EventKind.SERVER_END, _ended),
+)
+
+
+def _load(spec: BenchSpec) -> str:
+    if spec.command:
+        return "a command"
+    if spec.rate is not None:
+        return f"{spec.rate:g} requests/s"
+    return count_of(spec.concurrency, "stream")
+
+
+def _outcome(bench: BenchState) -> str:
+    return bench.error or (f"result {bench.stored_id}" if bench.stored_id is not None else "no result")
+
+
+def _by_place(alterations: Sequence[Alteration]) -> dict[tuple[int, str, str], Alteration]:
+    return {(one.gpu_index, one.setting, one.by): one for one in alterations}
+
+
+def _value(one: Alteration, value: object) -> str:
+    from workbench.model.settings import label_of, stored_text
+
+    return label_of(one.setting) + (f" {stored_text(one.setting, value)}" if value is not None else "")
+
+
+def _one(gpus: Sequence[int]) -> int | None:
+    return gpus[0] if len(gpus) == 1 and gpus[0] >= 0 else None

@@ -56,7 +56,7 @@ async def doctor(arguments: argparse.Namespace) -> int:
                 await read()
             except WorkbenchError as error:  # the other checks go on
                 problems.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
-        problems += session.config.findings
+        problems += _config_findings()
         altered = len(session.state.alterations)
         host = Examination(facts, driver, gpus, installed, rights, session.state.simulated)
     findings = [*problems, *_findings(host)]
@@ -73,6 +73,16 @@ async def doctor(arguments: argparse.Namespace) -> int:
         "simulated": host.simulated,
     }
     return emit_or_say(arguments.json, document, [*_lines(host), *(f"{f.level}: {finding_text(f)}" for f in findings)])
+
+
+def _config_findings() -> Sequence[Finding]:
+    """Return the problems of config.toml."""
+    from workbench.store.config import ConfigStore
+
+    store = ConfigStore()
+    if store.path.exists():  # its schema takes 0.1 s to load
+        _ = store.config
+    return store.findings
 
 
 async def _read_gpus(host: Host) -> tuple[DriverInfo, Sequence[GpuInfo]]:

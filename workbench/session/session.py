@@ -95,7 +95,7 @@ class Session:
         return Timeline(self.core, self.telemetry)
 
     @cached_property
-    def config(self) -> ConfigStore:
+    def _config(self) -> ConfigStore:
         from workbench.store.config import ConfigStore
 
         return ConfigStore()
@@ -104,13 +104,13 @@ class Session:
     def presets(self) -> Presets:
         from workbench.session.presets import Presets
 
-        return Presets(self.core, self.config)
+        return Presets(self.core, self._config)
 
     @cached_property
     def plans(self) -> Plans:
         from workbench.session.plans import Plans
 
-        return Plans(self.core, self.config, self.presets, self.telemetry)
+        return Plans(self.core, self._config, self.presets, self.telemetry)
 
     @cached_property
     def servers(self) -> Servers:
@@ -122,7 +122,7 @@ class Session:
     def gpu(self) -> GpuControl:
         from workbench.session.gpu_control import GpuControl
 
-        return GpuControl(self.core, self.config, self.telemetry)
+        return GpuControl(self.core, self._config, self.telemetry)
 
     @cached_property
     def measurement_lock(self) -> MeasurementLock:
@@ -225,7 +225,7 @@ class Session:
     async def _use_config(self) -> None:
         """Use the refresh interval of config.toml, and report the file's problems. If the file does not exist, its
         schema is not imported, which saves time."""
-        config = self.config
+        config = self._config
         if not config.path.exists():
             return
         ui = (await asyncio.to_thread(lambda: config.config)).ui

@@ -88,7 +88,8 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
             raise InputError(
-                f"invalid width of an interval: ± {spec.until_pct:g} %", next_step="use a width such as 2 (for ± 2 %)"
+                f"invalid width of the interval for --until: ± {spec.until_pct:g} %",
+                next_step="use a width such as 2 (for ± 2 %)",
             )
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(

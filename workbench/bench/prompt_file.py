@@ -49,7 +49,8 @@ def read(path: str | Path) -> Prompts:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise InputError(
-                f"{path} is larger than {MOST_BYTES >> 20} MiB", next_step="give a file with a part of the prompts"
+                f"{path} is larger than {MOST_BYTES >> 20} MiB",
+                next_step="use a smaller file, with only some of the prompts",
             )
         data = path.read_bytes()
     except OSError as error:

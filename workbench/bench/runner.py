@@ -175,7 +175,7 @@ async def _error_of_dead_worker(process: Process, stderr: asyncio.Future[bytes])
     last = f": {said[-1]}" if said else ""
     return BenchError(
         f"the benchmark process ended {how} before it had a result{last}",
-        next_step="run the benchmark again; no result was stored",
+        next_step="no result was stored; run the benchmark again",
     )
 
 

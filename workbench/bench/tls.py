@@ -23,7 +23,10 @@ def context(spec: BenchSpec) -> ssl.SSLContext:
         made = ssl.create_default_context(cafile=spec.ca_file or None)
     except OSError as error:  # ssl.SSLError is one
         why = error.strerror if not isinstance(error, ssl.SSLError) else "the file contains no certificate in PEM form"
-        raise InputError(f"--cacert {spec.ca_file}: {why}", next_step="give the server's CA as a PEM file") from None
+        raise InputError(
+            f"--cacert {spec.ca_file}: {why}",
+            next_step="give a PEM file with the certificate of the authority (CA) that signed the server's certificate",
+        ) from None
     if spec.insecure:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE

@@ -145,7 +145,7 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
     if names:
         raise InputError(
             f"{', '.join(names)}: your own command makes its own requests, so these options have no effect",
-            next_step="leave them out, and give equivalent options to the command",
+            next_step="remove these options, and give equivalent ones to your own command",
         )
 
 

@@ -45,7 +45,9 @@ async def verify(arguments: argparse.Namespace) -> int:
     or capped by the hardware, otherwise 1.
     """
     if not 1.0 <= arguments.seconds <= 600:
-        raise InputError(f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 is usually enough")
+        raise InputError(
+            f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 seconds are usually enough"
+        )
     check_one_target(arguments)
     async with connected(arguments) as session, cancelled_by_signals():
         run_id = await ready_run(session, arguments.run)

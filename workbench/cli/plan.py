@@ -108,7 +108,9 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
     for pair in arguments.variables:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InputError(f"--var {pair!r} is not name=value", next_step="`workbench presets show ID` lists them")
+            raise InputError(
+                f"--var {pair!r} is not name=value", next_step="`workbench presets show ID` lists the variables"
+            )
         values[name] = value
     return values
 

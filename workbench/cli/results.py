@@ -59,7 +59,9 @@ def search_results(arguments: argparse.Namespace) -> int:
 
 def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if arguments.limit is not None and arguments.limit < 1:
-        raise InputError(f"--limit {arguments.limit} would show nothing", next_step="give 1 or more")
+        raise InputError(
+            f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
+        )
     found, damaged = results_db().read(arguments.limit, words, tag=arguments.tag)
     if damaged:
         ids = ", ".join(f"#{i}" for i in damaged)

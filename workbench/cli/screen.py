@@ -34,7 +34,10 @@ SCREEN_OPTIONS = (
 def screen(arguments: argparse.Namespace) -> int:
     """Open the screen."""
     if arguments.json:
-        raise InputError("the screen has no JSON output", next_step="`workbench --help` lists the commands that have")
+        raise InputError(
+            "the screen has no JSON output",
+            next_step="`workbench --help` lists the commands, many of which have --json",
+        )
     from workbench import tui
 
     session = session_of(arguments)

@@ -66,7 +66,7 @@ def raise_for(received: list[signal.Signals]) -> None:
     """End this process as the first of the received signals would have done."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
-    raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored: run the command again")
+    raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored; run the command again")
 
 
 def _current_task() -> asyncio.Task[None]:

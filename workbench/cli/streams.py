@@ -115,5 +115,5 @@ class _Closed(io.StringIO):
 def _lost(reason: str | None) -> OutputLost:
     return OutputLost(
         f"cannot write to standard output: {reason}",
-        next_step="the command may have finished its work: check before you repeat it",
+        next_step="the command may have finished its work, so check that before you repeat the command",
     )

@@ -92,7 +92,9 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"
     problem = f"the sweep would stop {run}, and start it again afterwards"
-    if not await confirm(arguments, question, problem=problem, next_step="add --yes, or stop the run yourself"):
+    if not await confirm(
+        arguments, question, problem=problem, next_step="add --yes to stop the run, or stop it yourself"
+    ):
         raise InputError("nothing was changed")
 
 

@@ -136,7 +136,10 @@ class Engine:
         if not plan.model:
             raise PlanError("the plan has no model", next_step="set the model: a hub id or a path")
         if plan.model.startswith("-"):
-            raise PlanError(f"the model {plan.model!r} would be read as an option", next_step="write a path as ./-name")
+            raise PlanError(
+                f"the model {plan.model!r} would be read as an option, because it begins with a dash",
+                next_step="write the path of the model as ./-name",
+            )
         if node:
             plan = self._on_node(plan, node)
         catalog = self.catalog(plan.engine_version)

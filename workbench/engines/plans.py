@@ -96,7 +96,7 @@ def apply_assignments(
     for assignment in sets:
         name, equals, text = assignment.partition("=")
         if not name.strip("- "):
-            raise InputError(f"{assignment!r} has no flag name", next_step="write it as flag=value")
+            raise InputError(f"{assignment!r} has no flag name", next_step="write the assignment as flag=value")
         if name.strip().lstrip("-") == "model":
             plan = replace(plan, model=text.strip())
             continue
@@ -111,7 +111,9 @@ def apply_assignments(
     for assignment in envs:
         name, equals, text = assignment.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise InputError(f"{assignment!r} does not set an environment variable", next_step="write it as NAME=value")
+            raise InputError(
+                f"{assignment!r} does not set an environment variable", next_step="write the assignment as NAME=value"
+            )
         plan = plan.with_env(name, text)
     return plan
 

@@ -85,7 +85,13 @@ def secrets_in_sight(here: Situation) -> Iterator[Finding]:
     for setting in here.plan.env:
         if is_secret_name(setting.name) and here.plan.preset_id and setting.origin == "preset":
             text = f"{setting.name} comes from the preset file: everybody who has the file knows this key"
-            yield Finding(Level.HINT, "secret.preset", text, setting.name, "make it a variable of the preset")
+            yield Finding(
+                Level.HINT,
+                "secret.preset",
+                text,
+                setting.name,
+                "replace the value by a variable of the preset, ${name}",
+            )
 
 
 def version_in_range(here: Situation) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ def source_directory(here: Situation) -> Iterator[Finding]:
     """
     if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
         text = "TabbyAPI starts in its own source directory, and the plan has no working directory"
-        yield Finding(Level.ERROR, "workdir.missing", text, fix="set the preset's engine workdir")
+        yield Finding(Level.ERROR, "workdir.missing", text, fix="set `workdir` in the table [engine] of the preset")
     if here.value("backend") == "exllamav2":
         text = "the ExLlamaV2 backend was removed on 2026-07-14"
         yield Finding(Level.WARN, "flag.removed", text, "backend", "use an EXL3 model, or TabbyAPI at commit 79126f9")

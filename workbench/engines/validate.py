@@ -142,7 +142,13 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         dashed = [w for v in value if (w := word(v)).startswith("-") and not re.fullmatch(r"-\d+", w)]
         if dashed:
             text = f"{spec.name}: {dashed[0]!r} in a list would be read as a flag"
-            yield Finding(Level.ERROR, "flag.dash", text, spec.name, "use values that do not start with a dash")
+            yield Finding(
+                Level.ERROR,
+                "flag.dash",
+                text,
+                spec.name,
+                "use values that do not begin with a dash",
+            )
 
 
 def _unknown_flag(here: Situation, name: str) -> Finding:
@@ -177,7 +183,7 @@ def _repeated(here: Situation) -> Iterator[Finding]:
                 "flag.repeated",
                 f"{name} is set twice; the last value counts",
                 name,
-                "remove one of the two",
+                "remove one of the two values",
             )
         seen.add(name)
 

@@ -105,7 +105,7 @@ class FileError(HostError):
 def check_argv(argv: Sequence[str], host: str) -> None:
     """Raise HostError if `argv` cannot be run as a command, for example because it is empty or contains a NUL."""
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host)
+        raise CommandNotFound(f"{list(argv)!r} is not a command", host=host)
     if any("\0" in a for a in argv):
         raise HostError("an argument contains a NUL byte", host=host)
 

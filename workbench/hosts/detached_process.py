@@ -105,7 +105,7 @@ async def start(
     Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
     """
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"not a command: {list(argv)!r}", host=host.name)
+        raise CommandNotFound(f"{list(argv)!r} is not a command", host=host.name)
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv)

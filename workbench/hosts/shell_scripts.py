@@ -80,7 +80,7 @@ def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool
     """
     for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
-            raise ValueError(f"not an environment variable: {name!r}")
+            raise ValueError(f"{name!r} is not a valid name of an environment variable")
     newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
     exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())
     words = " ".join(quote(word) for word in (GUARD if guard else "", *argv))

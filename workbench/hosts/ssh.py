@@ -522,20 +522,24 @@ def _explain(error: Exception, name: str) -> HostError:
         step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
         return AuthFailed("the host accepted none of your keys", host=name, next_step=step)
     if isinstance(error, asyncssh.KeyImportError):
-        return AuthFailed(f"a key is not usable: {error}", host=name, next_step="unlock it first: ssh-add KEYFILE")
+        return AuthFailed(f"a key is not usable: {error}", host=name, next_step="unlock the key first: ssh-add KEYFILE")
     if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
         kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
         offered = error.reason.rpartition(" received ")[2]
         return HostUnreachable(
             f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
             host=name,
-            next_step="update its OpenSSH, or allow the algorithm for this host in your ssh configuration",
+            next_step="update OpenSSH on the host, or allow its algorithm in your ssh configuration",
         )
     if isinstance(error, asyncssh.ConfigParseError):
         return HostError(f"cannot read your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
-        return HostUnreachable("the host does not answer", host=name, next_step=f"check with: ssh {name} true")
+        return HostUnreachable(
+            "the host does not answer", host=name, next_step=f"check the connection with: ssh {name} true"
+        )
     reason = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionError) and error.errno:
         reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
-    return HostUnreachable(f"no connection: {reason}", host=name, next_step=f"check with: ssh {name} true")
+    return HostUnreachable(
+        f"no connection: {reason}", host=name, next_step=f"check the connection with: ssh {name} true"
+    )

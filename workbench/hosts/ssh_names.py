@@ -25,7 +25,7 @@ def check(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         step = "give a name of your ssh configuration, HOST or USER@HOST"
-        raise InputError(f"not a host name: {name!r}", next_step=step)
+        raise InputError(f"{name!r} is not a valid host name", next_step=step)
     return name
 
 

@@ -40,10 +40,12 @@ class Hardware(_Strict):
     """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces
     it."""
 
-    gpu_names: list[str] = Field(default_factory=list, description="NVML names, any of which fits")
-    count: int = Field(1, ge=1, le=64, description="GPUs of the whole setup, all nodes together")
+    gpu_names: list[str] = Field(default_factory=list, description="names of suitable GPUs, as NVML reports them")
+    count: int = Field(1, ge=1, le=64, description="number of GPUs of the setup, on all nodes together")
     memory_gib: float | None = Field(None, gt=0, description="memory of one GPU in GiB")
-    platform: str | None = Field(None, description='"bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …')
+    platform: str | None = Field(
+        None, description='kind of machine: "bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …'
+    )
     unified_memory: bool = False
     interconnect: str | None = None
 
@@ -51,17 +53,25 @@ class Hardware(_Strict):
 class EngineRef(_Strict):
     name: str = Field(min_length=1, description="one of engines.registry.names()")
     versions: VersionRange | None = Field(None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"')
-    executable: list[str] | None = Field(None, description="argv prefix instead of the engine's own")
+    executable: list[str] | None = Field(
+        None, description="program and first arguments that start the engine, instead of the usual ones"
+    )
     workdir: str | None = None
 
 
 class PresetModel(_Strict):
-    id: str = Field(min_length=1, description="hub id or path, as the engine is given it")
+    id: str = Field(min_length=1, description="hub id or path of the model, as passed to the engine")
     parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
     quantization: str | None = None
-    bytes_per_token_gb: float | None = Field(None, gt=0, description="GB (1e9) read per decoded token at batch 1")
-    weight_gb: float | None = Field(None, gt=0, description="GB (1e9) of weights in GPU memory, one replica")
-    kv_bytes_per_token: float | None = Field(None, gt=0, description="bytes of KV cache per context token, in 16 bit")
+    bytes_per_token_gb: float | None = Field(
+        None, gt=0, description="GB (1e9 bytes) of weights that one decoded token reads from memory, at batch size 1"
+    )
+    weight_gb: float | None = Field(
+        None, gt=0, description="GB (1e9 bytes) of weights that one replica keeps in GPU memory"
+    )
+    kv_bytes_per_token: float | None = Field(
+        None, gt=0, description="bytes of KV cache for each token of the context, with 16-bit values"
+    )
     layers: int | None = Field(None, gt=0)
     source: str | None = None
 
@@ -80,7 +90,11 @@ def _field_of(setting: Setting) -> Any:
         return float | None, Field(None, gt=0)
     if isinstance(setting, ClockSetting):
         return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
-    return str | None, Field(None, pattern="^[a-z_]+$", description="of all CPU cores, whichever GPU is named")
+    return str | None, Field(
+        None,
+        pattern="^[a-z_]+$",
+        description="CPU frequency governor of all cores; it applies to the host, whichever GPU is named",
+    )
 
 
 _SettingsFields: Any = create_model(
@@ -139,10 +153,10 @@ class Benchmark(_Strict):
     max_tokens: int = Field(128, ge=1)
     warmup: int = Field(4, ge=0)
     timeout_s: float | None = Field(
-        None, gt=0, description="for one request; derived from the server's speed if absent"
+        None, gt=0, description="time limit of one request; if absent, it follows from the speed of the server"
     )
-    stall_s: float | None = Field(None, gt=0, description="without a byte after the first token")
-    deadline_s: float | None = Field(None, gt=0, description="for the whole run")
+    stall_s: float | None = Field(None, gt=0, description="longest silence of the server after the first token")
+    deadline_s: float | None = Field(None, gt=0, description="time limit of the whole run")
 
 
 class ReferenceResult(_Strict):
@@ -150,9 +164,13 @@ class ReferenceResult(_Strict):
     value: float
     unit: str
     conditions: str
-    status: str = Field(description='"claimed by the document", "third party", "vendor", "arithmetic", …')
+    status: str = Field(
+        description='kind of source: "claimed by the document", "third party", "vendor", "arithmetic", …'
+    )
     source: str
-    ceiling: float | None = Field(None, gt=0, description="the memory-bandwidth limit for the same metric and unit")
+    ceiling: float | None = Field(
+        None, gt=0, description="limit of the memory bandwidth, for the same metric and in the same unit"
+    )
 
 
 class DocumentClaim(_Strict):
@@ -161,9 +179,11 @@ class DocumentClaim(_Strict):
     text: str
     verdict: Verdict
     correct: str = Field(description="the correct statement")
-    basis: str = Field(description='"arithmetic", "verified in a source", "checked by running it", "reasoning"')
-    lines: str | None = Field(None, description="the place in the document")
-    document: str | None = Field(None, description="if it is not the preset's own document")
+    basis: str = Field(
+        description='basis of the judgement: "arithmetic", "verified in a source", "checked by running it", …'
+    )
+    lines: str | None = Field(None, description="place of the statement in the document")
+    document: str | None = Field(None, description="document of the statement, if it is not the preset's own")
     impact: Impact | None = None
 
 
@@ -185,7 +205,7 @@ class Preset(_Strict):
     hardware: Hardware
     engine: EngineRef
     model: PresetModel
-    flags: dict[str, Any] = Field(default_factory=dict, description="canonical long names without dashes")
+    flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
     env: dict[str, str] = Field(default_factory=dict)
     gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
     host_settings: list[HostSetting] = Field(default_factory=list)
@@ -202,7 +222,7 @@ class Preset(_Strict):
     @classmethod
     def _ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
         if sorted(n.rank for n in value) != list(range(len(value))):
-            raise ValueError("the ranks must be 0, 1, 2, …, each once")
+            raise ValueError("the ranks of the nodes must be 0, 1, 2, …, each used once")
         return value
 
     def filled(self, text: str) -> str:

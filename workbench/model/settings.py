@@ -249,7 +249,7 @@ class ClockSetting(Setting):
             raise self.error(text, "MHZ, MIN-MAX in MHz, or reset")
         clocks = ClockRange(int(found[1]), int(found[2] or found[1]))
         if clocks.min_mhz > clocks.max_mhz:
-            raise self.error(text, "a minimum that is not above the maximum")
+            raise self.error(text, "a range whose minimum is not above its maximum")
         return clocks
 
     def from_stored(self, value: Any) -> ClockRange | SpecialValue:

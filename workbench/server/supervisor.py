@@ -456,7 +456,8 @@ class Supervisor:
         if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
             return ()
         text = f"the disk of {run.run_dir} is full ({words[-1]}): the log may end before the reason of the failure"
-        return (Finding(Level.ERROR, "disk.full", text, fix="free some space on that disk, or set XDG_STATE_HOME"),)
+        fix = "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on another disk"
+        return (Finding(Level.ERROR, "disk.full", text, fix=fix),)
 
     async def _drain(self, run: WatchedRun) -> None:
         while await self._read_log(run):
@@ -551,7 +552,7 @@ def _inside(run_dir: str, name: str) -> str:
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
         raise PlanError(
-            f"the plan's file {name!r} would be outside of the run directory",
-            next_step="use a file name without .. and without a leading /",
+            f"the plan's file {name!r} would be outside the run directory",
+            next_step="use a file name without `..` and without a leading `/`",
         )
     return path

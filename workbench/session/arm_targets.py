@@ -111,7 +111,8 @@ class ArmTargets:
             return target, _started_by(session.presets.plan_of(name, variables), target.executable)
         if len(hits) > 1:
             raise InputError(
-                f"{len(hits)} runs match {name!r}", next_step="give the whole run id: workbench servers lists the runs"
+                f"{len(hits)} runs match {name!r}",
+                next_step="give the whole run id; `workbench servers` lists the runs",
             )
         run = hits[0]
         if arm.relaunches or target.executable:
@@ -119,7 +120,7 @@ class ArmTargets:
             if plan is None or MASK in repr(plan):
                 raise InputError(
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
-                    next_step="give its preset instead",
+                    next_step="give the preset of the run instead",
                 )
             if run.state in LIVE:  # the experiment stops it, like the selected run of a common base
                 await session.servers.select(run.run_id)

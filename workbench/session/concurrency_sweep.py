@@ -103,4 +103,4 @@ class ConcurrencySweep:
         if left_s <= 0 or needs_s > left_s:
             about = f"; c={level} would take about {needs_s:.0f} s" if left_s > 0 else ""
             left = f"{max(0.0, left_s):.0f} s left{about}"
-            raise EndedEarly(f"of the limit of {self.max_minutes:g} minutes, only {left}")
+            raise EndedEarly(f"the limit of {self.max_minutes:g} minutes is nearly used up: {left}")

@@ -217,7 +217,7 @@ class Experiments:
         which, host = f"experiment {experiment.id}", self._core.host.name
         check_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
-            raise InputError(f"{which} is running already", next_step="wait until it has ended")
+            raise InputError(f"{which} is running already", next_step="wait until the experiment has ended")
         if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
             narrower, more = "start an experiment with a narrower --until", "give a higher --pairs to add pairs"
             raise InputError(

@@ -93,7 +93,7 @@ class FlagSweep:
     def _check_time(self, needs_s: float) -> None:
         left_s = self._left_s()
         if left_s is not None and left_s <= needs_s:
-            raise TimeUp(f"too little of the {self.max_minutes:g} minutes is left: {max(0.0, left_s):.0f} s")
+            raise TimeUp(f"the limit of {self.max_minutes:g} minutes leaves too little time: {max(0.0, left_s):.0f} s")
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s

@@ -120,7 +120,9 @@ class GpuAlterations:
         for one in lasting:
             if one not in state.drift:
                 text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {label_of(one.setting)} {one.text}"
-                self._core.notify(Level.WARN, text, "press r to choose between this value and the earlier ones")
+                self._core.notify(
+                    Level.WARN, text, "press r (revert) to choose between this value and the earlier ones"
+                )
         if lasting != state.drift:
             self._core.update(drift=lasting)
 

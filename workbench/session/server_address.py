@@ -53,7 +53,7 @@ def parse(url: str) -> Address:
     if parts.username is not None or parts.password is not None:
         raise InputError(
             "the URL contains a user name or password, which Workbench does not use",
-            next_step="put the API key into a variable and give --api-key-env NAME",
+            next_step="put the API key into an environment variable and give --api-key-env NAME",
         )
     base = _ENDPOINT.sub("", url)
     return Address(base, parts.hostname, port or (443 if parts.scheme == "https" else 80), _loopback(parts.hostname))
@@ -92,13 +92,14 @@ async def ask(base: str, spec: BenchSpec) -> Served:
             said = f"{base} does not accept the key in the variable {key_env} (HTTP {answer.status_code})"
             raise BenchError(said, next_step="ask the server's operator for a valid key")
         raise BenchError(
-            f"{base} requires an API key", next_step="put the key into a variable and give --api-key-env NAME"
+            f"{base} requires an API key",
+            next_step="put the key into an environment variable and give --api-key-env NAME",
         )
     try:
         first = clean_json(answer.raise_for_status().content)["data"][0]
         name = first["id"]
         if not isinstance(name, str) or not name.strip():
-            raise TypeError("the name of a model is a text")
+            raise TypeError("the name of a model must be a text")
         return Served(name, simulated=first.get("owned_by") == "simulated")
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")

@@ -70,7 +70,7 @@ class ServerLoad:
             raise BenchError(
                 f"run {run_id} is {status.state}, not READY",
                 host=self._core.host.name,
-                next_step="give a READY run: workbench servers lists the runs",
+                next_step="give a READY run; `workbench servers` lists the runs",
             )
         spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"

@@ -184,7 +184,7 @@ class Servers:
             raise BenchError(
                 f"run {run_id} is {state}, not READY",
                 host=self._core.host.name,
-                next_step="give a READY run: workbench servers lists the runs",
+                next_step="give a READY run; `workbench servers` lists the runs",
             )
         return run_id
 
@@ -239,7 +239,9 @@ class Servers:
         is then STARTING. Raises PlanError or ServerError if the plan cannot be started."""
         if _STARTING in self._core.state.busy:  # two starts at once would both find the port free
             raise ServerError(
-                "another server is being started", host=self._core.host.name, next_step="wait until it has a run id"
+                "another server is being started",
+                host=self._core.host.name,
+                next_step="wait until that server is listed with a run id",
             )
         self.check_free()
         before = self._core.state.server

@@ -336,7 +336,7 @@ class Session:
         host = self.state.host
         if host.link != "failed":
             raise InputError(
-                f"the link to {host.name} is {host.link}, so there is nothing to retry",
+                f"the link to {host.name} is {host.link}, so no failed attempt to connect can be repeated",
                 next_step="press h to work on another host",
             )
         self.core.update_host(link="connecting", message=None)

@@ -122,7 +122,7 @@ def _value_findings(value: str) -> Iterator[Finding]:
         yield _error(
             "preset.suspicious-value",
             f"looks like a command: {_short(value)} contains {_short(found[0].strip())}; values are passed unchanged",
-            "write the plain value",
+            "write the value itself, without shell syntax",
         )
     elif _LINE_BREAK.search(value):
         yield _error(
@@ -132,10 +132,15 @@ def _value_findings(value: str) -> Iterator[Finding]:
         )
     elif found := _METACHARACTER.search(bare):
         text = f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
-        yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the plain value")
+        yield Finding(Level.WARN, "preset.suspicious-value", text, fix="write the value itself, without shell syntax")
     elif found := _SHELL_NAME.search(bare):
         text = f"Workbench does not expand {found[0]} in {_short(value)}"
-        yield Finding(Level.WARN, "preset.not-expanded", text, fix="define a variable and write ${name}")
+        yield Finding(
+            Level.WARN,
+            "preset.not-expanded",
+            text,
+            fix="define a variable of the preset and write ${name} in place of the value",
+        )
     if "${" in bare:
         yield _error(
             "preset.variable-syntax",
@@ -185,7 +190,13 @@ def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
 
 def _secret(name: str) -> Finding:
     text = f"{name} contains a secret in plain text"
-    return Finding(Level.WARN, "preset.secret", text, flag=name, fix='define a variable of kind "secret-env"')
+    return Finding(
+        Level.WARN,
+        "preset.secret",
+        text,
+        flag=name,
+        fix='define a variable of the kind "secret-env", which names an environment variable with the secret',
+    )
 
 
 def _error(code: str, text: str, fix: str | None = None) -> Finding:

@@ -285,7 +285,7 @@ class ResultsDb:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the result in {path} could not be stored: {error}",
-                    next_step="correct the cause and repeat the command; the file was not changed",
+                    next_step="the file was not changed; correct the cause, then repeat the command",
                 ) from error
             path.unlink(missing_ok=True)
         return tuple(ids)

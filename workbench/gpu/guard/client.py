@@ -189,7 +189,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     try:
         said = json.loads(state)
         if not remote_settings.plain(said):
-            raise ValueError("a number that is none of Workbench's")
+            raise ValueError("the state contains a number that Workbench cannot have written")
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))

@@ -60,7 +60,8 @@ def open_directory(path: str) -> int:
         os.close(here)
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise OSError(error.errno, error.strerror, path) from None
-        raise OSError(error.errno, f"{name!r} is a link, which is not followed, or no directory", path) from None
+        why = f"{name!r} is not a directory, or is a link, which Workbench does not follow"
+        raise OSError(error.errno, why, path) from None
     return here
 
 
@@ -222,7 +223,7 @@ class Files:
                 raise UnreadableJournal(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
                 if why := remote_settings.unfit(entry):
-                    raise UnreadableJournal(f"the journal has a value that no Workbench writes ({why})")
+                    raise UnreadableJournal(f"the journal contains a value that Workbench cannot have written ({why})")
             found["log"] = list(found["log"])
         except OSError as error:
             raise UnreadableJournal(f"the journal cannot be read: {error.strerror}") from None

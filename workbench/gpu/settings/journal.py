@@ -329,7 +329,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} {why}; nothing was changed",
         host=host,
-        next_step=f"the file has the previous values; after `mv {path} {path}.bad` Workbench begins a new journal",
+        next_step=f"keep a copy of the file, which has the previous values: after `mv {path} {path}.bad` the journal is new",
     )
     if isinstance(error, DamagedJournal):
         error.why = f"it {why}"
@@ -342,7 +342,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken(f"is not whole ({error})", path, host) from None
+        raise _broken(f"is incomplete ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise _broken("is not a journal", path, host)
@@ -353,7 +353,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
         for entry in data["entries"]:
             JournalEntry(**entry)  # TypeError for a missing or unknown field
         if wrong := [why for why in map(remote_settings.unfit, data["entries"]) if why]:
-            raise _broken(f"has a value that no Workbench writes ({wrong[0]})", path, host)
+            raise _broken(f"contains a value that Workbench cannot have written ({wrong[0]})", path, host)
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:

@@ -103,7 +103,7 @@ def _of_gpu(
     sample = next((s for s in telemetry.gpus if s.index == info.index), None)
     if sample is None or sample.state is not GpuState.LIVE:
         why = sample.message or sample.state.value if sample else "no reading"
-        raise SettingsError(f"{name}: {why}; nothing can be set on it")
+        raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
     notes = {setting.key: _check(name, info, setting, value) for setting, value in settings}
     for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
         yield from commands_for(info.index, info.uuid, setting.key, value, rights, note=notes[setting.key])

@@ -220,13 +220,13 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
         said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
-            raise OSError(27, "too much for one file")
+            raise OSError(27, "the entries are too large for one file of the register")
         path = f"{directory}/{PREFIX}{mine}.{secrets.token_hex(8)}.json"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:
             if os.write(handle, text) != len(text):
-                raise OSError(28, "no space left there")
+                raise OSError(28, "no space is left on the disk of the register")
             os.fchmod(handle, 0o644)
         except BaseException:
             os.unlink(path)

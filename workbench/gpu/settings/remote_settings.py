@@ -383,7 +383,7 @@ def split_governor(value: str) -> dict[str, tuple[int, ...]]:
         name, _, cores = word.partition("=")
         found[name] = tuple(_numbers(cores)) if cores else ()
     if not found or (len(found) > 1 and not all(found.values())):
-        raise ValueError(f"not a governor: {value!r}")
+        raise ValueError(f"{value!r} is not a CPU governor")
     return found
 
 

@@ -60,7 +60,7 @@ class ExperimentController(SeriesController[Experiment]):
     # a new one
     async def new(self) -> None:
         if self.state.plan is None:
-            self.say("there is no plan to experiment with", Level.WARN, "press p to load a preset")
+            self.say("an experiment needs a plan, and none is loaded", Level.WARN, "press p to load a preset")
         elif self.nothing_measured():
             self.attempt(self._arms(), lambda found: self._ask(*found))
 
@@ -112,7 +112,7 @@ class ExperimentController(SeriesController[Experiment]):
 
     def _listed(self, found: Sequence[Experiment]) -> None:
         if not found:
-            self.say("no experiment has been made on this host", next_step="press X to start an experiment")
+            self.say("no experiment has been run on this host", next_step="press X to start an experiment")
             return
 
         def chosen(number: str | None) -> None:

@@ -171,8 +171,8 @@ class GpuController(Controller):
         def decided(choice: str | None) -> None:
             if choice is None:
                 self.say(
-                    "the settings that someone else has changed are left as they are",
-                    next_step="press r to decide again",
+                    "settings that another program has changed were left as they are",
+                    next_step="press r (revert) to decide again",
                 )
             else:
                 self._revert(texts, password, choice)
@@ -289,7 +289,9 @@ class GpuController(Controller):
     def _ready_server(self) -> ServerStatus | None:
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
-            self.say("the load needs a server that is READY, and there is none", Level.WARN, "press s to start one")
+            self.say(
+                "the load needs a server that is READY, and there is none", Level.WARN, "press s to start a server"
+            )
             return None
         return server
 

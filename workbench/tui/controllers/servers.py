@@ -142,13 +142,13 @@ class ServerController(Controller):
         count = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
         if hit:
             self.say(
-                f"“{self.searched}”: {count} of the whole log",
-                next_step="press enter for the next line; press esc, then m to list all",
+                f"“{self.searched}”: found in {count} of the whole log",
+                next_step="press enter for the next such line; press esc, then m to list all of them",
             )
         else:
             self.say(
-                f"“{self.searched}”: {count} of the log, none of them in the Log pane",
-                next_step="press m there to list them",
+                f"“{self.searched}”: found in {count} of the log file, but in none of those that the Log pane keeps",
+                next_step="press m in the Log pane to list these lines",
             )
 
     async def show_matches(self) -> None:

@@ -42,7 +42,7 @@ class SweepController(SeriesController[Sweep]):
             return
         state = self.state
         if state.server is None or state.server.state is not ServerState.READY:
-            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "press s to start one")
+            self.say("a sweep needs a server that is READY, and there is none", Level.WARN, "press s to start a server")
             return
         count = len(state.telemetry.gpus) if state.telemetry else 0
 

@@ -88,7 +88,7 @@ def parse(values: Values) -> Wanted:
     """Return the two arms and the options of the experiment. Raise InputError for an invalid field."""
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
-        raise InputError("A and B are the same: write into B what B changes")
+        raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs", 2), "metric": METRICS[values["metric"]]}
     limits = {
         "until_pct": positive(values, "until", "until", "%"),

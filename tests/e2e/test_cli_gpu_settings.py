@@ -263,7 +263,7 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     driver().set_faults(lost=[0])
     lost = quick("gpu", "set", "--power-limit", "400", "--yes")
     assert lost.code == 1 and "GPU 0: GPU is lost" in lost.document["error"]
-    assert "nothing can be set" in lost.document["error"] and lost.document["host"] == f"sim:{PRO}"
+    assert "no setting of this GPU can be changed" in lost.document["error"] and lost.document["host"] == f"sim:{PRO}"
     driver().set_faults(lost=None, lost_after={"gpu_lock_mhz": 0})
     asked = ("--lock-gpu-clocks", "1005", "--governor", "powersave", "--power-limit", "400")
     between = quick("gpu", "set", *asked, "--yes")
@@ -296,7 +296,7 @@ def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said:
 def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path = Path(directory(), "gpu", "journal.json")
     path.parent.mkdir(parents=True)
-    for text, said in (('{"version": 1, "entr', "is not whole"), ('{"version": 9}', "made by a newer Workbench")):
+    for text, said in (('{"version": 1, "entr', "is incomplete"), ('{"version": 9}', "made by a newer Workbench")):
         path.write_text(text)
         for words in (("set", "--power-limit", "400", "--yes"), ("revert",), ("journal",)):
             ran = cli("--simulate", PRO, "gpu", *words, "--json")

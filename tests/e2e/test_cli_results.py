@@ -77,7 +77,7 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("report", "1", "--requests"), "--requests applies to CSV only"),
         (("tag", "1", "two words"), "'two words' is not a valid tag"),
         (("tag", "1", "--", "-"), "'' is not a valid tag"),
-        (("list", "--limit", "0"), "--limit 0 would show nothing"),
+        (("list", "--limit", "0"), "--limit 0 is not a valid number of results"),
         (("import", "nowhere.json"), "nowhere.json could not be read: No such file or directory"),
         (("search",), "the following arguments are required: WORD"),
     ],

@@ -313,7 +313,7 @@ def test_forward_carries_connections_side_by_side(server: Sshd) -> None:
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=id", "", "a b", "a;b", "me@-x", "a/b", "$(id)"])
 def test_odd_names_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match="not a host name"):
+    with pytest.raises(InputError, match="is not a valid host name"):
         SshHost(name)
 
 

@@ -190,7 +190,10 @@ def test_nothing_is_done_by_what_no_workbench_writes(served: Served, changes: di
     served.write(served.entry(**changes))
     forged = served.journal.read_bytes()
     eventually(lambda: "reverted" in served.log, "what was before the forgery")
-    assert "has a value that no Workbench writes" in served.log and "the guard uses its earlier contents" in served.log
+    assert (
+        "contains a value that Workbench cannot have written" in served.log
+        and "the guard uses its earlier contents" in served.log
+    )
     assert [c for c in served.calls if "query" not in c] == [f"0 / -i {UUID} -pl 600"]
     assert served.journal.read_bytes() == forged
 

@@ -46,8 +46,8 @@ def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"version": 1, "entries": [{"gpu_uu', "is not whole"),
-        ("", "is not whole"),
+        ('{"version": 1, "entries": [{"gpu_uu', "is incomplete"),
+        ("", "is incomplete"),
         ('{"version": 2, "entries": [], "log": []}', "version 2, made by a newer Workbench"),
         ("[1, 2]", "is not a journal"),
         ('{"version": 1, "entries": [{"x": 1}], "log": []}', "is damaged"),

@@ -60,7 +60,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
     assert remote_settings.unfit(entry()) is None and remote_settings.unfit(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
-    with pytest.raises(SettingsError, match=r"has a value that no Workbench writes.*nothing was changed"):
+    with pytest.raises(
+        SettingsError, match=r"contains a value that Workbench cannot have written.*nothing was changed"
+    ):
         journal.parse(text, "boot-1")
 
 

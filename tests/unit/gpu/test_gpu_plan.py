@@ -94,7 +94,7 @@ def test_one_bad_gpu_refuses_the_whole_plan() -> None:
 
 def test_a_lost_gpu_and_a_missing_driver() -> None:
     lost = replace(HOST, gpus=(GpuSample(0, "GPU-a", GpuState.LOST, "GPU is lost"), *HOST.gpus[1:]))
-    with pytest.raises(SettingsError, match="GPU is lost; nothing can be set"):
+    with pytest.raises(SettingsError, match="GPU is lost; no setting of this GPU can be changed"):
         plan({"0": GpuSettings(persistence=True)}, lost, ROOT)
     gone = replace(HOST, driver=DriverInfo(DriverStatus.NO_DRIVER, "not loaded"), infos=(), gpus=())
     with pytest.raises(SettingsError, match="not loaded"):

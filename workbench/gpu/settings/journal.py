@@ -329,7 +329,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} {why}; nothing was changed",
         host=host,
-        next_step=f"keep a copy of the file, which has the previous values: after `mv {path} {path}.bad` the journal is new",
+        next_step=f"the file has the previous values; run `mv {path} {path}.bad`, and Workbench begins a new journal",
     )
     if isinstance(error, DamagedJournal):
         error.why = f"it {why}"

@@ -193,7 +193,10 @@ def test_undefined_and_unused_variables_are_reported(minimal: str) -> None:
 def test_ranks_of_nodes_run_from_zero_without_gaps(minimal: str) -> None:
     node = '\n[[nodes]]\nname = "{}"\nrank = {}\n'
     assert check_text(minimal + node.format("a", 0) + node.format("b", 1)).findings == ()
-    assert "ranks of the nodes must be 0, 1" in one(minimal + node.format("a", 0) + node.format("b", 2), "preset.wrong-value").text
+    assert (
+        "ranks of the nodes must be 0, 1"
+        in one(minimal + node.format("a", 0) + node.format("b", 2), "preset.wrong-value").text
+    )
 
 
 def test_id_baseline_and_file_name_are_compared(minimal: str, tmp_path: Path) -> None:

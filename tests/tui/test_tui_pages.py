@@ -11,8 +11,8 @@ from workbench.report.result_blocks import condition_blocks
 from workbench.store.paths import shipped_presets_dir
 from workbench.store.preset_text import preset_sections
 from workbench.store.presets import PresetLibrary
-from workbench.tui.modals.info import preset_rows
-from workbench.tui.modals.result import result_rows
+from workbench.tui.pages.result import result_rows
+from workbench.tui.pages.texts import preset_rows
 
 WIDTH = 2000  # no line is wrapped
 

@@ -97,7 +97,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
         await s.press("escape")
         assert s.app.screen is s.app.main
         await s.press("question_mark")  # keys are taken again
-        await s.until("list every action by name")
+        await s.until("pick a preset: type letters")
 
     shown(scenario)
 
@@ -125,7 +125,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
         await s.press("g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"9", "enter")
         await s.until("run them")
         await s.press("enter")
-        text = await s.until("on trial: reverted in", "T keep", "not checked", "GPU0-3")
+        text = await s.until("on trial: reverted in", "T Keep  r Revert", "not checked", "GPU0-3")
         assert text.count("a clock lock cannot be read back") == 1  # four GPUs alike are told once
         await s.until("have been reverted since", lambda: not s.state.alterations, seconds=30)
         await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"60", "enter")
@@ -159,7 +159,7 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
         await s.press("escape", "m")
         await s.until("a needle of long ago", "NEEDLE now")
         await s.press("escape", "slash", *"long ago", "enter")
-        await s.until("none of them kept here")
+        await s.until("none of them in the Log pane")
         await s.press("escape", "slash", *"no such words", "enter")
         await s.until("“no such words” is not in the log")
 

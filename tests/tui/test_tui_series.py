@@ -95,11 +95,11 @@ def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: A
         d.session.push(experiment=canned_experiment())
         await d.until(lambda: "±1.7" in d.text)
         assert re.search(r"after 2 +\+15\.4 % ±5\.9", d.text)  # what it was before it narrowed
-        assert "B is better: output_tok_s +15.4 % ± 1.7" in d.text and "R resume" not in d.text
+        assert "B is better: output_tok_s +15.4 % ± 1.7" in d.text and "R Resume" not in d.text
         d.session.push(experiment=canned_experiment(4))
-        await d.until(lambda: "K stop" in d.text)
+        await d.until(lambda: "K Stop" in d.text)
         await d.press("K")
-        await d.until(lambda: "= stopped" in d.text and "R resume" in d.text)
+        await d.until(lambda: "= stopped" in d.text and "R Resume" in d.text)
         await d.press("R")
         await d.until(lambda: d.session.called("resume_experiment") == [("resume_experiment", 7, None)])
 
@@ -305,7 +305,7 @@ def test_a_measurement_redraws_only_the_fields_that_changed(drive: Any) -> None:
 
     async def scenario(d: Any) -> None:
         await d.press("S")
-        page = d.app.screen
+        page = d.app.main.panes.pages.top
         drawn = page._plotted
         d.app.main.tick(d.session.state)
         assert page._plotted is drawn

@@ -19,7 +19,7 @@ from workbench.model.settings import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
 from workbench.tui.formats import progress_text
 from workbench.tui.modals.gpu_confirm import change_rows, concerned_rows, finding_rows, note_rows
-from workbench.tui.modals.live import ExperimentPage, SweepPage
+from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import all_runs, runs_counted
 from workbench.tui.widgets.plot import Point, curve
@@ -69,12 +69,12 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
         d.session.push(host=replace(host, link="lost", lost_since_unix_s=time.time() - 5, retries=2))
         d.session.notice(Level.ERROR, "box: the link was lost", "it is tried again")
         await d.until(lambda: "! LINK LOST" in d.row(0) and "x box: the link was lost" in d.text)
-        assert isinstance(d.app.screen, ExperimentPage) and "next: it is tried again" in d.text
+        assert isinstance(d.app.main.panes.pages.top, ExperimentPage) and "next: it is tried again" in d.text
         d.session.fail["stop_experiment"] = HostError("no answer", host="box")
         await d.press("K")
-        await d.until(lambda: "x box: no answer" in d.text and "K stop" in d.text)  # it may be tried again
+        await d.until(lambda: "x box: no answer" in d.text and "K Stop" in d.text)  # it may be tried again
         d.session.push(host=host, experiment=canned_experiment(4, state="failed"))
-        await d.until(lambda: "LINK LOST" not in d.row(0) and "R resume" in d.text)
+        await d.until(lambda: "LINK LOST" not in d.row(0) and "R Resume" in d.text)
 
     drive(scenario, stage="experiment", size=size)
 
@@ -89,7 +89,7 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
         d.session.sweeps.run_gpu = failing
         await d.press("S", "enter")
         await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
-        assert isinstance(d.app.screen, SweepPage)
+        assert isinstance(d.app.main.panes.pages.top, SweepPage)
         assert "x box: the sweep could not go on" in d.text and "next: e shows the first error" in d.text
         await d.press("n")
         await d.until(lambda: "< power limit >" in d.text)
@@ -114,10 +114,10 @@ def test_an_old_message_goes_while_telemetry_flows(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.notice(Level.INFO, "read me")
         await d.until(lambda: "read me" in d.text)
-        await d.press("question_mark")
+        await d.press("g")
         d.app.main.services._notice_until = time.monotonic() - 1
         d.app.main.tick(d.session.state, True)
-        assert d.app.main.notice_bar.display  # a page lies over it: it has not been read
+        assert d.app.main.notice_bar.display  # a form lies over it: it has not been read
         await d.press("escape")
         d.app.main.tick(d.session.state, True)
         await d.until(lambda: "read me" not in d.text)

@@ -49,8 +49,8 @@ def change_gpu_settings(controllers: Controllers) -> Awaitable[None]:
     return controllers.gpu.edit()
 
 
-def plot_results(controllers: Controllers) -> Awaitable[None]:
-    return controllers.results.plot()
+def plot_results(controllers: Controllers) -> None:
+    controllers.results.plot()
 
 
 SCREEN_KEYS: tuple[Key, ...] = (

@@ -24,6 +24,7 @@ from workbench.tui.theme import style
 
 Run = tuple[str, str]
 Row = tuple[Run, ...]
+Make = Callable[[int], list[Row]]  # width -> rows
 WHEEL_ROWS = 3
 NEAR_CELLS = 6  # two changed spans this close cost less as one (a cursor move and a colour are about 20 bytes)
 

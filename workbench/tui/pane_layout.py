@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
+    from workbench.tui.pages.frame import PageFrame
     from workbench.tui.panes.base import Pane
     from workbench.tui.widgets.bars import TabRow
     from workbench.tui.widgets.gpu_strip import GpuStrip
@@ -27,10 +28,13 @@ HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 
 class PaneLayout:
     """The arrangement of the panes. On a small terminal (`single`) only the active pane is shown, with a row of tabs.
-    The active pane also has the whole work area if its `AREA` is "" or while `zoomed`."""
+    The active pane also has the whole work area if its `AREA` is "" or while `zoomed`. An open page takes the work area
+    of the panes."""
 
-    def __init__(self, screen: Screen[None], panes: Sequence[Pane], tabs: TabRow, strip: GpuStrip) -> None:
-        self.screen, self.tabs, self.strip = screen, tabs, strip
+    def __init__(
+        self, screen: Screen[None], panes: Sequence[Pane], pages: PageFrame, tabs: TabRow, strip: GpuStrip
+    ) -> None:
+        self.screen, self.pages, self.tabs, self.strip = screen, pages, tabs, strip
         self.frames = {pane.NAME: PaneFrame(number, pane) for number, pane in enumerate(panes, 1)}
         self.names = list(self.frames)
         self.active, self.zoomed, self.single = self.names[0], False, False
@@ -57,6 +61,7 @@ class PaneLayout:
             for area in AREAS:
                 yield Horizontal(*(f for f in frames if area == f.body.AREA), id=area)
             yield from (f for f in frames if not f.body.AREA)
+            yield self.pages
 
     def arrange(self) -> None:
         """Show the panes that have room, and set the height of the GPU strip. Do nothing if both are the same as
@@ -64,8 +69,9 @@ class PaneLayout:
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
+        reading = self.pages.top is not None
         strip_rows = self.strip.wanted_height(width, self.single)
-        shape = (width, height, self.single, alone, self.active if alone else "", strip_rows)
+        shape = (width, height, self.single, alone, reading, self.active if alone else "", strip_rows)
         if shape == self._shape:
             return
         self._shape = shape
@@ -73,16 +79,19 @@ class PaneLayout:
             self.screen.set_class(self.single, "-single")
             self.strip.styles.height = strip_rows
             for name, frame in self.frames.items():
-                frame.display = name == self.active if alone else bool(frame.body.AREA)
+                frame.display = not reading and (name == self.active if alone else bool(frame.body.AREA))
             for area in AREAS:
-                self.screen.query_one(f"#{area}").display = not alone or area == self.current.AREA
+                self.screen.query_one(f"#{area}").display = not reading and (not alone or area == self.current.AREA)
+            self.pages.display = reading
+            self.screen.set_class(reading, "-reading")
             self.screen.set_class(alone, "-alone")
             self.tabs.display = self.single
         self.refresh_titles()
 
     def go(self, name: str) -> None:
-        """Make the pane `name` the active one, show it, and focus it."""
+        """Close the pages, make the pane `name` the active one, show it, and focus it."""
         self.active = name
+        self.pages.clear()
         self.arrange()
         self.current.show_again()
         self.screen.set_focus(self.current)
@@ -90,6 +99,16 @@ class PaneLayout:
 
     def next(self, by: int) -> None:
         self.go(self.names[(self.names.index(self.active) + by) % len(self.names)])
+
+    def page_moved(self) -> None:
+        """Show and focus the page that is visible now. If there is none, show the panes again."""
+        self.arrange()
+        if self.pages.top is None:
+            for pane in self.all:
+                if self.shown(pane):
+                    pane.show_again()
+        self.screen.set_focus(self.pages.top or self.current)
+        self.refresh_titles()
 
     def follow_focus(self, widget: Widget) -> None:
         """Make the pane with the focused widget the active one."""
@@ -106,4 +125,4 @@ class PaneLayout:
             frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
         if self.single:
             badges = {frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge}
-            self.tabs.show(self.frames[self.active].number, badges)
+            self.tabs.show(0 if self.pages.top else self.frames[self.active].number, badges)

@@ -16,7 +16,7 @@ from workbench.session.state import SessionState
 from workbench.tui.bindings import bindings_for
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
-from workbench.tui.interfaces import StateViewer
+from workbench.tui.pages.frame import PageFrame
 from workbench.tui.pane_layout import HEIGHTS, WIDTHS, PaneLayout
 from workbench.tui.panes import KEYS, PANES, SCREEN
 from workbench.tui.panes.base import Pane
@@ -38,7 +38,8 @@ class MainScreen(Screen[None]):
         self.status_bar, self.strip = StatusBar(), GpuStrip()
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
-        self.panes = PaneLayout(self, [pane(session) for pane in PANES], self.tabs, self.strip)
+        pages = PageFrame(self.footer, lambda: self.panes.page_moved())
+        self.panes = PaneLayout(self, [pane(session) for pane in PANES], pages, self.tabs, self.strip)
         self.services = Services(self, session, self.panes, self.notice_bar, self.status_bar)
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
@@ -135,10 +136,10 @@ class MainScreen(Screen[None]):
         self.services.tick()
 
     def _show_on_page(self, state: SessionState) -> None:
+        """Draw the state on the open page."""
         self.controllers.trails.add(state.experiment)
-        page = self.app.screen
-        if isinstance(page, StateViewer):
-            page.state_changed(state)
+        if self.panes.pages.top is not None:
+            self.panes.pages.top.show(state)
 
     def _host_changed(self, state: SessionState) -> None:
         """Ask about an unknown host key, or show a message if the host cannot be reached. Each reason is shown once."""
@@ -160,14 +161,14 @@ class MainScreen(Screen[None]):
             )
 
     def _close_pages(self) -> None:
-        """Close pages that ask something about the host before, without an answer, because a yes would act on the new
-        host."""
+        """Close the pages, and the questions about the host before, unanswered: a yes would act on the new host."""
         from workbench.tui.modals.login import Login
 
-        for page in reversed(self.app.screen_stack[1:]):
-            if isinstance(page, Login):  # of the new host
+        self.panes.pages.clear()
+        for box in reversed(self.app.screen_stack[1:]):
+            if isinstance(box, Login):  # of the new host
                 return
-            page.dismiss(None)
+            box.dismiss(None)
 
     def _server_changed(self, state: SessionState) -> None:
         """Ring the bell if the server has become READY or has failed. After a failure, show the first error in the

@@ -107,8 +107,12 @@ class Scene:
 
     @property
     def page(self) -> str:
-        """Return the name of the class of the page on top; "MainScreen" if no page is open."""
-        return type(self.pilot.app.screen).__name__
+        """Return the title of the open form, question or page; "" if none is open."""
+        from workbench.tui.pages.frame import PageFrame
+
+        main, box = self.pilot.app.screen_stack[0], self.pilot.app.screen
+        page = main.query_one(PageFrame).top
+        return str(getattr(box, "box_title", page.title if page is not None else ""))
 
     async def sweep_ends(self) -> None:
         await self.until(lambda: (s := self.session.state.sweep) is not None and s.state != "running")
@@ -168,13 +172,12 @@ async def _settings(scene: Scene) -> None:
     await scene.press("g")
     await scene.shot("gpu-settings-120x40")
     await scene.press("enter")
-    await scene.until(lambda: scene.page == "ConfirmSettings")
+    await scene.until(lambda: scene.page == "These commands change the GPUs")
     await scene.shot("gpu-commands-120x40")
     await scene.press("enter")
-    await scene.until(lambda: scene.page == "Page" and not scene.session.state.busy)
+    await scene.until(lambda: scene.page == "GPU settings" and not scene.session.state.busy)
     await scene.press("V")
-    await scene.until(lambda: scene.page == "MainScreen" and bool(scene.session.state.busy))
-    await scene.until(lambda: scene.page == "Page")
+    await scene.until(lambda: scene.page == "What the load showed")
     await scene.shot("no-effect-120x40")
     await scene.press("escape")
     await scene.bench("1", "tab", "4")
@@ -205,7 +208,7 @@ async def _measuring(scene: Scene) -> None:
     await scene.sweep_ends()
     await scene.shot("power-sweep-120x40")
     await scene.press("escape", "X")
-    await scene.until(lambda: scene.page == "Form")
+    await scene.until(lambda: scene.page == "A/B experiment")
     await scene.press("tab")
     await scene.type("gpu.power-limit=400")
     await scene.shot("experiment-form-120x40")

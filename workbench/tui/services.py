@@ -11,13 +11,13 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice
 from workbench.tui.cells import cut
 from workbench.tui.formats import gauge
-from workbench.tui.interfaces import NoticeViewer
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
     from workbench.session.session import Session
+    from workbench.tui.pages.frame import PageFrame
     from workbench.tui.pane_layout import PaneLayout
     from workbench.tui.widgets.bars import NoticeBar
     from workbench.tui.widgets.status_bar import StatusBar
@@ -29,13 +29,14 @@ INFO_S = 8.0
 
 
 class Services:
-    """Messages, background work and access to the panes, for controllers. While `working` is true, the application
-    drops all keys but escape."""
+    """Messages, background work and access to the panes and pages, for controllers. While `working` is true, the
+    application drops all keys but escape."""
 
     def __init__(
         self, screen: Screen[None], session: Session, panes: PaneLayout, notice_bar: NoticeBar, status_bar: StatusBar
     ) -> None:
         self.screen, self.session, self.panes = screen, session, panes
+        self.pages: PageFrame = panes.pages
         self.notice_bar, self.status_bar = notice_bar, status_bar
         self.working = False
         self._notice_number, self._notice_until = 0, 0.0
@@ -50,11 +51,8 @@ class Services:
         self.show_notice(Notice(-1, level, text, next_step))
 
     def show_notice(self, notice: Notice) -> None:
-        """Show a message in the message row, and on the open page if that page shows messages."""
+        """Show a message in the message row."""
         self.notice_bar.show(notice, self.app.size.width)
-        page = self.app.screen
-        if isinstance(page, NoticeViewer):
-            page.show_notice(notice)
         seconds = SHOWN_S.get(notice.level, INFO_S)
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
@@ -89,8 +87,8 @@ class Services:
         self.say(f"{text}  {gauge(done / seconds, cells)} {done:.0f}/{seconds:.0f} s")
 
     def tick(self) -> None:
-        """Move the bar of `count_down`, and remove a message whose time is over. While a page covers the message row,
-        the message stays."""
+        """Move the bar of `count_down`, and remove a message whose time is over. While a form or a question covers
+        the message row, the message stays."""
         self._show_count()
         if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
             self.hush()

@@ -16,7 +16,7 @@ from workbench.tui.formats import clock
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import Wanted, arms_of, experiment_form, parse
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.live import ExperimentPage, Live
+from workbench.tui.pages.live import ExperimentPage, Live
 from workbench.tui.widgets.experiment import arm_words
 
 MORE_PAIRS = 2
@@ -33,7 +33,7 @@ class ExperimentController(SeriesController[Experiment]):
         left = self.services.status_bar.measured.left
         return ExperimentPage(self.state, left, self.act, self.controllers.trails.of, fixed)
 
-    async def show(self) -> None:
+    def show(self) -> None:
         """Open the page of the experiment that the Compare pane shows."""
         if self.measured is None:
             self.say(
@@ -41,7 +41,7 @@ class ExperimentController(SeriesController[Experiment]):
                 next_step="press X to start one, or o in the Compare pane to list all",
             )
             return
-        await self._watch(self.new_page())
+        self.services.pages.open(self.new_page())
 
     async def stop(self) -> None:
         await self.session.experiments.stop()
@@ -93,13 +93,11 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
-        async def decided(values: Values | None) -> None:
+        def decided(values: Values | None) -> None:
             if values is not None:
                 wanted = parse(values)
                 self.session.memory.keep_form("experiment", values)
-                await self.begin(
-                    lambda: self.session.experiments.run(wanted.a, wanted.b, bench=shape, **wanted.options)
-                )
+                self.begin(lambda: self.session.experiments.run(wanted.a, wanted.b, bench=shape, **wanted.options))
 
         last = dict(self.session.memory.last_form("experiment"))
         if a != b:  # the present difference is a better suggestion than the last form's
@@ -128,7 +126,7 @@ class ExperimentController(SeriesController[Experiment]):
         """Open the page of an experiment that the user chose from the list. The page of the running experiment follows
         the state."""
         fixed = None if self.measured is not None and self.measured.id == e.id else e
-        self.app.push_screen(self.new_page(fixed), self._left)
+        self.services.pages.open(self.new_page(fixed))
 
 
 def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanChange]:

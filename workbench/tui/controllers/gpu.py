@@ -10,12 +10,11 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Make, Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import alteration_texts, countdown, restored_value, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, foreign_settings
-from workbench.tui.modals.base import Make
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
@@ -29,7 +28,7 @@ from workbench.tui.modals.gpu_confirm import (
 )
 from workbench.tui.modals.gpu_settings import Suggestion, Wanted, each_alone, parse, settings_form, suggestion_of
 from workbench.tui.modals.launch import disturbed_rows
-from workbench.tui.modals.page import Keys, Page
+from workbench.tui.pages.base import Keys, Page
 
 VERIFY_S = 8.0
 # the user's choice about a value of another program -> words for the message before and after the revert
@@ -196,24 +195,25 @@ class GpuController(Controller):
                 next_step=None if texts else next_step,
             )
             return
-        verify: Keys = {} if texts or not report.ok else {"V": ("check under load", self.verify)}
+        verify: Keys = {} if texts or not report.ok else {"V": ("Check under load", self.verify)}
         self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
         """Show a page about GPU settings. The keys of the page work until the settings are reverted."""
         self.services.hush()
+        top = self._trial_rows(on_trial)
 
         def keys() -> Keys:
-            return {**own_keys, **self._trial_keys} if self.state.alterations else {}
+            return {**self._trial_keys, **own_keys} if self.state.alterations else {}
 
-        self.app.push_screen(Page(title, make, wide=True, keys=keys, top=self._trial_rows(on_trial)))
+        self.services.pages.open(Page(title, lambda w: [*top(w), *make(w)], keys, kind="GPU settings"))
 
     @property
     def _trial_keys(self) -> Keys:
-        guard = self.state.guard
-        if guard is None or guard.trial_left_s is None:
-            return {}
-        return {"T": ("keep", self.keep_trial), "r": ("revert", self.revert)}
+        """Return the keys of altered settings, which work on every page, for the footer."""
+        on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
+        keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
+        return {**keep, "r": ("Revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Make:
         """Return a function for the top rows of a page: the time left of the trial, or a note that the settings have
@@ -306,8 +306,8 @@ class GpuController(Controller):
         """Show what the load proved about each setting. `probe` are the commands of a probe, which is offered if the
         load proved nothing; otherwise empty."""
         self.services.stop_counting()
-        keys: Keys = {"p": ("probe", lambda: self._ask_probe(probe))} if probe else {}
-        keys = {**keys, "r": ("revert", self.revert), "V": ("again", self.verify)}
+        keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
+        keys = {**keys, "V": ("Again", self.verify)}
         on_trial = bool(self.state.alterations)
         self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 

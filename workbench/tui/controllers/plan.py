@@ -10,11 +10,12 @@ from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import path_text
 from workbench.tui.modals.ask import Confirm
-from workbench.tui.modals.base import PickModal, TextModal
+from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.flag_edit import FlagEdit
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.modals.info import preset_rows
 from workbench.tui.modals.launch import command_rows, finding_rows
+from workbench.tui.pages.base import Keys, Page
+from workbench.tui.pages.texts import preset_rows
 from workbench.tui.panes.launch import Launch
 from workbench.tui.panes.presets import Presets
 
@@ -62,11 +63,11 @@ class PlanController(Controller):
         fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
         self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided)
 
-    async def show_preset(self) -> None:
+    def show_preset(self) -> None:
         entry = self.pane(Presets).current
         preset = self.try_now(lambda: self.session.presets.get(entry.id)) if entry is not None else None
         if preset is not None:
-            await self.app.push_screen(TextModal(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
+            self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
     async def save(self) -> None:
         plan = self._plan()
@@ -181,7 +182,7 @@ class PlanController(Controller):
             self.say("the plan has no undone edit to redo")
 
     # the command
-    async def show_command(self) -> None:
+    def show_command(self) -> None:
         plan = self._plan()
         if plan is None:
             return
@@ -197,8 +198,8 @@ class PlanController(Controller):
             findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
             return [*made, (), (("Findings", "strong"),), *findings]
 
-        text = plan.shell if plan.command else None
-        await self.app.push_screen(TextModal("The full command", rows, wide=True, copy=text))
+        keys: Keys = {"y": ("Copy", self.copy_command)} if plan.command else {}
+        self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def copy_command(self) -> None:
         plan = self.state.plan

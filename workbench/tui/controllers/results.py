@@ -10,9 +10,9 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.modals.page import Keys, Page
-from workbench.tui.modals.plot import Plot
-from workbench.tui.modals.result import result_rows
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.plot import Plot
+from workbench.tui.pages.result import result_rows
 from workbench.tui.panes.results import Results
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ class ResultController(Controller):
 
     def show(self) -> None:
         def open_page(result: BenchResult) -> None:
-            def keys() -> Keys:
-                return {"r": ("revert GPU settings", self.controllers.gpu.revert)} if self.state.alterations else {}
-
-            self.app.push_screen(Page(f"Result #{result.id}", lambda w: result_rows(result, w), keys=keys))
+            self.services.pages.open(Page(f"Result #{result.id}", lambda w: result_rows(result, w)))
 
         if (row := self.row) is not None:
             self.attempt(self.session.results.get(row.id), open_page)
@@ -91,5 +88,5 @@ class ResultController(Controller):
 
         self.app.push_screen(Form(f"Result #{result.id}", fields, accept="write", label_cells=8), decided)
 
-    async def plot(self) -> None:
-        await self.app.push_screen(Plot(self.state.results, self.state.mark_a, self.state.mark_b))
+    def plot(self) -> None:
+        self.services.pages.open(Plot(self.state))

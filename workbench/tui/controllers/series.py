@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from workbench.model.experiment import Experiment
 from workbench.model.sweep import Sweep
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.live import STOPPING, Live
+from workbench.tui.pages.live import STOPPING, Live
 
 M = TypeVar("M", Sweep, Experiment)
 Work = Callable[[], Coroutine[Any, Any, M]]
@@ -20,7 +20,7 @@ class SeriesController(Controller, Generic[M]):
     async def open(self) -> None:
         """Open the page of the measurement that runs or ran last. Without one, open the form for a new measurement."""
         if self.measured is not None:
-            await self._watch(self.new_page())
+            self.services.pages.open(self.new_page())
         else:
             await self.new()
 
@@ -51,18 +51,14 @@ class SeriesController(Controller, Generic[M]):
         """Show a list of the measurements on this host, and open the page of the chosen one."""
 
     # the page
-    async def _watch(self, page: Live) -> None:
-        await self.app.push_screen(page, self._left)
-
-    async def _left(self, outcome: str | None) -> None:
+    async def act(self, page: Live, outcome: str) -> None:
+        """Do what a key of the page asks for: open the form ("new"), list the measurements ("list"), stop the
+        measurement ("stop"), or resume the one on the page. The page stays open."""
         if outcome == "new":
             await self.new()
         elif outcome == "list":
             self.pick()
-
-    def act(self, page: Live, outcome: str) -> None:
-        """Stop the measurement if `outcome` is "stop", otherwise resume the one on the page. The page stays open."""
-        if outcome == "stop":
+        elif outcome == "stop":
             page.ask(STOPPING)
             self.attempt(self.stop, failed=lambda: page.request_failed(self.state))
         elif (found := self.resume(page, outcome)) is not None:
@@ -70,16 +66,17 @@ class SeriesController(Controller, Generic[M]):
             page.ask(text)
             self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
-    async def begin(self, work: Work[M]) -> None:
+    def begin(self, work: Work[M]) -> None:
         """Open the page of a new measurement, then start it with `work`. The page opens first, so that it gets the next
         key."""
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
-        await self._watch(page)
+        self.services.pages.open(page)
         self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def _ended(self, measured: M) -> None:
-        if not isinstance(self.app.screen, Live) and measured.state != "running":
+        """Show a message about the end of the measurement, unless a page is open that shows it."""
+        if not isinstance(self.services.pages.top, Live) and measured.state != "running":
             text, next_step = self.summary(measured)
             self.say(text, next_step=next_step)
 

@@ -10,8 +10,9 @@ from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm, bench_rows
-from workbench.tui.modals.base import PickModal, TextModal
+from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
+from workbench.tui.pages.base import Page
 from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class ServerController(Controller):
         def chosen(name: str | None) -> None:
             if name in by_hand:
                 other = by_hand[name]
-                self.app.push_screen(TextModal("Not started by Workbench", lambda w: found_rows(other, w), wide=True))
+                self.services.pages.open(Page("Not started by Workbench", lambda w: found_rows(other, w)))
             elif name:
                 self.attempt(self.session.servers.select(name))
 
@@ -151,7 +152,7 @@ class ServerController(Controller):
                 next_step="press m in the Log pane to list these lines",
             )
 
-    async def show_matches(self) -> None:
+    def show_matches(self) -> None:
         if not self.matches:
             self.say("no text has been found in the log", next_step="press / in the Log pane to search")
             return
@@ -162,4 +163,4 @@ class ServerController(Controller):
                 made += beside(f"{number:>7}  ", "dim", paragraph(text, max(20, width - NUMBER_CELLS)))
             return made
 
-        await self.app.push_screen(TextModal(f"“{self.searched}” in the log", rows, wide=True))
+        self.services.pages.open(Page(f"“{self.searched}” in the log", rows))

@@ -7,8 +7,8 @@ from workbench.model.server_run import ServerState
 from workbench.model.sweep import Sweep
 from workbench.tui.controllers.series import SeriesController, Work
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.live import Live, SweepPage
 from workbench.tui.modals.sweep_form import Wanted, parse, sweep_form
+from workbench.tui.pages.live import Live, SweepPage
 from workbench.tui.panes.launch import Launch
 
 
@@ -46,11 +46,11 @@ class SweepController(SeriesController[Sweep]):
             return
         count = len(state.telemetry.gpus) if state.telemetry else 0
 
-        async def decided(values: Values | None) -> None:
+        def decided(values: Values | None) -> None:
             if values is not None:
                 wanted = parse(values, count)
                 self.session.memory.keep_form("sweep", values)
-                await self.begin(lambda: self._run(wanted))
+                self.begin(lambda: self._run(wanted))
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.defaults()
         await self.app.push_screen(sweep_form(state, self.pane(Launch).current, spec, last), decided)

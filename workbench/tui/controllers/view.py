@@ -9,10 +9,10 @@ from workbench.model.findings import Level
 from workbench.tui.cells import paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Quit
-from workbench.tui.modals.base import TextModal
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
-from workbench.tui.modals.info import activity_rows, help_rows
 from workbench.tui.modals.launch import ALIVE
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.texts import activity_rows, help_rows
 from workbench.tui.panes import ALL_KEYS, PANES
 from workbench.tui.panes.search import Search
 
@@ -25,11 +25,14 @@ class ViewController(Controller):
 
     def zoom(self) -> None:
         panes = self.services.panes
+        if self.services.pages.top is not None:  # it has all the room there is
+            return
         panes.zoomed = not panes.zoomed
         panes.go(panes.active)
 
     async def back(self) -> None:
-        """Close the first of these that is open: the search, the message, the zoomed pane, the GPUs pane."""
+        """Close the first of these that is open: the search, the message, the zoomed pane, the GPUs pane. A page closes
+        itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
@@ -41,16 +44,16 @@ class ViewController(Controller):
             panes.go("launch")
 
     # pages
-    async def help(self) -> None:
+    def help(self) -> None:
         titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
-        await self.app.push_screen(TextModal("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
+        self.services.pages.open(Page("Help", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def activity(self) -> None:
         def show(_: object) -> None:
             host = self.state.host.name
             done = tuple(a for a in self.state.activity if a.host == host)
             title = f"Done to {host}, newest first"
-            self.app.push_screen(TextModal(title, lambda width: activity_rows(done, width), wide=True))
+            self.services.pages.open(Page(title, lambda width: activity_rows(done, width)))
 
         self.attempt(self.session.memory.read_activity(), show)
 

@@ -10,10 +10,10 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Make, Row, pad, paragraph
 from workbench.tui.formats import alteration_texts
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choice, Choices, Make, Modal, Text, TextBody
+from workbench.tui.modals.base import Choice, Choices, Modal, Text, TextBody
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:

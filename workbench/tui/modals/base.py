@@ -13,14 +13,13 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from workbench.model import fuzzy
-from workbench.tui.cells import Painted, Row, border_text, paragraph
+from workbench.tui.cells import Make, Painted, Row, border_text, paragraph
 from workbench.tui.clipboard import copy
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.scrolled import Scrolled
 
 T = TypeVar("T")
-Make = Callable[[int], list[Row]]  # width -> rows
 Choice = tuple[str, str, str]  # outcome, text of its row, role of the text
 ROOM_AROUND = 4  # rows of the screen that a modal leaves free: its border, and two rows of what it covers
 
@@ -132,23 +131,6 @@ class Choices(PickList):
     def action_take_choice(self) -> None:
         if self.current is not None:
             self.on_take(self.current[0])
-
-
-class TextModal(Modal[None]):
-    """A page to read. `copy` returns the text that the key y copies to the clipboard; None if y has no effect."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "leave", show=False), Binding("y", "copy", show=False)]
-
-    def __init__(self, title: str, make: Make, *, wide: bool = False, copy: Callable[[], str] | None = None) -> None:
-        super().__init__(title, "esc close   up/down scroll" + ("   y copy" if copy else ""), wide=wide)
-        self.make, self.copy = make, copy
-
-    def content(self) -> Sequence[Widget]:
-        return (TextBody(self.make),)
-
-    def action_copy(self) -> None:
-        if self.copy is not None:
-            self.copy_text(self.copy())
 
 
 class PickModal(Modal[str]):

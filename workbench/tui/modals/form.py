@@ -13,8 +13,8 @@ from textual.widget import Widget
 
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.store.crash_files import defect_text
-from workbench.tui.cells import Painted, Row, pad, paragraph
-from workbench.tui.modals.base import Label, Make, Modal, Text
+from workbench.tui.cells import Make, Painted, Row, pad, paragraph
+from workbench.tui.modals.base import Label, Modal, Text
 from workbench.tui.widgets.entry import Entry
 
 Values = dict[str, str]  # field name -> text

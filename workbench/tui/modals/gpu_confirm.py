@@ -14,10 +14,10 @@ from textual.widget import Widget
 from workbench.model.counts import gpus_text
 from workbench.model.settings import HOST_INDEX, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row, cell, pad, paragraph
+from workbench.tui.cells import Make, Row, cell, pad, paragraph
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
-from workbench.tui.modals.base import Choices, Label, Make, Modal, Text, TextBody
+from workbench.tui.modals.base import Choices, Label, Modal, Text, TextBody
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
 

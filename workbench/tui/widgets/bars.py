@@ -12,12 +12,13 @@ from textual.geometry import Offset
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.session.state import Notice, PlanView, SessionState
-from workbench.tui.bindings import SCREEN_KEYS, footer_keys
+from workbench.tui.bindings import SHOWN, footer_keys
 from workbench.tui.cells import Painted, Row, Run, beside, cut, fit, joined, paragraph, row_width, spread, width_of
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
+    from workbench.tui.pages.base import Page
 
 NOTICE_SIGNS = {
     Level.ERROR: ("x ", "bad"),
@@ -172,30 +173,47 @@ class NoticeBar(Painted):
 
 
 class Footer(Painted):
-    """The row of keys: as many as fit, the most needed ones first, and always the key of the palette."""
+    """The row of keys: those of the open page, then as many of the main screen as fit, the most needed ones first, and
+    always the key of the palette."""
 
     GROUND = "bar"
 
     def __init__(self) -> None:
         super().__init__(id="footer")
+        self.page: Page | None = None
+
+    def show(self, page: Page | None) -> None:
+        """Show the keys of `page`; None stands for the main screen alone."""
+        if page is not None or page is not self.page:
+            self.page = page
+            self.repaint()
+
+    def _keys(self) -> list[tuple[str, str, str]]:
+        """Return (key as printed, its word, its name) of every key, the most needed ones first."""
+        own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
+        hidden = ("q", *self.page.OWN) if self.page else ()
+        others = [k for k in footer_keys() if k.key not in own and k.key not in hidden]
+        return [
+            *((SHOWN.get(key, key), word, key) for key, word in own.items()),
+            *((k.shown, k.label, k.key) for k in others),
+        ]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         tail: Row = ((" ^p", "key"), (" palette", "text"))
-        chosen = []
         room = width - row_width(tail)
-        for k in footer_keys():
-            need = len(k.shown) + len(k.label) + 3
-            if need > room:
-                break
-            room -= need
-            chosen.append(k)
         row: list[tuple[str, str]] = []
-        for k in chosen:
-            row += [(f" {k.shown}", "key"), (f" {k.label} ", "text")]
+        for key, word, _ in self._keys():
+            room -= len(key) + len(word) + 3
+            if room < 0:
+                break
+            row += [(f" {key}", "key"), (f" {word} ", "text")]
         return [(*fit(tuple(row), width - row_width(tail)), *tail)]
 
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
-        found = next((k for k in SCREEN_KEYS if k.footer and said in (k.shown, k.label)), None)
-        if found is not None:
-            await self.screen.run_action(f"do('{found.id}')")
+        found = next(
+            (name for key, word, name in (*self._keys(), ("^p", "palette", "ctrl+p")) if said in (key, word)), None
+        )
+        of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)
+        if found and not of_page:
+            await self.screen.run_action(f"do('screen {found}')")

@@ -13,7 +13,7 @@ from workbench.tui.widgets.experiment import STATES
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep, SweepPoint
 
-LEAST_PLOT_ROWS = 7
+LEAST_PLOT_ROWS = 9
 MOST_PLOT_ROWS = 22
 SETTLING = {**dict.fromkeys((s.key for s in SWEPT), "settling under load"), "flag": "the server starts"}
 CONFIRMING = "comparing the best value with the baseline, in pairs"
@@ -40,10 +40,8 @@ def sweep_rows(
         rows += [(), *paragraph(f"x {s.error}", width, "bad", "  ")]
     for note in s.notes:
         rows += paragraph(note, width, "dim", "  ")
-    room = min(MOST_PLOT_ROWS, height - len(rows) - 1)
-    if room >= LEAST_PLOT_ROWS:
-        rows += [(), *(draw or plots)(s, width, room)]
-    return rows
+    room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))  # below the last row if there is no room
+    return [*rows, (), *(draw or plots)(s, width, room)]
 
 
 def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:

@@ -2,132 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.binding import Binding, BindingType
-from textual.geometry import Size
-from textual.widget import Widget
-
-from workbench.model.findings import Level
-from workbench.session.state import Notice, SessionState
-from workbench.tui.cells import Row, border_text
+from workbench.tui.cells import Row
 from workbench.tui.formats import progress_text
 from workbench.tui.interval_trails import Trail
-from workbench.tui.modals.base import ROOM_AROUND, Modal, TextBody
-from workbench.tui.widgets.bars import notice_rows
+from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
 from workbench.tui.widgets.sweep import plots, sweep_rows
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
     from workbench.model.sweep import Sweep
+    from workbench.session.state import SessionState
 
 STOPPING = "stopping: complete runs are kept, settings are reverted"
 Left = Callable[[object, "float | None"], "float | None"]  # (measurement, its left_s) -> seconds left now
-Do = Callable[[Any, str], None]  # (page, outcome): requests the outcome from the session
+Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
 
 
-class _Body(TextBody):
-    """A text that always takes the height of the screen, so that a growing text does not move the box."""
+class Live(Page):
+    """The page of a measurement. Closing the page leaves the measurement running.
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return viewport.height - ROOM_AROUND
-
-
-class Live(Modal[str]):
-    """The page of a measurement. Escape closes the page, and the measurement goes on.
-
-    A key has an outcome, such as "stop". The outcomes "new" and "list" close the page. For other outcomes the page
-    calls `do`, stays open, and shows the request until the session's state shows its effect.
+    A key has an outcome, such as "stop", and calls `do`. The page shows a request to the session until the session's
+    state shows its effect.
     """
 
-    WORDS: ClassVar[Mapping[str, str]]  # outcome -> key and word in the border, shown if the outcome is possible
-    LEAVING = ("new", "list")
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "choose('new')", show=False),
-        Binding("K", "choose('stop')", show=False),
-        Binding("R", "choose('resume')", show=False),
-        Binding("o", "choose('list')", show=False),
-        Binding("m", "choose('more')", show=False),
-        Binding("enter,q", "leave", show=False),
-    ]
+    WORDS: ClassVar[Mapping[str, tuple[str, str]]]  # outcome -> key and its word, shown if the outcome is possible
+    OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` is the countdown of the status bar, so that the page and the status bar show the same time left."""
-        super().__init__("", wide=True)
+        """`left` is the countdown of the progress line, so that the page and the line show the same time left."""
+        super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
-        self.notice: Notice | None = None
         self._before: object = None  # the measurement when the request was made
-        self.body = _Body(self._rows)
-        self.box_title, self.keys = self.title_now, self._keys()
+        self.title = self.title_now
 
-    def content(self) -> Sequence[Widget]:
-        return (self.body,)
-
-    def _keys(self) -> str:
-        shown = [word for outcome, word in self.WORDS.items() if self.possible(outcome) and not self.request]
-        return "   ".join([*shown, "esc " + ("keep it running" if self.running or self.request else "close")])
-
-    def action_choose(self, outcome: str) -> None:
-        if self.request or outcome not in self.WORDS or not self.possible(outcome):
-            return
-        if outcome in self.LEAVING:
-            self.dismiss(outcome)
-        else:
-            self.do(self, outcome)
+    def _keys(self) -> Keys:
+        possible = [] if self.request else [one for one in self.WORDS.items() if self.possible(one[0])]
+        return {key: (word, partial(self.do, self, outcome)) for outcome, (key, word) in possible}
 
     def ask(self, text: str, *, blank: bool = False) -> None:
         """Show the request `text` until it takes effect. With `blank`, hide the rows of the previous measurement."""
-        self.request, self.blank, self._before, self.notice = text, blank, self.measured, None
-        self._draw()
+        self.request, self.blank, self._before = text, blank, self.measured
+        self.draw()
 
     def _answered(self) -> None:
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Remove the request from the page, because it failed; the error is shown as a message. Close the page if it is
-        empty."""
-        self.state_changed(state)
+        """Remove the request, because the session raised an error, which a message shows. Close the page if it has no
+        content."""
+        self.show(state)
         nothing = self.blank
         self.request, self.blank = "", False
-        if nothing and self.app.screen is self:
-            self.dismiss(None)
+        if nothing:
+            self.leave()
         else:
-            self._draw()
+            self.draw()
 
-    def state_changed(self, state: SessionState) -> None:
+    def show(self, state: SessionState) -> None:
         self.state = state
         if self.request and self.measured is not self._before and (self.request != STOPPING or not self.running):
             self._answered()
-        self._draw()
+        self.draw()
 
-    def _draw(self) -> None:
-        if not self.is_attached:
-            return
-        self.body.repaint()
-        box, keys, title = self.query_one(".box"), self._keys(), self.title_now
-        if keys != self.keys:
-            self.keys = keys
-            box.border_subtitle = border_text(keys)
-        if title != self.box_title:
-            self.box_title = title
-            box.border_title = border_text(title)
+    def draw(self) -> None:
+        self.title = self.title_now
+        super().draw()
 
-    def show_notice(self, notice: Notice) -> None:
-        """Show a warning or an error on the page, because the page covers the message row of the main screen."""
-        if notice.level in (Level.WARN, Level.ERROR):
-            self.notice = notice
-            self._draw()
-
-    def _rows(self, width: int) -> list[Row]:
+    def all_rows(self, width: int, height: int) -> list[Row]:
         top: list[Row] = [((f"~ {self.request}", "warn"),), ()] if self.request else []
-        if self.notice is not None:
-            top += [*notice_rows(self.notice, width), ()]
-        height = self.body.content_size.height or self.app.size.height - ROOM_AROUND
-        return top if self.blank else [*top, *self.rows_of(width, height - len(top))]
+        return top if self.blank else [*top, *self.made(self.rows_of, width, height - len(top))]
 
     # of a subclass
     @property
@@ -164,11 +113,11 @@ class Live(Modal[str]):
 
 class ExperimentPage(Live):
     WORDS: ClassVar = {
-        "stop": "K stop",
-        "resume": "R resume",
-        "more": "m two more pairs",
-        "new": "n new",
-        "list": "o others",
+        "stop": ("K", "Stop"),
+        "resume": ("R", "Resume"),
+        "more": ("m", "Two more pairs"),
+        "new": ("n", "New"),
+        "list": ("o", "Others"),
     }
 
     def __init__(
@@ -214,7 +163,7 @@ class ExperimentPage(Live):
 
 
 class SweepPage(Live):
-    WORDS: ClassVar = {"stop": "K stop", "resume": "R resume", "new": "n new"}
+    WORDS: ClassVar = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
     _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
 
     @property

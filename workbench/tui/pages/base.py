@@ -1,0 +1,64 @@
+"""The base class of the pages: a text to read, with keys of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.actions import SkipAction
+from textual.binding import Binding, BindingType
+
+from workbench.tui.cells import Make, Row
+from workbench.tui.widgets.scrolled import Scrolled
+
+if TYPE_CHECKING:
+    from workbench.session.state import SessionState
+    from workbench.tui.pages.frame import PageFrame
+
+Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the footer, what it does)
+
+
+class Page(Scrolled):
+    """A page to read. `keys` returns the keys that work now, and is called again with each change of the state.
+
+    All other keys of the main screen work too, except those in `OWN`, which have an effect only if `keys` has them.
+    """
+
+    OWN: ClassVar[str] = ""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,q", "press('escape')", show=False),
+        *(Binding(key, f"press('{key}')", show=False) for key in "KRVnompty"),
+    ]
+
+    def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
+        """`kind` names what the page is about, by default `title`. A page replaces an open one of the same kind."""
+        super().__init__()
+        self.title, self.make, self.keys, self.kind = title, make, keys, kind or title
+        self.frame: PageFrame | None = None
+
+    def all_rows(self, width: int, height: int) -> list[Row]:
+        return self.made(self.make, width)
+
+    def show(self, state: SessionState) -> None:
+        """Draw the state. The main screen calls this after each change and once a second."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the text, the title and the keys."""
+        self.repaint()
+        if self.frame is not None:
+            self.frame.show_title()
+
+    def leave(self) -> None:
+        if self.frame is not None:
+            self.frame.close(self)
+
+    async def action_press(self, key: str) -> None:
+        """Run the function of a key of this page. Escape closes the page."""
+        found = ("", self.leave) if key == "escape" else self.keys().get(key)
+        if found is None and key not in self.OWN:
+            raise SkipAction
+        running = found[1]() if found is not None else None
+        if isawaitable(running):
+            await running

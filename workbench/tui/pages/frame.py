@@ -1,0 +1,66 @@
+"""The frame of the open pages, in the room of the panes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual.containers import Vertical
+
+from workbench.tui.cells import border_text
+
+if TYPE_CHECKING:
+    from workbench.tui.pages.base import Page
+    from workbench.tui.widgets.bars import Footer
+
+
+class PageFrame(Vertical):
+    """A stack of pages, of which the last one is visible. `moved` is called when another page, or none, becomes
+    visible. The footer shows the keys of the visible page."""
+
+    def __init__(self, footer: Footer, moved: Callable[[], None]) -> None:
+        super().__init__(id="page", classes="pane")
+        self.footer, self.moved = footer, moved
+        self.pages: list[Page] = []
+        self._title = ""
+
+    @property
+    def top(self) -> Page | None:
+        """Return the visible page; None if no page is open."""
+        return self.pages[-1] if self.pages else None
+
+    def open(self, page: Page) -> None:
+        """Show the page over the others. It replaces an open page of the same kind."""
+        replaced = [one for one in self.pages if one.kind == page.kind]
+        self.pages = [*(one for one in self.pages if one not in replaced), page]
+        page.frame = self
+        self.mount(page)
+        self._move(replaced)
+
+    def close(self, page: Page) -> None:
+        """Close the page. Do nothing if it is closed already."""
+        if page in self.pages:
+            self.pages.remove(page)
+            self._move([page])
+
+    def clear(self) -> None:
+        """Close all pages."""
+        if self.pages:
+            closed, self.pages = self.pages, []
+            self._move(closed)
+
+    def _move(self, closed: list[Page]) -> None:
+        for page in self.pages:
+            page.display = page is self.top
+        self.moved()
+        self.show_title()
+        for page in closed:
+            page.frame = None
+            page.remove()
+
+    def show_title(self) -> None:
+        """Show the title of the visible page in the border, and its keys in the footer."""
+        if self.top is not None and self.top.title != self._title:
+            self._title = self.top.title
+            self.border_title = border_text(self._title)
+        self.footer.show(self.top)

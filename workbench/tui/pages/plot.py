@@ -1,0 +1,30 @@
+"""The page with a large plot of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.tui.cells import Row
+from workbench.tui.pages.base import Page
+from workbench.tui.widgets.plot import plot_rows
+
+if TYPE_CHECKING:
+    from workbench.session.state import SessionState
+
+
+class Plot(Page):
+    """A plot of all results, which marks A and B. The key t closes it again."""
+
+    def __init__(self, state: SessionState) -> None:
+        super().__init__("Results", lambda width: [], lambda: {"t": ("Close", self.leave)})
+        self.state = state
+
+    def show(self, state: SessionState) -> None:
+        """Draw the plot again if the results have changed: plotting takes time."""
+        before, self.state = self.state, state
+        if (before.results, before.mark_a, before.mark_b) != (state.results, state.mark_a, state.mark_b):
+            self.draw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        return plot_rows(self.state.results, width, height, self.state.mark_a, self.state.mark_b)

@@ -157,9 +157,10 @@ def _kv_bytes(text: Mapping[str, Any]) -> float | None:
     keep every token.
     """
     layers, heads = _count(text, "num_hidden_layers"), _count(text, "num_attention_heads")
-    kinds = text.get("layer_types") or ()
+    kinds = text.get("layer_types")
+    every_token = not kinds or (isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds))
     windowed = text.get("sliding_window") and text.get("use_sliding_window") is not False
-    if layers is None or windowed or any(kind != "full_attention" for kind in kinds):
+    if layers is None or windowed or not every_token:
         return None
     if (rank := _count(text, "kv_lora_rank")) is not None:
         return float((rank + (_count(text, "qk_rope_head_dim") or 0)) * layers * 2)

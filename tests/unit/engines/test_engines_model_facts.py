@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench import engines
@@ -150,6 +150,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*LLAMA_70B, "layer_types", "text_config", "quantization_config"]), json_values))
+@example({"num_hidden_layers": 1, "layer_types": 1})
 def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
     facts = from_config("m", config, 1000, head=True, source="config.json")
     assert facts.weight_bytes == 1000 and bool(facts.bytes_per_token) != bool(facts.missing)

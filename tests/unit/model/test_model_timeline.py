@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench.model.timeline import FINE_S, RINGS, Event, EventKind, History, Pace, Series
@@ -31,6 +31,7 @@ def test_the_past_beyond_an_hour_is_kept_by_ten_seconds() -> None:
     assert series.at(T0 + 5) == 0.0
 
 
+@example([(381, 0.0), (381, 0.0)], 141)
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 1e6)), max_size=60), st.integers(1, 600))
 def test_a_drawn_cell_never_changes_when_later_values_arrive(values: list[tuple[int, float]], cell_s: int) -> None:
     values.sort(key=lambda pair: pair[0])

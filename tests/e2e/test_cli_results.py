@@ -34,6 +34,23 @@ def ids(ran: Any) -> list[int]:
     return [r["id"] for r in ran.document["results"]]
 
 
+def test_the_list_shows_the_newest_and_pages_through_the_rest(cli: Cli, db: ResultsDb) -> None:
+    made.multiply(db.path, 600)
+    listed = cli("results", "list")
+    assert [line.split()[0] for line in listed.out.splitlines()] == [f"#{n}" for n in range(602, 552, -1)]
+    assert "the newest 50 are shown; --all shows all, --before 553 the older ones" in listed.err
+    older = cli("results", "list", "--before", "553", "--limit", "2", "--json")
+    assert ids(older) == [552, 551] and older.document["more"] is True
+    everything = cli("results", "list", "--all", "--json")
+    assert ids(everything) == list(range(602, 0, -1)) and everything.document["more"] is False
+    assert len(cli("results", "list", "--all").out.splitlines()) == 602
+    last = cli("results", "list", "--before", "3")
+    assert len(last.out.splitlines()) == 2 and not last.err
+    assert ids(cli("results", "search", "copy60", "--json")) == [602, *range(62, 61, -1)]
+    both = cli("results", "list", "--all", "--limit", "3")
+    assert both.code == 2 and "exclude each other" in both.err
+
+
 def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
     assert cli("results", "note", "1", "before", "the", "driver update").code == 0
     assert cli("results", "tag", "1", "+keep", "grün", "--json").document == {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from workbench.model.bench import (
@@ -138,3 +140,17 @@ def sweep(levels: Mapping[str, float | None] | None = None, **fields: Any) -> Sw
     )
     made = Sweep(4, 1_790_000_000.0, "box", "concurrency", "concurrency", "", points, "done", 3)
     return replace(made, **{"knee_text": "little is gained beyond", **fields})
+
+
+def multiply(path: Path, count: int) -> None:
+    """Store the first result of a database `count` times more, with the word "copyN", as quickly as SQLite can."""
+    with sqlite3.connect(path) as db:
+        names = [row[1] for row in db.execute("PRAGMA table_info(results)") if row[1] not in ("id", "uid", "note")]
+        columns = ", ".join(names)
+        db.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+            f" INSERT INTO results (uid, note, {columns})"
+            f" SELECT lower(hex(randomblob(16))), 'copy' || i, {columns} FROM results, n"
+            " WHERE id = (SELECT min(id) FROM results)"
+        )
+    db.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.model.errors import WorkbenchError
@@ -30,6 +30,23 @@ def note(text: str) -> None:
 def emit(document: Any) -> int:
     """Print a JSON document on stdout. Return the exit code 0."""
     print(json_text(document, indent=2))
+    return 0
+
+
+def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
+    """Print a JSON document whose first field `name` lists the items, each as soon as it is known. `rest` returns the
+    other fields. Return the exit code 0."""
+    between = "["
+    print(f"{{\n  {json_text(name)}: ", end="")
+    for item in items:
+        text = json_text(item, indent=2).replace("\n", "\n    ")
+        print(f"{between}\n    {text}", end="")
+        between = ","
+    print("[]" if between == "[" else "\n  ]", end="")
+    for field, value in rest().items():
+        text = json_text(value, indent=2).replace("\n", "\n  ")
+        print(f",\n  {json_text(field)}: {text}", end="")
+    print("\n}")
     return 0
 
 

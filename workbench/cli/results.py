@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import session_of
-from workbench.cli.output import emit, emit_or_say, note, print_error, say, say_lines
+from workbench.cli.output import emit, emit_list, emit_or_say, note, print_error, say, say_lines
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.result_output import result_json
 from workbench.model.errors import InputError, StoreError, WorkbenchError
@@ -18,13 +19,16 @@ from workbench.report.registry import OUTPUT_FORMATS, format_of_file, imported_t
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-    from workbench.store.results_db import ResultsDb
+    from workbench.store.results_db import Page, ResultsDb
 
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
 _MOST_IN_GROUP = 1000
+_NEWEST = 50
 _FILTERS = (
     option("--tag TAG", "show only results with this tag"),
-    option("--limit N", "show only the newest N", int),
+    option("--before ID", "show only results that are older than result ID", int),
+    option("--limit N", f"show only the newest N ({_NEWEST})", int),
+    option("--all", "show all results instead of the newest ones"),
 )
 
 
@@ -58,18 +62,55 @@ def search_results(arguments: argparse.Namespace) -> int:
 
 
 def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
+    """Print the newest results that match, and say on stderr if there are older ones. They are read in pages, so that
+    the first ones are printed before the last ones are read."""
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(
             f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
         )
-    found, damaged = results_db().read(arguments.limit, words, tag=arguments.tag)
-    if damaged:
-        ids = ", ".join(f"#{i}" for i in damaged)
+    if arguments.limit is not None and arguments.all:
+        raise InputError("--limit and --all exclude each other", next_step="give one of them")
+    limit = None if arguments.all else arguments.limit or _NEWEST
+    asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
+    pages = results_db().pages(asked, words, tag=arguments.tag, before=arguments.before)
+    shown = _Shown(pages, limit)
+    if arguments.json:
+        emit_list("results", (result_json(r) for page in shown.pages() for r in page), lambda: {"more": shown.more})
+    else:
+        for page in shown.pages():
+            say_lines(row_lines(page))
+        if not shown.count:
+            filters = [f"with {words!r}"] if words else []
+            filters += [f"tagged {arguments.tag}"] if arguments.tag else []
+            say(" ".join(["no results", *filters]))
+    if shown.damaged:
+        ids = ", ".join(f"#{i}" for i in shown.damaged)
         note(f"damaged results are left out: {ids} (`workbench results show ID` explains the damage)")
-    filters = [f"with {words!r}"] if words else []
-    filters += [f"tagged {arguments.tag}"] if arguments.tag else []
-    lines = row_lines(found) if found else [" ".join(["no results", *filters])]
-    return emit_or_say(arguments.json, {"results": [result_json(r) for r in found]}, lines)
+    if shown.more:
+        note(f"the newest {limit} are shown; --all shows all, --before {shown.last} the older ones")
+    return 0
+
+
+class _Shown:
+    """The results that are printed, up to `limit`, and what is known after them: their count, the id of the last one,
+    the ids of damaged results, and whether there are `more`."""
+
+    def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
+        self._pages, self._limit = pages, limit
+        self.count, self.last = 0, 0
+        self.more = False
+        self.damaged: list[int] = []
+
+    def pages(self) -> Iterator[Sequence[BenchResult]]:
+        for page in self._pages:
+            room = sys.maxsize if self._limit is None else self._limit - self.count
+            self.more = len(page.results) + len(page.damaged) > room
+            results = page.results[:room]
+            self.count += len(results)
+            self.last = results[-1].id if results else self.last
+            self.damaged += page.damaged
+            if results:
+                yield results
 
 
 def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:

@@ -17,18 +17,12 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     """Return one row for each of `results`, which are sorted from new to old. A row's label names the difference from
     the earlier result of the same host, engine and model."""
     rows = []
-    for place, result in enumerate(results):
-        before = next((r for r in results[place + 1 :] if _same_family(r, result)), None)
-        rows.append(_row(result, label_of(result, before)))
-    return tuple(rows)
-
-
-def _same_family(a: BenchResult, b: BenchResult) -> bool:
-    return (a.conditions.host, a.conditions.engine, a.conditions.model) == (
-        b.conditions.host,
-        b.conditions.engine,
-        b.conditions.model,
-    )
+    before: dict[tuple[str, str | None, str], BenchResult] = {}  # of each host, engine and model
+    for result in reversed(results):
+        family = (result.conditions.host, result.conditions.engine, result.conditions.model)
+        rows.append(_row(result, label_of(result, before.get(family))))
+        before[family] = result
+    return tuple(reversed(rows))
 
 
 def label_of(result: BenchResult, before: BenchResult | None) -> str:

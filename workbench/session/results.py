@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.report.imports import ImportOptions
     from workbench.session.state_holder import StateHolder
 
-SHOWN_RESULTS = 100  # newest results in the state
+SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
 
 class Results:
@@ -30,6 +30,7 @@ class Results:
     def __init__(self, core: StateHolder) -> None:
         self._core = core
         self._seen: object = None  # the database's stamp when the results were read last
+        self._shown = SHOWN_RESULTS
 
     @cached_property
     def db(self) -> ResultsDb:
@@ -40,12 +41,20 @@ class Results:
         search."""
         search = self._core.state.results_search
         self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
-        found = await asyncio.to_thread(self._newest, search)
-        newest = found if not search else await asyncio.to_thread(self._newest, "")
-        self._core.update(results=rows_of(found), ceiling=ceiling_view(newest))
+        shown = self._shown
+        found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
+        newest = found if not search else await asyncio.to_thread(self._newest, "", SHOWN_RESULTS)
+        rows = rows_of(found)[:shown]
+        self._core.update(results=rows, older_results=len(found) > shown, ceiling=ceiling_view(newest))
 
-    def _newest(self, search: str) -> Sequence[BenchResult]:
-        return self.db.list(SHOWN_RESULTS, search, host=self._core.host.name)
+    def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
+        return self.db.list(limit, search, host=self._core.host.name)
+
+    async def show_older(self) -> None:
+        """Show twice as many results in the session's state, if there are older ones."""
+        if self._core.state.older_results:
+            self._shown = 2 * len(self._core.state.results)
+            await self.refresh()
 
     async def look_elsewhere(self) -> None:
         """Refresh the results in the session's state if another Workbench has changed the database."""
@@ -55,6 +64,7 @@ class Results:
     async def find(self, search: str) -> None:
         """Show only those results in the session's state that contain every word of `search`; "" shows all."""
         self._core.update(results_search=" ".join(search.split()))
+        self._shown = SHOWN_RESULTS
         await self.refresh()
 
     async def get(self, result_id: int) -> BenchResult:

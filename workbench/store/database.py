@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,16 @@ _NEXT_STEPS = (  # words in SQLite's error, next step
     ),
     (("",), "check that you may write the file and its directory"),
 )
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of an SQL script. The statement that creates a trigger contains semicolons."""
+    statement = ""
+    for part in script.split(";"):
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
 
 
 class Database:
@@ -50,7 +60,7 @@ class Database:
         try:
             if not write:
                 db = self._readable(db)
-            self._migrate(db)
+            self._migrate(db, write)
             db.execute(f"PRAGMA query_only = {int(not write)}")
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -101,7 +111,8 @@ class Database:
             return sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
         return db
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
+    def _migrate(self, db: sqlite3.Connection, write: bool) -> None:
+        """Bring the file to the newest format. A file that is only read, and cannot be written now, stays as it is."""
         newest = len(self._migrations)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > newest:
@@ -111,11 +122,20 @@ class Database:
             )
         if version == newest:
             return
+        try:
+            self._bring_to(newest, db)
+        except sqlite3.OperationalError:
+            if write or not version:
+                raise
+            if db.in_transaction:
+                db.rollback()
+
+    def _bring_to(self, newest: int, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
         version = db.execute("PRAGMA user_version").fetchone()[0]  # another Workbench may have been first
-        for number, script in enumerate(self._migrations[version:], start=version + 1):
-            for statement in script.split(";"):
+        for number, script in enumerate(self._migrations[version:newest], start=version + 1):
+            for statement in _statements(script):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {number}")
         db.execute("COMMIT")

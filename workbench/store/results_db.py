@@ -11,11 +11,12 @@ import gzip
 import json
 import os
 import sqlite3
+import sys
 import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,16 @@ from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
 from workbench.store.database import BUSY_S, Database
+from workbench.store.result_index import (
+    INDEX,
+    add_older,
+    creation,
+    filter_condition,
+    first_indexed,
+    json_field,
+    source,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +69,6 @@ class Column(NamedTuple):
     version: int = 1
 
 
-def _whole(column: str) -> str:
-    """Return an SQL expression for a JSON column that gives [] if the column is damaged, because a damaged value would
-    end the whole query."""
-    return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
-
-
-def _field(column: str, name: str) -> str:
-    return f"json_extract({_whole(column)}, '$.{name}')"
-
-
 _SPEC_SEARCHED = ("profile", "prompts_name", "command", "endpoint", "extra_body")
 _CONDITIONS_SEARCHED = (
     "engine_version",
@@ -90,33 +91,48 @@ _COLUMNS = (
     Column("model", "TEXT NOT NULL", searched=("model",)),
     Column("simulated", "INTEGER NOT NULL", searched=("CASE WHEN simulated THEN 'simulated' ELSE '' END",)),
     # JSON is searched by field, because a text with escapes in it would not be found as typed.
-    Column("spec", "TEXT NOT NULL", True, tuple(_field("spec", name) for name in _SPEC_SEARCHED)),
-    Column("conditions", "TEXT NOT NULL", True, tuple(_field("conditions", name) for name in _CONDITIONS_SEARCHED)),
+    Column("spec", "TEXT NOT NULL", True, tuple(json_field("spec", name) for name in _SPEC_SEARCHED)),
+    Column("conditions", "TEXT NOT NULL", True, tuple(json_field("conditions", name) for name in _CONDITIONS_SEARCHED)),
     Column("summary", "TEXT NOT NULL", True),
     Column("note", "TEXT NOT NULL DEFAULT ''", searched=("note",)),
     Column(
         "tags",
         "TEXT NOT NULL DEFAULT '[]'",
         True,
-        (f"(SELECT group_concat(value, ' ') FROM json_each({_whole('tags')}))",),
+        (f"(SELECT group_concat(value, ' ') FROM json_each({whole('tags')}))",),
     ),
     Column("samples", "TEXT"),
 )
 _READ = tuple(field.name for field in fields(BenchResult))
-_SEARCHED = " || ' ' || ".join(f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched)
+_FORMAT_WITH_INDEX = 2
+_PAGE_ROWS = 500
+
+
+def _searched() -> str:
+    """Return the SQL expression of the text in which a search looks."""
+    return " || ' ' || ".join(f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched)
 
 
 def migrations() -> tuple[str, ...]:
-    """Return the SQL script of each format version of the database."""
+    """Return the SQL script of each format version of the database. The last one also creates the index of the results,
+    because the index contains the newest columns."""
     first = ", ".join(f"{column.name} {column.declaration}" for column in _COLUMNS if column.version == 1)
     scripts = [
         f"CREATE TABLE results (id INTEGER PRIMARY KEY AUTOINCREMENT, {first});"
         " CREATE INDEX results_by_time ON results (unix_s)"
     ]
-    for version in range(2, max(column.version for column in _COLUMNS) + 1):
+    for version in range(2, max(_FORMAT_WITH_INDEX, *(column.version for column in _COLUMNS)) + 1):
         added = (column for column in _COLUMNS if column.version == version)
         scripts.append(";".join(f"ALTER TABLE results ADD COLUMN {c.name} {c.declaration}" for c in added))
+    scripts[-1] += f";{creation(_searched())}"
     return tuple(scripts)
+
+
+class Page(NamedTuple):
+    """A part of the list of results, newest first, and the ids of damaged results, which are not in it."""
+
+    results: tuple[BenchResult, ...]
+    damaged: tuple[int, ...]
 
 
 class ResultsDb:
@@ -170,40 +186,65 @@ class ResultsDb:
     def list(
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[BenchResult, ...]:
-        """Return the newest results, newest first, without damaged ones. The options are those of `read`."""
-        return self.read(limit, search, host=host, tag=tag)[0]
+        """Return the newest results, newest first, without damaged ones. `limit` is the highest number of results, None
+        for all. The filters are those of `pages`."""
+        return tuple(result for page in self.pages(limit, search, host=host, tag=tag) for result in page.results)
 
-    def read(
-        self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
-    ) -> tuple[tuple[BenchResult, ...], tuple[int, ...]]:
-        """Return the newest results, newest first, and the ids of damaged ones. `limit` is the highest number of
-        results, None for all.
+    def pages(
+        self,
+        limit: int | None = None,
+        search: str | None = None,
+        *,
+        host: str | None = None,
+        tag: str | None = None,
+        before: int | None = None,
+    ) -> Iterator[Page]:
+        """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest number of results,
+        None for all. `before` selects results with a smaller id.
 
         A result matches `search` if all its words (ASCII case ignored) occur in the host, engine, model, command,
         environment, driver, GPUs, settings, workload, preset, run, date (UTC), note or tags; the word "simulated"
         matches simulated results. `host` selects results of that host and imported ones, `tag` those with that tag.
         """
-        where: list[str] = []
-        values: list[Any] = []
-        for word in (search or "").split():
-            escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            where.append(f"({_SEARCHED}) LIKE ? ESCAPE '\\'")
-            values.append(f"%{escaped}%")
-        if host is not None:
-            where.append(f"(host = ? OR {_field('conditions', 'imported')} IS NOT NULL)")
-            values.append(host)
-        if tag is not None:
-            where.append(f"EXISTS (SELECT 1 FROM json_each({_whole('tags')}) WHERE value = ?)")
-            values.append(tag)
-        condition = f"WHERE {' AND '.join(where)}" if where else ""
-        order = f"{condition} ORDER BY id DESC LIMIT ?"
-        found, damaged = [], []
-        for row in self._rows(_READ, order, *values, -1 if limit is None else limit):
+        condition, values = filter_condition(search, host, tag)
+        left = sys.maxsize if limit is None else limit
+        below = sys.maxsize if before is None else before
+        while left > 0:
+            size = min(left, _PAGE_ROWS)
+            if condition:
+                rows = self._filtered(condition, values, below, size)
+            else:
+                rows = self._rows(_READ, "WHERE id < ? ORDER BY id DESC LIMIT ?", below, size)
+            yield _page(rows)
+            if len(rows) < size:
+                return
+            left, below = left - size, rows[-1][_READ.index("id")]
+
+    def _filtered(self, condition: str, values: Iterable[str], below: int, size: int) -> Sequence[tuple[Any, ...]]:
+        """Return the newest `size` rows with ids smaller than `below` that meet the condition."""
+        rows: list[tuple[Any, ...]] = []
+        computed, beyond = source(_searched()), below
+
+        def look(table: str, lowest: int) -> None:
+            """Find rows from `lowest` to the lowest id that was looked at before."""
+            chosen = f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id DESC LIMIT ?"
+            rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
+            rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
+
+        first = self._database.read(first_indexed)
+        if first < beyond:
+            look(INDEX, first)
+            beyond = first
+        while len(rows) < size and beyond > 0 and first > 0:
             try:
-                found.append(_result(row))
-            except StoreError:  # one damaged result must not hide the others
-                damaged.append(row[_READ.index("id")])
-        return tuple(found), tuple(damaged)
+                first = self._database.write(lambda db: add_older(_searched(), db))
+            except StoreError:  # the file cannot be written now
+                look(f"({computed})", 0)
+                break
+            if first < beyond:
+                look(INDEX, first)
+                beyond = first
+        return rows
 
     def with_uid(self, uid: str) -> int | None:
         """Return the id of the result with this `uid`, None if there is none."""
@@ -360,6 +401,16 @@ class ResultsDb:
             f"{problem}, and the result is lost, because no other file could be written",
             next_step="free some disk space, then run the benchmark again",
         )
+
+
+def _page(rows: Iterable[tuple[Any, ...]]) -> Page:
+    found, damaged = [], []
+    for row in rows:
+        try:
+            found.append(_result(row))
+        except StoreError:  # one damaged result must not hide the others
+            damaged.append(int(row[_READ.index("id")]))
+    return Page(tuple(found), tuple(damaged))
 
 
 def _encoded(column: Column, value: Any) -> Any:

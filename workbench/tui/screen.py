@@ -95,6 +95,9 @@ class MainScreen(Screen[None]):
     def on_pane_title_changed(self, event: Pane.TitleChanged) -> None:
         self.panes.refresh_titles()
 
+    def on_results_older_wanted(self) -> None:
+        self.services.attempt(self.session.results.show_older(), only="older results")
+
     # drawing
     @property
     def log_visible(self) -> bool:

@@ -332,7 +332,7 @@ def test_tags_are_not_added_to_a_damaged_row(db: ResultsDb, text: str | bytes) -
 
 def with_a_new_column(db: ResultsDb, monkeypatch: pytest.MonkeyPatch, declaration: str = "TEXT") -> ResultsDb:
     columns = results_module._COLUMNS
-    version = max(column.version for column in columns) + 1
+    version = len(results_module.migrations()) + 1
     extra = results_module.Column("cuda_version", declaration, searched=("cuda_version",), version=version)
     monkeypatch.setattr(results_module, "_COLUMNS", (*columns, extra))
     return ResultsDb(db.path)
@@ -402,9 +402,9 @@ def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, t
         {"search": "no-such-word"},
         {"tag": "no-such"},
     ):
-        found, _ = db.read(**asked)
+        found = db.list(**asked)
         assert [r.id for r in found] == ([] if "no-such" in str(asked) else good), asked
-    assert db.read()[1] == (ids[1],)
+    assert [page.damaged for page in db.pages()] == [(ids[1],)]
     with pytest.raises(StoreError, match=f"result {ids[1]} in the database is damaged") as caught:
         db.get(ids[1])
     assert "other results are not affected" in str(caught.value.next_step)

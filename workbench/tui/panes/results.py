@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from textual.message import Message
+
 from workbench.model.server_run import ServerState
 from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the table
 TABLE_BESIDE_PLOT = 64
+
+
+def _newest_id(state: SessionState) -> int:
+    return max((row.id for row in state.results), default=0)
 
 
 class Results(Pane, PickList):
@@ -43,6 +49,9 @@ class Results(Pane, PickList):
     SEARCH = "words of results, notes, tags"
     BINDINGS = bindings_for(KEYS)
 
+    class OlderWanted(Message):
+        """A message of the pane: the cursor is on the last result of the list, and there are older ones."""
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._plotted: tuple[object, ...] = ()
@@ -59,7 +68,8 @@ class Results(Pane, PickList):
 
     @property
     def badge(self) -> str:
-        return str(len(self.session.state.results) or "")
+        state = self.session.state
+        return f"{len(state.results) or ''}{'+' if state.older_results else ''}"
 
     @property
     def hint(self) -> str:
@@ -84,9 +94,14 @@ class Results(Pane, PickList):
             controllers.services.attempt(lambda: self.session.results.find(text), only="search")
 
     def show(self, state: SessionState) -> None:
-        new = self.state is not None and len(state.results) > len(self.state.results)
+        new = self.state is not None and _newest_id(state) > _newest_id(self.state)
         self.state = state
         self.set_items(tuple(sorted(state.results, key=lambda r: -r.id)), keep=not new)
+
+    def action_move(self, by: int) -> None:
+        super().action_move(by)
+        if by > 0 and self.cursor == len(self.items) - 1 and self.session.state.older_results:
+            self.post_message(self.OlderWanted())
 
     def key_of(self, item: Any) -> Hashable:
         return int(item.id)

@@ -238,6 +238,7 @@ class FakeSession(FakeMeasuring):
             pairs = (method.partition("=") for method in methods.split())
             setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
         self.gpu.guard, self.bench.asked = self.guard, None
+        self.results.has_older = False
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
         self.future: list[LaunchPlan] = []

@@ -31,6 +31,7 @@ class Results:
         self._core = core
         self._seen: object = None  # the database's stamp when the results were read last
         self._shown = SHOWN_RESULTS
+        self.has_older = False  # whether there are results older than those in the state
 
     @cached_property
     def db(self) -> ResultsDb:
@@ -45,14 +46,15 @@ class Results:
         found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
         newest = found if not search else await asyncio.to_thread(self._newest, "", SHOWN_RESULTS)
         rows = rows_of(found)[:shown]
-        self._core.update(results=rows, older_results=len(found) > shown, ceiling=ceiling_view(newest))
+        self.has_older = len(found) > shown
+        self._core.update(results=rows, ceiling=ceiling_view(newest))
 
     def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
         return self.db.list(limit, search, host=self._core.host.name)
 
     async def show_older(self) -> None:
         """Show twice as many results in the session's state, if there are older ones."""
-        if self._core.state.older_results:
+        if self.has_older:
             self._shown = 2 * len(self._core.state.results)
             await self.refresh()
 

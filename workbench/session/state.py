@@ -179,7 +179,6 @@ class SessionState:
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
-    older_results: bool = False  # whether there are results older than `results`
     results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None

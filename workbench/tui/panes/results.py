@@ -68,8 +68,7 @@ class Results(Pane, PickList):
 
     @property
     def badge(self) -> str:
-        state = self.session.state
-        return f"{len(state.results) or ''}{'+' if state.older_results else ''}"
+        return f"{len(self.session.state.results) or ''}{'+' if self.session.results.has_older else ''}"
 
     @property
     def hint(self) -> str:
@@ -100,7 +99,7 @@ class Results(Pane, PickList):
 
     def action_move(self, by: int) -> None:
         super().action_move(by)
-        if by > 0 and self.cursor == len(self.items) - 1 and self.session.state.older_results:
+        if by > 0 and self.cursor == len(self.items) - 1 and self.session.results.has_older:
             self.post_message(self.OlderWanted())
 
     def key_of(self, item: Any) -> Hashable:

@@ -19,6 +19,7 @@ from workbench.bench.connection import Connection, Endpoint, ReceiveClock
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
+from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
@@ -75,6 +76,7 @@ class Client:
         self.unsent = 0  # requests of an open loop with a time limit that were due but never sent
         self.tick: Callable[[int], None] = lambda now_ns: None
         self.poller: Poller = open_poller()
+        self._pause = ReadPause(spec.max_tokens, self.clock)
         self._on_record = on_record
         self._watched: dict[int, Callable[[int], None]] = {}
         self._by_fd: dict[int, Slot] = {}
@@ -136,7 +138,7 @@ class Client:
             self._drop_connection(slot)
 
     def _turn_until_done(self) -> None:
-        swept = 0
+        swept = read = 0
         while not self.stopped:
             now = time.monotonic_ns()
             wake = self._start_due(now)
@@ -146,17 +148,10 @@ class Client:
                 return
             if now - swept >= _SWEEP_NS:
                 swept = now
-                self.clock.refresh()
-                self.cpu.note(now)
-                self._enforce_limits(now)
-                self.tick(now)
+                self._sweep(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
-            if chores:
-                ready = self.poller.poll(0)
-            elif wake is None or wake > now + _SWEEP_NS:
-                ready = self.poller.poll(_SWEEP_NS / _SECOND_NS)
-            else:
-                ready = poll_exactly(self.poller, max(0, wake - now) / _SECOND_NS)
+            ready = self.poller.poll(0) if chores else self._wait(read + self._pause.ns, wake)
+            read = time.monotonic_ns()
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
                 if slot is not None:
@@ -165,6 +160,25 @@ class Client:
                     self._watched[fd](events)
             if chores and (not ready or len(self._ended) > self._ahead):
                 self._do_a_chore()
+
+    def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
+        """Wait until sockets are ready, but no longer than until `wake`. Before `rest_until_ns`, do not look at them.
+        Both times are monotonic nanoseconds. Return the sockets that are ready, as a poller does."""
+        now = time.monotonic_ns()
+        until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
+        if min(rest_until_ns, until) > now:
+            time.sleep((min(rest_until_ns, until) - now) / _SECOND_NS)
+            now = time.monotonic_ns()
+        if wake is None or wake > until:
+            return self.poller.poll(max(0, until - now) / _SECOND_NS)
+        return poll_exactly(self.poller, max(0, until - now) / _SECOND_NS)
+
+    def _sweep(self, now: int) -> None:
+        self.clock.refresh()
+        self.cpu.note(now)
+        self._enforce_limits(now)
+        self._pause.adapt(slot.exchange for slot in self._slots if slot.exchange is not None)
+        self.tick(now)
 
     def _do_a_chore(self) -> None:
         """Do one small piece of the work that can wait until no socket is readable: make the record of an ended

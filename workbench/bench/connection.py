@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _LATE_NS = 2_000_000
 _TIMESPEC = struct.Struct("@qq")
+_unpack_timespec = _TIMESPEC.unpack
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # 35: Linux on x86-64 and aarch64; not in Python's socket
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
@@ -124,15 +125,20 @@ class ReceiveClock:
     def reset(self) -> None:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
-    def stamp(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
-        """Return the time at which the bytes of a `recvmsg` call arrived, in monotonic nanoseconds. `now_ns` is the
-        time at which the call returned; it is the result if the kernel gave no time."""
+    def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+        """Return the time at which the bytes of the `recvmsg` call that has just returned arrived, in monotonic
+        nanoseconds. If the kernel gave no time, it is the present time."""
+        now_ns = time.monotonic_ns()
         self.reads += 1
         if not ancillary:
             self.unstamped += 1
             return now_ns
-        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
-        came = self.monotonic(seconds * 1_000_000_000 + nanoseconds, now_ns)
+        seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
+        wall_ns = seconds * 1_000_000_000 + nanoseconds
+        came = wall_ns - self.ahead_ns
+        if came > now_ns:  # the clock was set
+            self.refresh()
+            came = min(wall_ns - self.ahead_ns, now_ns)
         if now_ns - came > _LATE_NS:
             self.late += 1
             self.latest_ns = max(self.latest_ns, now_ns - came)
@@ -149,12 +155,6 @@ class ReceiveClock:
             if best is None or took < best:
                 best, self.ahead_ns = took, wall - before - took // 2
 
-    def monotonic(self, wall_ns: int, now_ns: int) -> int:
-        """Return the wall-clock time `wall_ns` as monotonic nanoseconds, at most `now_ns`."""
-        if wall_ns - self.ahead_ns > now_ns:  # the clock was set
-            self.refresh()
-        return min(wall_ns - self.ahead_ns, now_ns)
-
 
 class Connection:
     """A non-blocking connection to the endpoint, plain or TLS, that is opening or open. Its methods raise OSError if
@@ -164,6 +164,7 @@ class Connection:
         self.sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
         self.sock.setblocking(False)
         self.fd = self.sock.fileno()
+        self._recvmsg = self.sock.recvmsg
         self.connected = False
         self.used = 0  # requests answered on it
         self._clock = clock
@@ -216,18 +217,19 @@ class Connection:
         `data` is b"" if the server closed the connection, and None if no data can be returned yet, for example because
         a TLS record is incomplete.
         """
-        raw, stamp = self.receive_raw()
-        if self._tls is None or raw is None:
-            return raw, stamp
-        return self._tls.decrypt(raw), stamp
-
-    def receive_raw(self) -> tuple[bytes | None, int]:
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return None, 0
-        now = time.monotonic_ns()
-        return data, self._clock.stamp(ancillary, now) if data else now
+        stamp = self._clock.stamp(ancillary) if data else time.monotonic_ns()
+        return (data if self._tls is None else self._tls.decrypt(data)), stamp
+
+    def receive_raw(self) -> bytes | None:
+        """Read once from the socket, without decrypting. None if there is nothing to read yet."""
+        try:
+            return self.sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
 
     def close(self) -> None:
         self.sock.close()
@@ -254,7 +256,7 @@ class _Tls:
                 self._done = True
             except self._want_read:
                 connection.send_raw(self._outgoing.read())
-                raw, _ = connection.receive_raw()
+                raw = connection.receive_raw()
                 if raw is None:
                     return False
                 if not raw:

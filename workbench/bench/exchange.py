@@ -10,6 +10,7 @@ from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decode
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
+from workbench.bench.text_chunk import TextChunk
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
 _MAX_ERROR_BODY = 64 * 1024
@@ -40,6 +41,8 @@ class Exchange:
         self._sse = SseDecoder()
         self._plain: bytearray | None = None  # body of an answer that is not an event stream
         self._decode: Decode | None = None  # for a body that is compressed although that was not requested
+        self._around_text: tuple[bytes, bytes] | None = None  # in the chunks that `_text_chunk` matches
+        self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
     @property
     def status(self) -> int:
@@ -48,8 +51,15 @@ class Exchange:
     def receive(self, data: bytes, stamp_ns: int) -> bool:
         """Parse bytes of the answer that arrived at `stamp_ns`; b"" means that the server closed the connection. Return
         whether the answer is complete. Raises HttpError or SseError for bytes that are not a valid answer."""
-        response = self.response
         stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
+        if self._text_chunk is not None and self._text_chunk.matches(data):
+            self.response.received += len(data)
+            self.reply.stamps_ns.append(stamp_ns)
+            return False
+        return self._parse(data, stamp_ns)
+
+    def _parse(self, data: bytes, stamp_ns: int) -> bool:
+        response = self.response
         had_head = response.status
         if data:
             body = response.feed(data)
@@ -71,7 +81,17 @@ class Exchange:
             self.reply.feed(self._sse.close(), stamp_ns)
         elif response.complete and self._is_answer():
             self.reply.whole(bytes(self._plain or b""))
+        self._expect_text()
         return response.complete
+
+    def _expect_text(self) -> None:
+        """Decide whether the next bytes may be a chunk that needs no parsing."""
+        aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
+        around = self.reply.around_text if aligned else None
+        if around is None:
+            self._text_chunk = None
+        elif self._text_chunk is None or around != self._around_text:
+            self._around_text, self._text_chunk = around, TextChunk(*around)
 
     def _is_event_stream(self) -> bool:
         kind = self.response.headers.get("content-type", "").lower()

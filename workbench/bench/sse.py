@@ -58,6 +58,11 @@ class SseDecoder:
                 events += _event(block)
         return events
 
+    @property
+    def between_events(self) -> bool:
+        """Whether the next byte begins an event."""
+        return self._started and not self._tail and not self._after_cr
+
     def close(self) -> list[tuple[bytes, bytes]]:
         """Return the events in the rest of the stream. Call this only after the complete body has been fed."""
         tail, self._tail = self._tail, b""

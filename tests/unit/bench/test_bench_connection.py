@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 
 import pytest
@@ -48,10 +49,14 @@ class Clocks:
         return self.now + self.ahead
 
 
+def kernel_time(wall_ns: int) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, 35, struct.pack("@qq", *divmod(wall_ns, 10**9)))]
+
+
 def test_stamps_are_carried_to_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
     clock = ReceiveClock()
-    assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
+    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
 
 
 @pytest.mark.parametrize("step", [3_600 * 10**9, 10**6])
@@ -59,12 +64,12 @@ def test_a_wall_clock_that_is_set_ahead_is_noticed(monkeypatch: pytest.MonkeyPat
     clocks = Clocks(monkeypatch)
     clock = ReceiveClock()
     clocks.ahead += step
-    assert clock.monotonic(clocks.wall - 700, clocks.now) == clocks.now - 700
+    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
 
 
 def test_no_stamp_is_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    assert ReceiveClock().monotonic(clocks.wall + 5, clocks.now) == clocks.now
+    assert ReceiveClock().stamp(kernel_time(clocks.wall + 5)) == clocks.now
 
 
 def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None:

@@ -221,9 +221,7 @@ def _through_tls(context: ssl.SSLContext, pem: Path, pieces: list[bytes], cuts: 
     endpoint: Any = SimpleNamespace(tls=trusting, host="127.0.0.1")
     tls = _Tls(endpoint)
     inbox: list[bytes] = []
-    connection: Any = SimpleNamespace(
-        send_raw=to_server.write, receive_raw=lambda: (inbox.pop(0), 1) if inbox else (None, 0)
-    )
+    connection: Any = SimpleNamespace(send_raw=to_server.write, receive_raw=lambda: inbox.pop(0) if inbox else None)
     server_done = done = False
     while not (done and server_done):
         done = done or tls.handshake(connection)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from scripted_server import chunk, usage
 
 from workbench.bench import records
+from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.bench.reply import Reply
-from workbench.bench.sse import SseDecoder
+from workbench.bench.sse import SseDecoder, SseError
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def cut(data: bytes, points: list[int]) -> list[bytes]:
@@ -187,3 +189,41 @@ def test_an_error_event_of_the_form_of_a_chunk_is_an_error_and_nothing_after_it_
     reply = Reply()
     reply.feed([(b"", good), (b"", good), (b"error", good), (b"", good)], 1)
     assert (len(reply.stamps_ns), reply.error) == (2, records.STREAM_ERROR)
+
+
+# -- chunks that contain only text -----------------------------------------------------------------------------------
+
+
+class Parsing(Exchange):
+    """An exchange that parses every read."""
+
+    def _expect_text(self) -> None:
+        pass
+
+
+def taken(exchange: Exchange, pieces: list[bytes]) -> tuple[Any, ...]:
+    failed: object = None
+    try:
+        for at, piece in enumerate(pieces, start=1):
+            if exchange.receive(piece, at):
+                break
+    except (HttpError, SseError) as error:
+        failed = str(error)
+    reply, response = exchange.reply, exchange.response
+    seen = list(reply.stamps_ns), reply.finish_reason, reply.done, reply.error, reply.detail
+    return *seen, response.received, response.complete, exchange.last_byte_ns, failed
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=3))
+def test_reads_of_one_chunk(data: st.DataObject, pool: list[bytes]) -> None:
+    """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside."""
+    events = [b"data: " + e + b"\n\n" for e in data.draw(st.lists(st.sampled_from(pool), max_size=14))]
+    chunks = [b"%x\r\n%b\r\n" % (len(e), e) for e in events]
+    broken = [broken_in_places(data.draw, c) if data.draw(st.booleans()) else c for c in chunks]
+    pieces = [
+        EVENT_STREAM,
+        *(p for c in broken for p in (cut(c, data.draw(CUTS)) if data.draw(st.booleans()) else [c])),
+    ]
+    pieces = [p for p in pieces if p]
+    assert taken(Exchange(0, False, b""), pieces) == taken(Parsing(0, False, b""), pieces)

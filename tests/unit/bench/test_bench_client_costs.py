@@ -1,0 +1,81 @@
+"""What a token costs the load client, in counts that do not depend on the machine.
+
+A machine that is late merges reads and needs fewer of them, so these limits hold on a busy machine too. The seconds are
+measured by tests/benchmarks/bench_client.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from truth_server import TruthProcess
+
+from workbench.bench import client as client_module
+from workbench.bench.client import Client
+from workbench.bench.connection import resolve
+from workbench.bench.reply import Reply
+from workbench.bench.sse import SseDecoder
+from workbench.model.bench import BenchSpec
+
+STREAMS, TOKENS = 48, 100
+
+
+def counted(counts: Counter[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        counts[name] += 1
+        return function(*args)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[Client, Counter[str]]:
+    """A run of 48 streams of 100 tokens/s, and how often each thing was done in it."""
+    counts: Counter[str] = Counter()
+    with TruthProcess("--ttft-ms", "20", "--itl-ms", "10") as server, pytest.MonkeyPatch.context() as patch:
+        spec = BenchSpec(server.url, "m", STREAMS, STREAMS, TOKENS, warmup=0, salt="s")
+        client = Client(spec, resolve(spec), None, lambda record: None)
+        patch.setattr(client_module.time, "sleep", counted(counts, "system calls", time.sleep))
+        patch.setattr(client_module, "poll_exactly", lambda poller, s: poller.poll(s))
+        poller = client.poller
+        client.poller = type(
+            "Counting",
+            (),
+            {
+                "poll": staticmethod(counted(counts, "system calls", poller.poll)),
+                "register": staticmethod(poller.register),
+                "modify": staticmethod(poller.modify),
+                "unregister": staticmethod(poller.unregister),
+            },
+        )()
+        patch.setattr(SseDecoder, "feed", counted(counts, "parsed reads", SseDecoder.feed))
+        patch.setattr(Reply, "_parse", counted(counts, "parsed as JSON", Reply._parse))
+        client.run()
+    assert sum(r.ok for r in client.counted) == STREAMS
+    counts["system calls"] += client.clock.reads
+    return client, counts
+
+
+def per_token(count: int) -> float:
+    return count / (STREAMS * TOKENS)
+
+
+def test_system_calls(run: tuple[Client, Counter[str]]) -> None:
+    """One read for each chunk, and half a wait: 48 streams of 100 tokens/s bring five chunks in the rest of 1 ms."""
+    assert per_token(run[1]["system calls"]) <= 1.6
+
+
+def test_few_reads_need_the_parsers(run: tuple[Client, Counter[str]]) -> None:
+    """The first and the last read of each reply, and reads in which chunks came together."""
+    assert per_token(run[1]["parsed reads"]) <= 0.15
+    assert per_token(run[1]["parsed as JSON"]) <= 0.06
+
+
+def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
+    size = sum(len(json.dumps(r.as_json(), separators=(",", ":"))) for r in run[0].counted)
+    assert per_token(size) <= 9

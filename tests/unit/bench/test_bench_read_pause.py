@@ -1,0 +1,68 @@
+"""The rest of the load client between two rounds of reads: as long as it changes no time, and no longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.bench.connection import ReceiveClock
+from workbench.bench.exchange import Exchange
+from workbench.bench.read_pause import ReadPause
+
+MS = 1_000_000
+
+
+def running(gaps_ns: list[int], streams: int = 16) -> list[Exchange]:
+    """Return requests in flight whose newest chunks came at these gaps."""
+    exchanges = []
+    for _ in range(streams):
+        exchange, at = Exchange(0, False, b""), 1
+        for gap in (0, *gaps_ns):
+            at += gap
+            exchange.reply.stamps_ns.append(at)
+        exchanges.append(exchange)
+    return exchanges
+
+
+def pause_after(*sweeps: list[Exchange], tokens: int = 128, clock: ReceiveClock | None = None) -> int:
+    pause = ReadPause(tokens, clock or ReceiveClock())
+    for sweep in sweeps:
+        pause.adapt(sweep)
+    return pause.ns
+
+
+@pytest.mark.parametrize(
+    ("gap_ns", "tokens", "expected_ns"),
+    [
+        (4 * MS, 128, MS // 2),  # an eighth of the gap
+        (50 * MS, 128, MS),  # at most 1 ms
+        (2 * MS, 16, 64_000),  # requests of 16 tokens: 1/500 of a request
+        (MS // 4, 128, 0),  # so short a rest saves nothing
+    ],
+)
+def test_the_rest_follows_the_gaps_of_the_streams(gap_ns: int, tokens: int, expected_ns: int) -> None:
+    assert pause_after(running([gap_ns, gap_ns]), tokens=tokens) == expected_ns
+
+
+def test_streams_whose_chunks_arrive_together_allow_no_rest() -> None:
+    assert pause_after(running([10 * MS] * 2, streams=98), running([10 * MS, 0], streams=4)) == 0
+
+
+def test_a_second_without_chunks_that_arrive_together_allows_a_rest_again() -> None:
+    steady = running([10 * MS] * 2)
+    assert pause_after(running([0, 0]), *[steady] * 9) == 0
+    assert pause_after(running([0, 0]), *[steady] * 10) == MS
+
+
+def test_a_short_gap_of_one_stream_shortens_the_rest_of_all() -> None:
+    assert pause_after(running([10 * MS] * 2, streams=20), running([MS] * 2, streams=2)) == MS // 8
+
+
+def test_before_the_gaps_are_known_there_is_no_rest() -> None:
+    assert pause_after(running([], streams=64)) == 0
+    assert pause_after(running([10 * MS], streams=2)) == 0
+
+
+def test_without_the_kernels_times_there_is_no_rest() -> None:
+    clock = ReceiveClock()
+    clock.unstamped = 1
+    assert pause_after(running([10 * MS] * 2), clock=clock) == 0

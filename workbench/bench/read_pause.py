@@ -1,0 +1,55 @@
+"""How long the load client may rest between two rounds of reads.
+
+A wake-up costs more CPU time than the read of a chunk. The kernel keeps the receive time of each chunk, so the client
+can read the sockets of many streams in one round and lose no accuracy, as long as two chunks of one stream do not wait
+in its socket together: these would get one receive time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+from workbench.bench.connection import ReceiveClock
+from workbench.bench.exchange import Exchange
+
+_MOST_NS = 1_000_000
+_LEAST_NS = 50_000  # a shorter rest saves nothing
+_SHARE_OF_GAP = 1 / 8
+_SHARE_OF_REQUEST = 1 / 500
+_KEPT_SWEEPS = 10  # one second
+_LEAST_GAPS = 16
+_PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that counts
+
+
+class ReadPause:
+    """The present rest between two rounds of reads, `ns` in nanoseconds; 0 means none.
+
+    It is an eighth of the short gaps between chunks of one stream (their first percentile over the last second), at
+    most 1 ms. If more than 1 % of the gaps are 0, chunks arrive together, and the client does not rest. A stream is
+    idle for half of the rest between two requests on average, so the rest is also at most 1/500 of a request. Without
+    the kernel's receive times, there is no rest.
+    """
+
+    def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:
+        self.ns = 0
+        self._share = min(_SHARE_OF_GAP, _SHARE_OF_REQUEST * tokens_per_request)
+        self._clock, self._unstamped = clock, 0
+        self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
+
+    def adapt(self, running: Iterable[Exchange]) -> None:
+        """Look at the newest gaps of the requests in flight. Call this ten times a second."""
+        self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
+        unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
+        gaps = sorted(chain.from_iterable(self._sweeps))
+        if unstamped or len(gaps) < _LEAST_GAPS:
+            self.ns = 0
+            return
+        rest = int(gaps[int(_PART_BELOW * len(gaps))] * self._share)
+        self.ns = 0 if rest < _LEAST_NS else min(rest, _MOST_NS)
+
+
+def _newest_gaps(exchange: Exchange) -> list[int]:
+    stamps = exchange.reply.stamps_ns
+    return [stamps[i] - stamps[i - 1] for i in range(-1, -min(len(stamps), 3), -1)]

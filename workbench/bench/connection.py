@@ -134,7 +134,7 @@ class ReceiveClock:
             self.unstamped += 1
             return now_ns
         seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
-        wall_ns = seconds * 1_000_000_000 + nanoseconds
+        wall_ns: int = seconds * 1_000_000_000 + nanoseconds
         came = wall_ns - self.ahead_ns
         if came > now_ns:  # the clock was set
             self.refresh()

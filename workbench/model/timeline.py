@@ -23,6 +23,8 @@ _MOST_COUNTED = 65_535
 
 Key = tuple[int, str]  # GPU index or ENGINE, and the metric's field name, such as (0, "power_w")
 
+OWN_BENCHMARK = "benchmark of "  # begins the text of an event of this Workbench's benchmark
+
 # Reasons for lower clocks that say nothing about a problem: the GPU is idle, or the user set the clocks.
 QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
 
@@ -99,6 +101,13 @@ class _Ring:
                     self.sums[at] = self.counts[at] = 0
         self.last = slot
 
+    def values(self) -> Iterator[tuple[int, float]]:
+        """Yield the Unix second and the mean of each slot that has a value, oldest first."""
+        for slot in range(self.last - self.slots + 1, self.last + 1):
+            at = (slot - self.origin) % self.slots
+            if at < len(self.sums) and self.counts[at]:
+                yield slot * self.slot_s, self.sums[at] / self.counts[at]
+
     def covers(self, unix_s: float) -> bool:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
@@ -148,6 +157,17 @@ class Series:
     def add(self, unix_s: float, value: float) -> None:
         for ring in self._rings:
             ring.add(unix_s, value)
+
+    def load(self, unix_s: float, value: float, step_s: int) -> None:
+        """Add the mean of the `step_s` seconds from `unix_s` on: to the ring of seconds, or else to the coarser ones,
+        because the means of all steps are loaded side by side."""
+        for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
+            ring.add(unix_s, value)
+
+    def append(self, newer: Series) -> None:
+        """Add the values of a younger series of at most an hour."""
+        for second, value in newer._rings[0].values():
+            self.add(second, value)
 
     def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
         """Return the means of `count` cells of `cell_s` seconds, oldest first. The last cell contains `end_unix_s`.
@@ -208,6 +228,24 @@ class History:
         for key, value in values.items():
             for second in seconds:
                 self.add(key, second, value)
+
+    def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
+        """Add a stored mean of `step_s` seconds, as `Series.load` does."""
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series()
+        series.load(unix_s, value, step_s)
+
+    def put_under(self, older: History) -> None:
+        """Put the values and events of an older history before these. `older` must not be used afterwards."""
+        for key, series in self._series.items():
+            if key in older:
+                older._series[key].append(series)
+            else:
+                older._series[key] = series
+        self._series = older._series
+        for event in older.events:
+            self.add_event(event)
 
     def add_event(self, event: Event) -> bool:
         """Insert an event by its time, and forget the oldest one beyond 2,000. Return False for an event that is there

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.session.gpu_control import GpuControl
     from workbench.session.gpu_proof import GpuProof
     from workbench.session.host_link import HostLink
+    from workbench.session.kept_history import KeptHistory
     from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
@@ -60,6 +61,7 @@ class Session:
         self._watched = asyncio.Event()  # the telemetry agent is being started
         self._retry = asyncio.Event()  # try to connect now
         self._beginning = False
+        self._kept: KeptHistory | None = None
 
     @property
     def host(self) -> Host:
@@ -209,9 +211,16 @@ class Session:
 
     async def open(self) -> None:
         """Start, in the background, everything that a screen needs. Failures show in the state."""
-        _ = self.timeline  # keeps the readings from the first one on
+        self._keep_history()
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
+
+    def _keep_history(self) -> None:
+        """Keep the readings from the first one on, also on disk."""
+        from workbench.session.kept_history import KeptHistory
+
+        if self._kept is None:
+            self._kept = KeptHistory(self.core, self.timeline)
 
     async def _read_own_files(self) -> None:
         with suppress(TimeoutError):
@@ -323,6 +332,8 @@ class Session:
             await telemetry.stop()
         if (servers := self._built("servers")) is not None:
             await servers.close()
+        if self._kept is not None:
+            self._kept.close()
 
     # ---- hosts
 

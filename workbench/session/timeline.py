@@ -31,7 +31,6 @@ GPU_FIELDS = (
     "pcie_rx_mb_s",
     "pcie_tx_mb_s",
 )
-ENGINE_INTERVAL_S = 1.0
 
 
 class Timeline:
@@ -39,7 +38,8 @@ class Timeline:
     the history begins anew.
 
     The functions of `on_values` are called with the Unix seconds and values of each reading, those of `on_event` with
-    each new event, and those of `on_clear` when the history is cleared."""
+    each new event, those of `on_clear` when the history is cleared, and those of `on_loaded` when an older history has
+    been put under it."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -48,27 +48,33 @@ class Timeline:
         self.on_values: list[Callable[[range, Mapping[Key, float | None]], None]] = []
         self.on_event: list[Callable[[Event], None]] = []
         self.on_clear: list[Callable[[], None]] = []
+        self.on_loaded: list[Callable[[], None]] = []
         self._start()
         telemetry.on_reading.append(self._take)
         core.subscribe(self._follow)
 
     def _start(self) -> None:
-        self._gpu_pace, self._engine_pace = Pace(), Pace()
+        self._pace = Pace()
         self._events = EventSource(self._core.state)
 
-    def add_engine(self, values: Mapping[str, float | None], unix_s: float | None = None) -> None:
-        """Add a reading of the engine's metrics: values by field name, such as {"output_tok_s": 812.0}. None leaves a
-        gap. `unix_s` is the time of the reading, by default now."""
-        seconds = self._engine_pace.seconds(unix_s or time.time(), ENGINE_INTERVAL_S)
-        self._add({(ENGINE, name): value for name, value in values.items()}, seconds)
+    def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
+        """Add the engine's metrics of the second that contains `unix_s`: values by field name, such as
+        {"generation_tok_s": 812.0}. None leaves a gap."""
+        self._add({(ENGINE, name): value for name, value in values.items()}, range(int(unix_s), int(unix_s) + 1))
 
-    def add_event(self, kind: EventKind, text: str, *, gpu_index: int | None = None) -> None:
-        """Add an event that happens now."""
-        self._tell(Event(time.time(), kind, text, gpu_index))
+    def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
+        """Add an event of the whole host. `unix_s` is its time, by default now."""
+        self._tell(Event(unix_s or time.time(), kind, text))
+
+    def put_under(self, older: History) -> None:
+        """Put an older history of this host before the present one."""
+        self.history.put_under(older)
+        for hear in self.on_loaded:
+            hear()
 
     def _take(self, telemetry: Telemetry) -> None:
         now = time.time()
-        seconds = self._gpu_pace.seconds(now, self._telemetry.interval_s or 1.0)
+        seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
         values = {(gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in GPU_FIELDS}
         self._add(values, seconds)
         for event in self._events.in_reading(telemetry, now):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of, gpus_text
-from workbench.model.timeline import QUIET_REASONS, Event, EventKind
+from workbench.model.timeline import OWN_BENCHMARK, QUIET_REASONS, Event, EventKind
 from workbench.session.state import PREPARING
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class EventSource:
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._host_ahead_s = 0.0  # of this machine's clock
+        self._reverted_s = 0.0  # when settings went without a known reason
         self._benchmark: str | None = None  # the one whose beginning was told
         self._throttles: dict[tuple[int, str], tuple[float, float]] | None = None  # last seen, absence to wait for
 
@@ -59,8 +60,10 @@ class EventSource:
             yield Event(now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus))
 
     def _by_host(self, unix_s: float, now: float) -> float:
-        """Return a time by the host's clock as a time by this machine's."""
-        return min(unix_s - self._host_ahead_s, now)
+        """Return a time by the host's clock as a time by this machine's. It is `now` for what has just happened,
+        because hosts know some times by whole seconds only."""
+        at = unix_s - self._host_ahead_s
+        return at if now - at > _TRANSIT_S else now
 
     def _in_servers(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
         known = {status.run_id: status for status in before.servers}
@@ -74,7 +77,7 @@ class EventSource:
     def _in_bench(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
         bench = state.bench
         if bench.running and self._benchmark is None and bench.progress and bench.progress.phase != PREPARING:
-            self._benchmark = f"benchmark of {_load(bench.spec)}" if bench.spec else "benchmark"
+            self._benchmark = OWN_BENCHMARK + (_load(bench.spec) if bench.spec else "a server")
             yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
         elif not bench.running and self._benchmark is not None:
             text, self._benchmark = self._benchmark, None
@@ -100,9 +103,19 @@ class EventSource:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _one(gpus))
 
     def _by_guard(self, guard: GuardView | None, now: float) -> str:
+        """Return why the guard reverted a setting, as the end of a sentence. "" if that was not the guard, or is not
+        known yet."""
         if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
+            self._reverted_s = now
             return ""
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
+
+    def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
+        """Tell an act of the guard that is read after the settings that it reverted."""
+        guard, old = state.guard, before.guard
+        acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
+        if guard is not None and acted and now - self._reverted_s < _GUARD_S:
+            yield Event(now, EventKind.SETTING_REVERTED, f"the guard {guard.did}")
 
     def _in_drift(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
         from workbench.model.settings import label_of
@@ -134,6 +147,7 @@ _FINDERS: dict[str, Callable[[EventSource, SessionState, SessionState, float], I
     "bench": EventSource._in_bench,
     "alterations": EventSource._in_alterations,
     "others": EventSource._in_alterations,
+    "guard": EventSource._in_guard,
     "drift": EventSource._in_drift,
     "host": EventSource._in_host,
 }

@@ -1,0 +1,82 @@
+"""The history on disk: what the last screens of a host have seen is put under the present history, and what this one
+sees is appended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.model.timeline import Event, Key
+    from workbench.session.state_holder import StateHolder
+    from workbench.session.timeline import Timeline
+    from workbench.store.history_files import HistoryWriter
+    from workbench.store.recording import CellWriter
+
+
+class KeptHistory:
+    """Reads and writes the files of the host's history, from its first reading on. `close` writes what is left."""
+
+    def __init__(self, core: StateHolder, timeline: Timeline) -> None:
+        self._core, self._timeline = core, timeline
+        self._writer: HistoryWriter | None = None
+        self._cells: tuple[CellWriter, ...] = ()
+        timeline.on_values.append(self._take)
+        timeline.on_event.append(self._take_event)
+        timeline.on_clear.append(self.close)
+
+    def close(self) -> None:
+        """Write the last cells and close the files. A later reading opens new ones."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            for cells in self._cells:
+                for line in cells.end():
+                    writer.write(cells.step_s, line)
+            writer.close()
+
+    def _take(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+        writer = self._writer or self._open()
+        for cells in self._cells:
+            for line in cells.add(seconds, values):
+                writer.write(cells.step_s, line)
+
+    def _take_event(self, event: Event) -> None:
+        from workbench.store.history_files import STEPS_S
+        from workbench.store.recording import event_line
+
+        (self._writer or self._open()).write(STEPS_S[-1], event_line(event))
+
+    def _open(self) -> HistoryWriter:
+        from workbench.store.history_files import STEPS_S, HistoryWriter, directory
+        from workbench.store.recording import CellWriter, Header
+
+        host, simulated = self._core.host.name, self._core.state.simulated
+        folder = directory(host, simulated=simulated)
+        loop = asyncio.get_running_loop()
+
+        def tell(problem: str) -> None:
+            loop.call_soon_threadsafe(self._tell, problem)
+
+        header = Header(host, simulated, STEPS_S[0], time.time())
+        self._writer = writer = HistoryWriter(folder, header, tell)
+        self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
+        self._core.spawn(self._load(writer))
+        return writer
+
+    async def _load(self, writer: HistoryWriter) -> None:
+        """Put what other screens of this host have kept under the present history."""
+        from workbench.store import history_files
+
+        older = await asyncio.to_thread(
+            history_files.load, writer.folder, self._core.host.name, time.time(), writer.name
+        )
+        if writer is self._writer:  # still the same host
+            self._timeline.put_under(older)
+
+    def _tell(self, problem: str) -> None:
+        text = f"the history of the GPUs is not kept on disk: {problem}"
+        self._core.notify(Level.WARN, text, "the graphs go on; free some space, or make the directory writable")

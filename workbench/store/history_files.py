@@ -1,0 +1,225 @@
+"""The kept history of a host: recordings in the state directory, from which a reopened screen has the last hours.
+
+Each writing Workbench has a file with a line per second, and one with a line per 10 s and the events, and holds locks
+on them. They are appended to once a second, without fsync, and never rewritten; old files are deleted. A reader merges
+the files of all Workbenches. A file that cannot be written or read costs the history, never the screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.model.errors import InputError
+from workbench.model.timeline import FINE_S, OWN_BENCHMARK, Event, EventKind, History
+from workbench.store import recording
+from workbench.store.paths import state_dir
+
+STEPS_S = (1, 10)
+ROTATE_S = 1800.0  # a new file of seconds
+KEPT_S = {1: 3900.0, 10: 2 * 86_400.0}  # after its last line, by the step of a file
+LOADED_S = {1: FINE_S, 10: 86_400}  # how far back a screen reads, by the step of a file
+_EACH_S = 8 * 3600  # beyond that, a screen reads one cell of a minute
+MOST_BYTES = 16_000_000  # of all files of a host
+_MOST_FILE_BYTES = 8_000_000
+_QUEUED = 1000  # lines that wait for a slow disk; more are lost
+_RETRY_S = 60.0  # after a failure, such as a full disk
+_CUT = "Workbench ended during the benchmark"
+
+
+def directory(host: str, *, simulated: bool) -> Path:
+    """Return the directory of a host's history. A simulated host has one of its own."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:60].lstrip(".")
+    mark = "-simulated" if simulated else ""
+    return state_dir() / "timeline" / f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}{mark}"
+
+
+class HistoryWriter:
+    """Appends lines to this Workbench's files of a host, in a thread of its own. `tell` is called, in that thread, with
+    the first problem."""
+
+    def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
+        self.folder, self._header, self._tell = folder, header, tell
+        self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(_QUEUED)
+        self.name = f"{int(time.time())}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._number = 0
+        self._files: dict[int, _File] = {}
+        self._retry_s = 0.0
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name="workbench-history", daemon=True)
+        self._thread.start()
+
+    def write(self, step_s: int, line: str) -> None:
+        """Append a line to the file of a step. Returns at once; the line is lost if the disk cannot keep up."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait((step_s, line))
+
+    def close(self, wait_s: float = 1.0) -> None:
+        """Write what waits, and close the files. A disk that hangs is not waited for."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while (item := self._lines.get()) is not None:
+            step_s, line = item
+            if time.monotonic() < self._retry_s:
+                continue
+            try:
+                self._file(step_s).append(line)
+            except OSError as error:
+                self._retry_s = time.monotonic() + _RETRY_S
+                self._close()
+                if not self._told:
+                    self._told = True
+                    self._tell(f"{self.folder}: {error.strerror or error}")
+        self._close()
+
+    def _file(self, step_s: int) -> _File:
+        file = self._files.get(step_s)
+        if file is not None and file.is_full():
+            file.close()
+            file = None
+        if file is None:
+            prune(self.folder, time.time())
+            self._number += 1
+            path = self.folder / f"{self.name}.{self._number}.{step_s}s.jsonl"
+            file = self._files[step_s] = _File(path, self._header, step_s)
+        return file
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class _File:
+    """One file that is written."""
+
+    def __init__(self, path: Path, header: recording.Header, step_s: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._until_s = time.monotonic() + (ROTATE_S if step_s == STEPS_S[0] else ROTATE_S * 24)
+        self._bytes = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags, 0o600)
+        with contextlib.suppress(OSError):  # a file system without locks: the file is read as that of a dead writer
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.append(recording.Header(header.host, header.simulated, step_s, round(time.time(), 3)).line())
+
+    def append(self, line: str) -> None:
+        data = line.encode()
+        if os.write(self._descriptor, data) < len(data):  # the reader leaves the torn line out
+            raise OSError(28, "the disk is full")
+        self._bytes += len(data)
+
+    def is_full(self) -> bool:
+        return time.monotonic() > self._until_s or self._bytes > _MOST_FILE_BYTES
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def prune(folder: Path, now: float) -> None:
+    """Delete old files of all hosts, and the oldest files of this host beyond 16 MB."""
+    total = 0
+    for path, status in _files(folder.parent.glob("*/*.jsonl")):
+        if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
+            _remove(path)
+    for path, status in _files(folder.glob("*.jsonl")):
+        total += status.st_size
+        if total > MOST_BYTES:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()  # if it was the last one
+
+
+def _files(paths: Iterator[Path]) -> Sequence[tuple[Path, os.stat_result]]:
+    """Return regular files with their status, newest first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in paths:
+            with contextlib.suppress(OSError):
+                status = path.stat(follow_symlinks=False)
+                if (status.st_mode & 0o170000) == 0o100000:
+                    found.append((path, status))
+    return sorted(found, key=lambda pair: -pair[1].st_mtime)
+
+
+def _step_of(path: Path) -> int:
+    found = re.search(r"\.(\d{1,2})s\.jsonl$", path.name)
+    return int(found[1]) if found else 0
+
+
+@dataclass
+class _Writer:
+    """What the files of one Workbench say about its benchmark."""
+
+    alive: bool = False
+    begun: Event | None = None  # the benchmark that has not ended
+    last_s: float = 0.0  # its last line
+
+
+def load(folder: Path, host: str, now: float, without: str = "") -> History:
+    """Return the kept history of a host up to the Unix time `now`. Files that cannot be read, and damaged lines, are
+    left out. `without` is the name of a writer whose files are not read."""
+    history, writers = History(), dict[str, _Writer]()
+    # From the oldest file on, because the history forgets what is far older than its newest value.
+    for path, _ in reversed(_files(folder.glob("*.jsonl"))):
+        name = path.name.split(".")[0]
+        if name != without:
+            with contextlib.suppress(OSError, InputError):
+                _load_file(history, path, host, now, writers.setdefault(name, _Writer()))
+    for writer in writers.values():
+        if writer.begun is not None and not writer.alive:
+            text = f"{writer.begun.text.removesuffix(' begins')} ends: {_CUT}"
+            history.add_event(Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text))
+    return history
+
+
+def _load_file(history: History, path: Path, host: str, now: float, writer: _Writer) -> None:
+    with path.open("rb") as file:
+        header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
+        if header.host != host or header.step_s not in STEPS_S:
+            return
+        writer.alive = writer.alive or _is_written(file.fileno())
+        oldest, newest = now - LOADED_S[header.step_s], now + 5.0
+        for item in recording.items(file):
+            if not oldest <= item.unix_s <= newest:
+                continue
+            if isinstance(item, recording.Cell) and item.unix_s < now - _EACH_S and item.unix_s % 60:
+                continue
+            writer.last_s = max(writer.last_s, item.unix_s)
+            if isinstance(item, recording.Cell):
+                for key, value in item.values.items():
+                    history.load(key, item.unix_s, value, header.step_s)
+            elif isinstance(item, Event):
+                history.add_event(item)
+                if item.text.startswith(OWN_BENCHMARK):
+                    writer.begun = item if item.kind is EventKind.BENCH_BEGIN else None
+
+
+def _is_written(descriptor: int) -> bool:
+    """Return whether the Workbench that writes the file is alive."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False

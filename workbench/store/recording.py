@@ -1,0 +1,239 @@
+"""The format of recordings: the history of a host as lines of JSON, with readings by the second and events.
+
+The first line is the header. A line with "v" has the values of one cell that differ from those of the cell before, and
+null for a metric that has no value any more; a cell without a line is a gap. A line with "full" has all values. Each
+line can be read without the lines after it, so a file that ends in the middle of a line is a good recording.
+
+    {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1, "unix_s": 1764000000.0}
+    {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz": 210, "-1.generation_tok_s": 812.0}}
+    {"t": 1764000002, "v": {"0.power_w": 84.9}}
+    {"t": 1764000002.4, "event": "benchmark begin", "text": "benchmark of 8 streams begins", "gpu": null}
+    {"t": 1764000003, "infos": [{"index": 0, "uuid": "GPU-…", "name": "NVIDIA RTX 5090", "power_max_w": 600.0}]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from workbench.model.errors import InputError
+from workbench.model.gpu import GpuInfo
+from workbench.model.json_records import from_json
+from workbench.model.timeline import ENGINE, Event, EventKind, Key
+from workbench.model.untrusted_text import NAME_CHARS, clean, clean_data
+
+VERSION = 1
+MOST_LINE_BYTES = 1_000_000
+MOST_METRICS = 1000
+MOST_GPUS = 64
+FULL_EVERY = 60  # cells: a damaged line costs at most a minute
+_TIMES_S = (0.0, 1e11)
+_NAME = re.compile(r"(-1|\d{1,2})\.([a-z][a-z0-9_]{0,39})")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a recording. `step_s` is the length of its cells in seconds."""
+
+    host: str
+    simulated: bool
+    step_s: int
+    unix_s: float
+
+    def line(self) -> str:
+        return _line({"workbench": "recording", "version": VERSION, **asdict(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The values of all metrics in one cell that begins at the Unix second `unix_s`."""
+
+    unix_s: int
+    values: Mapping[Key, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Infos:
+    """The GPUs of the host from this line on."""
+
+    unix_s: float
+    infos: tuple[GpuInfo, ...]
+
+
+Item = Cell | Event | Infos
+
+
+class CellWriter:
+    """Turns readings into lines: one line per cell of `step_s` seconds, when the cell after it is over, because the
+    readings of GPUs and engine do not arrive together."""
+
+    def __init__(self, step_s: int) -> None:
+        self.step_s = step_s
+        self._open: dict[int, dict[Key, list[float]]] = {}  # by begin of the cell: sums and counts
+        self._next_s = 0  # no earlier cell can be written
+        self._written: Mapping[Key, float | int] = {}
+        self._count = 0
+
+    def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
+        """Add a reading that stands for these Unix seconds. Yield the lines of the cells that are over. A second before
+        them is left out, unless the clock was set back."""
+        for second in seconds:
+            cell = second // self.step_s * self.step_s
+            if cell < self._next_s - 60 * self.step_s:
+                self._next_s = 0
+            if cell < self._next_s:
+                continue
+            if cell not in self._open:
+                yield from self._end(cell - self.step_s)
+                self._open[cell] = {}
+            sums = self._open[cell]
+            for key, value in values.items():
+                if value is not None:
+                    known = sums.setdefault(key, [0.0, 0.0])
+                    known[0] += value
+                    known[1] += 1
+
+    def end(self) -> Iterator[str]:
+        """Yield the lines of the cells that are not over."""
+        yield from self._end(max(self._open, default=0) + 1)
+
+    def _end(self, before_s: int) -> Iterator[str]:
+        for cell in sorted(cell for cell in self._open if cell < before_s):
+            sums = self._open.pop(cell)
+            self._next_s = cell + self.step_s
+            if sums:
+                yield self.line(cell, {key: _rounded(key[1], total / count) for key, (total, count) in sums.items()})
+
+    def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
+        """Return the line of a cell with these values."""
+        full = self._count % FULL_EVERY == 0
+        self._count += 1
+        before = {} if full else self._written
+        shown: dict[str, float | int | None] = {
+            f"{gpu}.{name}": value for (gpu, name), value in values.items() if before.get((gpu, name)) != value
+        }
+        shown.update({f"{gpu}.{name}": None for gpu, name in before if (gpu, name) not in values})
+        self._written = values
+        return _line({"t": unix_s, **({"full": True} if full else {}), **({"v": shown} if shown else {})})
+
+
+def event_line(event: Event) -> str:
+    fields = {"event": event.kind, "text": event.text, "gpu": event.gpu_index, "result": event.result_id}
+    return _line({"t": round(event.unix_s, 3), **fields})
+
+
+def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
+    """Return the line of the host's GPUs, without what no graph needs."""
+    kept = [asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={})) for info in infos]
+    shown = [{name: value for name, value in info.items() if value not in (None, [], (), {})} for info in kept]
+    return _line({"t": round(unix_s, 3), "infos": shown})
+
+
+def header_of(line: str | bytes, name: str) -> Header:
+    """Return the header in the first line of a recording. Raises InputError if the line is not one; `name` is the
+    file's in the message."""
+    data = _object(line) or {}
+    version = data.get("version")
+    if data.get("workbench") != "recording" or not isinstance(version, int):
+        step = "give a file that `workbench record` wrote"
+        raise InputError(f"{name} is not a recording of Workbench", next_step=step)
+    if version > VERSION:
+        text = f"{name} was written by a newer Workbench (format {version}, this version reads up to {VERSION})"
+        raise InputError(text, next_step="update Workbench")
+    step_s, unix_s = data.get("step_s"), _time(data.get("unix_s"))
+    if not isinstance(step_s, int) or not 1 <= step_s <= 3600 or unix_s is None:
+        raise InputError(f"the first line of {name} is damaged", next_step="record again")
+    return Header(clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s)
+
+
+def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
+    """Yield what the lines after the header say. A damaged line is left out; after one, cells are left out until the
+    next full one. The texts are cleaned."""
+    values: dict[Key, float] | None = None
+    for line in lines:
+        data = _object(line)
+        at = _time(data.get("t")) if data else None
+        if data is None or at is None:
+            values = None
+        elif "event" in data:
+            if event := _event(at, data):
+                yield event
+        elif "infos" in data:
+            yield Infos(at, _infos(data["infos"]))
+        elif data.get("full") is True or values is not None:
+            values = {} if data.get("full") is True else dict(values or {})
+            _change(values, data.get("v"))
+            yield Cell(int(at), values)
+
+
+def _change(values: dict[Key, float], changes: Any) -> None:
+    for name, value in changes.items() if isinstance(changes, dict) else ():
+        found = _NAME.fullmatch(name)
+        if found is None:
+            continue
+        key = int(found[1]), found[2]
+        if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e30:
+            if key in values or len(values) < MOST_METRICS:
+                values[key] = float(value)
+        else:
+            values.pop(key, None)
+
+
+def _event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
+    try:
+        kind = EventKind(data["event"])
+    except ValueError:  # of a newer version
+        return None
+    gpu, result = data.get("gpu"), data.get("result")
+    return Event(
+        unix_s,
+        kind,
+        clean(str(data.get("text", ""))),
+        gpu if isinstance(gpu, int) and ENGINE <= gpu < MOST_GPUS else None,
+        result if isinstance(result, int) and 0 <= result < 2**63 else None,
+    )
+
+
+def _infos(listed: Any) -> tuple[GpuInfo, ...]:
+    found = []
+    for one in listed[:MOST_GPUS] if isinstance(listed, list) else ():
+        try:
+            info = from_json(GpuInfo, clean_data(one, NAME_CHARS))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if 0 <= info.index < 100:
+            found.append(info)
+    return tuple(found)
+
+
+def _object(line: str | bytes) -> dict[str, Any] | None:
+    """Return a line as a JSON object, or None if it is not one."""
+    if len(line) > MOST_LINE_BYTES:
+        return None
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _time(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and _TIMES_S[0] <= value <= _TIMES_S[1]
+    return float(value) if good else None
+
+
+def _rounded(name: str, value: float) -> float | int:
+    """Return a value with the digits that a graph can show. Memory is rounded to MiB."""
+    if name.endswith("_bytes"):
+        return round(value / _MIB) * _MIB
+    short = round(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3)
+    return int(short) if short == int(short) else short
+
+
+def _line(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":")) + "\n"

@@ -204,6 +204,7 @@ class Bench:
             await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
         await self._gpu.evidence.show(measured.proofs)
         result_id = await self._store(measured, server)
+        await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial:
             cancelled = BenchCancelled(
                 f"the benchmark was cancelled; the measured part is stored as result {result_id}"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.contrast import Clock, ContrastEvidence
     from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
+    from workbench.gpu.telemetry.moments import Moment
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOMENTS_S = 60.0  # around the window of a run: readings that its timeline may contain
 _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
@@ -60,6 +62,7 @@ class Measured:
     idle: Idle | None = None
     engine: str | None = None
     clocks: tuple[Clock, ...] = ()
+    moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
         """Return the measurement as invalid for the reasons `why`: clock locks changed during the run. Proofs of clock
@@ -134,7 +137,8 @@ class Measurement:
             notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
-        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
+        moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which other programs used the GPUs all the time). If the

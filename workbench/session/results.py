@@ -19,7 +19,9 @@ from workbench.store.results_db import ResultsDb
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
     from workbench.report.imports import ImportOptions
+    from workbench.session.result_timelines import ResultTimelines
     from workbench.session.state_holder import StateHolder
+    from workbench.session.timeline import Timeline
 
 SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
@@ -27,8 +29,8 @@ SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked f
 class Results:
     """The database of results. The newest results of this host are shown in the session's state."""
 
-    def __init__(self, core: StateHolder) -> None:
-        self._core = core
+    def __init__(self, core: StateHolder, timeline: Timeline) -> None:
+        self._core, self._timeline = core, timeline
         self._seen: object = None  # the database's stamp when the results were read last
         self._shown = SHOWN_RESULTS
         self.has_older = False  # whether there are results older than those in the state
@@ -36,6 +38,13 @@ class Results:
     @cached_property
     def db(self) -> ResultsDb:
         return ResultsDb(paths.results_db())
+
+    @cached_property
+    def timelines(self) -> ResultTimelines:
+        """The seconds around each benchmark, stored beside the results."""
+        from workbench.session.result_timelines import ResultTimelines
+
+        return ResultTimelines(self._core, self._timeline, self.db)
 
     async def refresh(self) -> None:
         """Read the newest results into the session's state: those of this host and the imported ones that match the
@@ -73,7 +82,9 @@ class Results:
         return await asyncio.to_thread(self.db.get, result_id)
 
     async def delete(self, result_id: int) -> None:
+        timeline = self.timelines.path(result_id)
         await asyncio.to_thread(self.db.delete, result_id)
+        timeline.unlink(missing_ok=True)
         state = self._core.state
         gone = {name: None for name in ("mark_a", "mark_b") if getattr(state, name) == result_id}
         if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):

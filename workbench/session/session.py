@@ -136,7 +136,7 @@ class Session:
     def results(self) -> Results:
         from workbench.session.results import Results
 
-        return Results(self.core)
+        return Results(self.core, self.timeline)
 
     @cached_property
     def load(self) -> ServerLoad:

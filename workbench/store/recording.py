@@ -107,7 +107,7 @@ class CellWriter:
             sums = self._open.pop(cell)
             self._next_s = cell + self.step_s
             if sums:
-                yield self.line(cell, {key: _rounded(key[1], total / count) for key, (total, count) in sums.items()})
+                yield self.line(cell, {key: rounded(key[1], total / count) for key, (total, count) in sums.items()})
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
         """Return the line of a cell with these values."""
@@ -227,7 +227,7 @@ def _time(value: Any) -> float | None:
     return float(value) if good else None
 
 
-def _rounded(name: str, value: float) -> float | int:
+def rounded(name: str, value: float) -> float | int:
     """Return a value with the digits that a graph can show. Memory is rounded to MiB."""
     if name.endswith("_bytes"):
         return round(value / _MIB) * _MIB

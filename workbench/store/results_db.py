@@ -251,6 +251,10 @@ class ResultsDb:
         rows = self._rows(("id",), "WHERE uid = ?", uid)
         return int(rows[0][0]) if rows else None
 
+    def uid(self, result_id: int) -> str:
+        """Return the name of a result that no other database uses."""
+        return str(self._row(("uid",), result_id)[0])
+
     def get(self, result_id: int) -> BenchResult:
         return _result(self._row(_READ, result_id))
 

@@ -12,7 +12,7 @@ from support.fake_host import FakeHost
 from support.guarded import FAST
 from support.serving import free_port
 
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, StoreError
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.server_run import ServerState
@@ -89,6 +89,43 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(mo
         power = history.cells((0, "power_w"), now, 1, 5)
         assert [value for value in power if value is not None], power
         assert {(0, name) for name in ("gpu_util_pct", "sm_mhz", "limit_w", "memory_used_bytes")} <= set(history)
+
+        async def kept() -> bool:
+            timeline = await session.results.timelines.get(result_id)
+            assert timeline is not None and timeline.step_s == 1
+            assert timeline.history.at((0, "power_w"), timeline.begin_s) is not None
+            marks = {event.kind for event in timeline.history.events}
+            assert {EventKind.BENCH_BEGIN, EventKind.BENCH_END, EventKind.SERVER_READY} <= marks
+            return timeline.last_s > timeline.end_s + 1 and (0, "memory_used_bytes") in timeline.history
+
+        while not await kept():  # the seconds after the benchmark come later
+            await asyncio.sleep(0.2)
+        path = session.results.timelines.path(result_id)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(StoreError, match="could not be read"):
+            await session.results.timelines.get(result_id)
+        await session.results.delete(result_id)
+        assert not path.exists()
+
+    on(scenario)
+
+
+@pytest.mark.slow
+def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
+
+    async def scenario(session: Session) -> None:
+        await session.plans.load_preset("vllm-any")
+        session.plans.set_flag("port", str(free_port()))
+        run_id = await session.servers.start()
+        await session.servers.wait_ready(run_id, 20)
+        result_id = await session.bench.run_on(run_id, **{**SHORT, "requests": 30, "max_tokens": 100})
+        timeline = await session.results.timelines.get(result_id)
+        assert timeline is not None and timeline.history.at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
+        session.results.timelines.path(result_id).unlink()
+        assert await session.results.timelines.get(result_id) is None
 
     on(scenario)
 

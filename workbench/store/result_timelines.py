@@ -1,0 +1,85 @@
+"""The timelines of stored results: the seconds around each benchmark, as a compressed recording beside the database."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.timeline import Event, EventKind, History
+from workbench.store import recording
+
+MOST_POINTS = 600  # cells of a timeline; those of a longer benchmark are longer
+_MOST_LINES = 4 * MOST_POINTS
+_BEGIN, _END = EventKind.BENCH_BEGIN, EventKind.BENCH_END
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTimeline:
+    """The history around one benchmark. `begin_s` and `end_s` are the Unix times of its first request and its end,
+    `first_s` and `last_s` those of the first and the last second that were kept. A cell has `step_s` seconds."""
+
+    history: History
+    step_s: int
+    first_s: int
+    last_s: int
+    begin_s: float
+    end_s: float
+
+
+def path_of(folder: Path, uid: str) -> Path:
+    """Return the file of the timeline of the result with this `uid`, in the directory of the database."""
+    return folder / "timelines" / f"{uid}.jsonl.gz"
+
+
+def write(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
+    """Write the lines of a timeline, all or none. Raises StoreError."""
+    temporary = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with gzip.open(temporary, "wt", encoding="utf-8", compresslevel=6) as file:
+            file.write(header.line())
+            file.writelines(lines)
+        temporary.chmod(0o600)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        text = f"the timeline of the result could not be written to {path}: {error.strerror or error}"
+        raise StoreError(text, next_step="the result itself is stored; free some space on that disk") from None
+
+
+def read(path: Path) -> ResultTimeline | None:
+    """Return a stored timeline, None if there is none. Raises StoreError if the file is damaged."""
+    history, first, last, marks = History(), 0, 0, dict[EventKind, Event]()
+    try:
+        with gzip.open(path, "rb") as file:
+            header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
+            for item in recording.items(_bounded(file)):
+                if isinstance(item, recording.Cell):
+                    first, last = first or item.unix_s, max(last, item.unix_s)
+                    for key, value in item.values.items():
+                        history.add(key, item.unix_s, value)
+                elif isinstance(item, Event):
+                    history.add_event(item)
+                    if item.kind in (_BEGIN, _END) and item.result_id is not None:
+                        marks[item.kind] = item
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, zlib.error, InputError) as error:
+        text = f"the timeline in {path} could not be read: {error}"
+        raise StoreError(text, next_step="the result itself is not affected") from None
+    begin_s = marks[_BEGIN].unix_s if _BEGIN in marks else float(first)
+    end_s = marks[_END].unix_s if _END in marks else float(last)
+    return ResultTimeline(history, header.step_s, first, last, begin_s, end_s)
+
+
+def _bounded(file: gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines of a file, so that a small file cannot become a large one in memory."""
+    for _ in range(_MOST_LINES):
+        line = file.readline(recording.MOST_LINE_BYTES)
+        if not line:
+            return
+        yield line

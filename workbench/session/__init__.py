@@ -4,6 +4,7 @@ session, state, state_holder    the session, its state as one frozen value, and 
 host_link, host_names           the link to the host, and the names of hosts
 telemetry_watch                 readings of the GPUs
 timeline, timeline_events       the history of these readings and of the engine's, and the events that explain them
+kept_history                    the history on disk: read when a screen opens, written once a second
 presets, preset_variables       the library, and the values of a preset's variables
 plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one
@@ -15,6 +16,7 @@ measurement_lock                the host's measurement lock: one measurement on 
 bench, bench_spec               benchmarks; bench_measurement runs one, with gpu_meter and engine_watch beside it
 conditions                      the conditions under which a result was measured
 results, result_rows, reports   stored results, their rows in lists, and reports on them
+result_timelines                what happened around each benchmark
 experiments                     A/B experiments; experiment_run carries one out on experiment_arms and arm_targets
 other_hosts                     sessions of other hosts that an experiment measures on
 sweeps, sweep_parts             sweeps; sweep_progress is a running sweep, paired_runs confirms its best value

@@ -15,6 +15,9 @@ preset_edit.py        writing presets
 preset_text.py        a preset as text, for the command line and the screen
 toml_edit.py          changing a TOML file without losing comments
 toml_lines.py         line numbers of TOML fields, for findings
+recording.py          the format of recordings: readings by the second, and events
+history_files.py      the last hours of each host, on disk
+result_timelines.py   the seconds around each benchmark
 trusted_presets.py    what the user has agreed to run
 config.py             config.toml; config_schema.py is its schema
 screen_state.py       marks and forms of the screen between two starts

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from workbench.engines.catalog_files import DIRECTORY
+from workbench.engines.flag_groups import group_of, place_among_most_used
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSpec
 
-_DIRECTORY = Path(__file__).parent / "catalogs"
 _TUPLES = ("aliases", "choices", "json_fields", "words")
 
 
@@ -54,7 +54,7 @@ def satisfies(version: str, wanted: str | None) -> bool:
 @lru_cache(maxsize=8)
 def versions(engine: str) -> tuple[str, ...]:
     """Return the versions of an engine that have a flag catalog, oldest first."""
-    found = [p.stem.removeprefix(f"{engine}-") for p in _DIRECTORY.glob(f"{engine}-*.json")]
+    found = [p.stem.removeprefix(f"{engine}-") for p in DIRECTORY.glob(f"{engine}-*.json")]
     return tuple(sorted(found, key=version_key))
 
 
@@ -73,8 +73,8 @@ def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCa
     """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the engine accepts
     unambiguous beginnings of flags.
     """
-    data: dict[str, Any] = json.loads((_DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
-    flags = {f["name"]: _flag_spec(f) for f in data["flags"]}
+    data: dict[str, Any] = json.loads((DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
+    flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
         if flag.env and flag.env not in env:
@@ -83,9 +83,22 @@ def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCa
     return FlagCatalog(engine, version, flags, env, accepts_prefixes)
 
 
-def _flag_spec(raw: dict[str, Any]) -> FlagSpec:
-    tuples = {k: tuple(raw[k]) for k in _TUPLES if k in raw}
-    return FlagSpec(**{**raw, **tuples, "kind": FlagKind(raw["kind"])})
+def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
+    name = raw["name"]
+    derived = {
+        "kind": FlagKind(raw["kind"]),
+        "help": _help(engine).get(name) or f"No description in {engine} {version}.",
+        "area": group_of(engine, name, raw.get("group", "")),
+        "most_used": place_among_most_used(engine, name),
+    }
+    return FlagSpec(**raw | {k: tuple(raw[k]) for k in _TUPLES if k in raw} | derived)
+
+
+@lru_cache(maxsize=8)
+def _help(engine: str) -> dict[str, str]:
+    """Return a sentence about each flag of an engine, whatever its version."""
+    texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
+    return texts[engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,7 @@ def removed(engine: str, kind: str) -> dict[str, Removed]:
     """Return what the engine no longer has, by name: flags if `kind` is "flags", environment variables if it is "env".
     Some variables are removed from every engine.
     """
-    data: dict[str, Any] = json.loads((_DIRECTORY / "removed.json").read_text("utf-8"))
+    data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
     return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}
 

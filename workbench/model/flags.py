@@ -44,7 +44,9 @@ class FlagSpec:
     maximum: float | None = None
     human_readable_int: bool = False  # accepts 1k = 1000, 1K = 1024
     json_fields: tuple[str, ...] = ()
-    group: str = ""
+    group: str = ""  # section in the engine's own help or configuration file
+    area: str = ""  # group of Workbench, such as "memory": the same names for all engines
+    most_used: int = 0  # place in the list of the engine's most used flags, from 1; 0: not in it
     help: str = ""
     deprecated: bool = False
     required: bool = False

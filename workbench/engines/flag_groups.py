@@ -1,0 +1,53 @@
+"""The groups of an engine's launch flags, such as "memory", and the few flags that most people set.
+
+The data is in catalogs/groups.json. A flag belongs to the group of the first pattern that its name matches; without a
+match, to the group for the engine's own section of that flag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from workbench.engines.catalog_files import DIRECTORY
+
+MOST_USED = "most used"
+
+
+class _Table(NamedTuple):
+    most_used: Mapping[str, int]  # flag -> place in the list, from 1
+    patterns: tuple[tuple[str, re.Pattern[str]], ...]
+    own: Mapping[str, str]  # the engine's own section -> group
+
+
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((DIRECTORY / "groups.json").read_text("utf-8"))
+    return data
+
+
+@cache
+def _table(engine: str) -> _Table:
+    raw = _data()[engine]
+    patterns = tuple((group, re.compile(pattern)) for group, pattern in raw["patterns"])
+    return _Table({name: place for place, name in enumerate(raw[MOST_USED], 1)}, patterns, raw["own"])
+
+
+def group_names() -> tuple[str, ...]:
+    """Return the names of all groups, in the order in which they are shown."""
+    return tuple(_data()["groups"])
+
+
+def group_of(engine: str, name: str, own: str) -> str:
+    """Return the group of the flag `name` of `engine`, whose section in the engine's own help is `own`."""
+    table = _table(engine)
+    found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
+    return found or table.own.get(own, group_names()[-1])
+
+
+def place_among_most_used(engine: str, name: str) -> int:
+    """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that list."""
+    return _table(engine).most_used.get(name, 0)

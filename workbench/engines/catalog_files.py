@@ -1,4 +1,4 @@
-"""The directory of the packaged data about flags: a catalog per engine version, help texts, groups and removed flags."""
+"""The directory of the packaged data about flags: catalogs of engine versions, help texts, groups, removed flags."""
 
 from pathlib import Path
 

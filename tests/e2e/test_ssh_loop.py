@@ -24,7 +24,8 @@ from support.ssh_box import PROFILE, SOON_S, Box, box, ready, started
 
 from workbench.gpu.settings import journal
 from workbench.model.server_run import ServerState
-from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.model.setting_records import InForce
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from workbench.model.bench import (
     MetricChange,
 )
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
-from workbench.model.settings import GuardView
+from workbench.model.setting_records import GuardView
 from workbench.model.sweep import Sweep, SweepPoint
 
 NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times

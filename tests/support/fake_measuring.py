@@ -9,15 +9,15 @@ from typing import Any
 from support.fake_canned import NOW, canned_experiment, canned_sweep, guard
 
 from workbench.model.experiment import Arm, Experiment
-from workbench.model.settings import (
+from workbench.model.setting_records import (
     Alteration,
-    GpuSettings,
     GuardView,
     InForce,
     SettingCommand,
     SettingOutcome,
     SettingsReport,
 )
+from workbench.model.settings import GpuSettings
 from workbench.model.sweep import Sweep
 
 SUDOERS = "you ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"

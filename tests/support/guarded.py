@@ -21,7 +21,8 @@ from workbench.gpu.settings import apply, plan, rights
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
-from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
+from workbench.model.setting_records import SettingsReport
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 from workbench.sim.simulated_host import SimulatedHost

@@ -11,15 +11,8 @@ from support.fake_canned import guard
 from support.fake_session import FakeSession
 
 from workbench.model.errors import InputError, SettingsError
-from workbench.model.settings import (
-    DEFAULT,
-    ClockRange,
-    GpuSettings,
-    InForce,
-    SettingCommand,
-    SettingOutcome,
-    SettingsReport,
-)
+from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
 from workbench.tui.modals.gpu_confirm import command_rows, note_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 

@@ -15,7 +15,7 @@ from support.fake_session import FakeSession
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.errors import BenchError, HostError, InputError
 from workbench.model.findings import Level
-from workbench.model.settings import SettingCommand, SettingOutcome
+from workbench.model.setting_records import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
 from workbench.tui.formats import progress_text
 from workbench.tui.modals.gpu_confirm import change_rows, concerned_rows, finding_rows, note_rows

@@ -23,19 +23,11 @@ from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import OneOf, Option, command, one_of, option
 from workbench.cli.shared_options import DRY_RUN, YES
 from workbench.model.errors import InputError
-from workbench.model.settings import (
-    DEFAULT,
-    HOST,
-    SETTINGS,
-    GpuSettings,
-    Setting,
-    SettingOutcome,
-    SettingsReport,
-    stored,
-)
+from workbench.model.setting_records import SettingOutcome, SettingsReport
+from workbench.model.settings import DEFAULT, HOST, SETTINGS, GpuSettings, Setting, stored
 
 if TYPE_CHECKING:
-    from workbench.model.settings import GuardView
+    from workbench.model.setting_records import GuardView
     from workbench.session.session import Session
 
 

@@ -152,7 +152,7 @@ async def journal(arguments: argparse.Namespace) -> int:
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
-    from workbench.gpu.settings.remote_settings import by_hand
+    from workbench.model.setting_commands import by_hand
 
     entry = record.entry.as_json()
     hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)

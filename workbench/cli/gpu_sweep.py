@@ -23,7 +23,7 @@ from workbench.model.errors import InputError
 from workbench.model.settings import SWEPT
 
 if TYPE_CHECKING:
-    from workbench.model.settings import SettingCommand
+    from workbench.model.setting_records import SettingCommand
     from workbench.session.session import Session
 
     Plan = Mapping[str, Sequence[SettingCommand]]  # commands by the label of the value

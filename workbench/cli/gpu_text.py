@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.settings import HOST, SettingCommand, label_of, place_of, stored_text
+from workbench.model.setting_records import SettingCommand
+from workbench.model.settings import HOST, label_of, place_of, stored_text
 
 if TYPE_CHECKING:
-    from workbench.model.settings import GuardView, SettingOutcome, SettingsReport
+    from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 

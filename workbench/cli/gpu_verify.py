@@ -14,7 +14,7 @@ from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import WAIT_FOR_LOCK
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
-from workbench.model.settings import InForce
+from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
     from workbench.session.gpu_proof import Verification

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
-MODULES = ("telemetry.clock_event_reasons", "telemetry.nvml", "telemetry.readings", "telemetry.agent")
-REGISTER = ("process_facts", "settings.remote_settings", "settings.register")
-MEASUREMENT_LOCK = (*REGISTER, "measurement_lock_holder")
+# the modules of each program, below the package workbench, in the order of their imports
+MODULES = tuple(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml", "readings", "agent"))
+REGISTER = ("model.setting_commands", "gpu.process_facts", "gpu.settings.register")
+MEASUREMENT_LOCK = (*REGISTER, "gpu.measurement_lock_holder")
 GUARD = (
-    *("process_facts", "settings.remote_settings", "settings.root_owned", "settings.claims", "settings.register"),
-    *("guard.temperatures", "guard.files", "guard.privileges", "guard.due_reverts", "guard.guard", "guard.start"),
+    *("model.setting_commands", "gpu.process_facts"),
+    *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
+    *(f"gpu.guard.{name}" for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")),
 )
 TOO_OLD = 78  # exit status: this python3 cannot run it
 FRAME = b"\nworkbench frame\n"  # what stands before it on stdin is skipped unseen: a password that sudo did not read
@@ -46,7 +48,7 @@ while not said.endswith({frame!r}): said += get(1)
 where, sources = json.loads(zlib.decompress(get(int(get(8)))).decode())
 if where:
     sys.path += where
-    from workbench.gpu{package} import {name} as program
+    from workbench.{package} import {name} as program
 else:
     for name, source in sources:
         program = sys.modules[name] = types.ModuleType(name)
@@ -60,11 +62,11 @@ program.main()
 def program(title: str, module: str) -> str:
     """Return the short Python program for `python3 -c`. It reads the packed modules from stdin and calls `main` of the
     module `module`."""
-    package, _, name = f".{module}".rpartition(".")
+    package, _, name = module.rpartition(".")
     return _PROGRAM.format(title=title, package=package, name=name, too_old=TOO_OLD, frame=FRAME)
 
 
-BOOTSTRAP = program("telemetry agent", "telemetry.agent")
+BOOTSTRAP = program("telemetry agent", "gpu.telemetry.agent")
 
 
 def python_on(host: Host) -> tuple[str, bool]:
@@ -78,10 +80,10 @@ def python_on(host: Host) -> tuple[str, bool]:
 def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
     """Return the bytes for a program's stdin: a marker, the length in eight digits, and compressed JSON. The JSON has
     the directories to import from if `local`, otherwise the sources of `modules`."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     pynvml = _pynvml() if modules is MODULES else None
     if local:
-        places = [str(here.parents[1]), *([str(pynvml.parent)] if pynvml else [])]
+        places = [str(here.parent), *([str(pynvml.parent)] if pynvml else [])]
         frame: tuple[list[str], list[tuple[str, str | None]]] = (places, [])
     else:
         frame = ([], [*([("pynvml", pynvml.read_text("utf-8"))] if pynvml else []), *_sources(here, modules)])
@@ -92,11 +94,11 @@ def payload(local: bool = True, modules: tuple[str, ...] = MODULES) -> bytes:
 def _sources(here: Path, modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
     """Yield (full name, source) of each package and then of each module in `modules`; the source of a package is
     None."""
-    names = [f"workbench.gpu.{module}" for module in modules]
+    names = [f"workbench.{module}" for module in modules]
     packages = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
     yield from ((package, None) for package in sorted(packages))
     yield from (
-        (f"workbench.gpu.{module}", (here / f"{module.replace('.', '/')}.py").read_text("utf-8")) for module in modules
+        (f"workbench.{module}", (here / f"{module.replace('.', '/')}.py").read_text("utf-8")) for module in modules
     )
 
 
@@ -116,16 +118,17 @@ def agent_argv(python: str, **options: float) -> list[str]:
 def guard_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """Return the command that starts the guard. `orders` has the guard's directories, programs and options;
     guard.start.main lists the keys."""
-    return [python, "-I", "-S", "-c", program("guard of GPU settings", "guard.start"), json.dumps(orders)]
+    return [python, "-I", "-S", "-c", program("guard of GPU settings", "gpu.guard.start"), json.dumps(orders)]
 
 
 def register_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """Return the command that reads the host's register and publishes in it. `orders` names the directories and whether
     to publish; register.main lists the keys. The entries to publish follow the packed modules on stdin."""
-    return [python, "-I", "-S", "-c", program("register of GPU settings", "settings.register"), json.dumps(orders)]
+    return [python, "-I", "-S", "-c", program("register of GPU settings", "gpu.settings.register"), json.dumps(orders)]
 
 
 def measurement_lock_argv(python: str, orders: Mapping[str, Any]) -> list[str]:
     """Return the command that takes the host's measurement lock. `orders` names the measurement, its machine and
     whether to wait."""
-    return [python, "-I", "-S", "-u", "-c", program("measurement lock", "measurement_lock_holder"), json.dumps(orders)]
+    code = program("measurement lock", "gpu.measurement_lock_holder")
+    return [python, "-I", "-S", "-u", "-c", code, json.dumps(orders)]

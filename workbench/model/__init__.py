@@ -8,7 +8,9 @@ series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
 server_run           state, log and counters of a server run
-gpu, settings        telemetry and settings of GPUs
+gpu, settings        telemetry of GPUs; the table of GPU settings and their values
+setting_commands     how each setting is set, checked, compared and shown; programs on a host use this module too
+setting_records      commands, outcomes and records of changes of settings
 timeline             the history of a host: values by the second, and events
 measurement_owner    the Workbench that measures on a host
 errors, findings     problems that are reported to the user

@@ -219,6 +219,12 @@ class Conditions:
     known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
 
 
+SEARCHED_CONDITIONS = (  # in which a search for results looks; host, engine and model have columns of their own
+    *("engine_version", "argv", "flags", "env", "preset_id", "run_id", "driver_version", "gpus", "gpu_settings"),
+    *("imported", "model_digest"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class BenchResult:
     """A stored benchmark: workload, conditions and metrics, with the user's note and tags."""

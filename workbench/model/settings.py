@@ -1,7 +1,7 @@
-"""GPU settings: the table of all settings, their typed values, and the records of changes.
+"""GPU settings: the table of all settings, and their typed values.
 
-`SETTINGS` is the only list of settings; options, forms, sweeps, texts, drift and proofs iterate over it. Programs on a
-host have a smaller table, gpu/settings/remote_settings.py; a test compares the two.
+`SETTINGS` is the list of settings; options, forms, sweeps, texts, drift and proofs iterate over it. The command, the
+label, the text and the equality of each setting are in setting_commands.py, which programs on a host use too.
 
 A setting has three names: the user enters `name` ("power-limit") and reads `label` ("power limit"). Files and results
 contain `key`, with the unit ("power_limit_w").
@@ -10,20 +10,18 @@ contain `key`, with the unit ("power_limit_w").
 from __future__ import annotations
 
 import re
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
+from workbench.model import setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
-HOST = "host"  # `gpu_uuid` of a setting of the host itself
+HOST = setting_commands.HOST  # `gpu_uuid` of a setting of the host itself
 HOST_INDEX = -1
-WATTS_EQUAL = 0.5  # drivers round a power limit
-MOST_W = 10_000
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -44,8 +42,8 @@ class SpecialValue(StrEnum):
     """A value that is not a number: DEFAULT is the driver's own choice, UNKNOWN a clock lock of another program, which
     nobody can read."""
 
-    DEFAULT = "default"
-    UNKNOWN = "unknown"
+    DEFAULT = setting_commands.DEFAULT
+    UNKNOWN = setting_commands.UNKNOWN
 
 
 DEFAULT, UNKNOWN = SpecialValue.DEFAULT, SpecialValue.UNKNOWN
@@ -71,7 +69,6 @@ class Setting(ABC):
 
     name: str
     key: str
-    label: str
     help: str
     metavar: str
     unit: str = ""
@@ -90,23 +87,39 @@ class Setting(ABC):
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases, *self.former)
 
-    @abstractmethod
+    @property
+    def label(self) -> str:
+        return setting_commands.label(self.key)
+
     def parse(self, text: str) -> SettingValue:
-        """Return the value of a text that the user entered. Raises InputError if `text` is not a value of this
-        setting."""
+        """Return the value of a text that the user entered, DEFAULT for "reset" if the setting can be reset. Raises
+        InputError if `text` is not a value of this setting."""
+        if self.reset_name and text.strip().lower() in ("reset", DEFAULT):
+            return DEFAULT
+        return self.parse_value(text)
 
     @abstractmethod
+    def parse_value(self, text: str) -> SettingValue:
+        """Return the value of a text other than "reset". Raises InputError if `text` is not a value of this setting."""
+
     def from_stored(self, value: Any) -> SettingValue:
         """Return the typed value of stored data. Raises ValueError or TypeError if it is not a value of this
         setting."""
+        if self.reset_name and value in (DEFAULT, UNKNOWN):
+            return SpecialValue(value)
+        return self.value_from_stored(value)
+
+    @abstractmethod
+    def value_from_stored(self, value: Any) -> SettingValue:
+        """Return the typed value of stored data other than "default" and "unknown". Raises ValueError or TypeError."""
 
     def format(self, value: SettingValue | None) -> str:
         """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none" for None."""
-        return "none" if value is None else str(value)
+        return "none" if value is None else setting_commands.shown(self.key, value)
 
     def input_text(self, value: SettingValue) -> str:
-        """Return `value` as the user enters it, for example "400" or "210-2400"."""
-        return str(value)
+        """Return `value` as the user enters it, for example "400", "210-2400" or "reset"."""
+        return "reset" if isinstance(value, SpecialValue) else str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
         """Return the values that all these GPUs accept, such as "300..600 W"; None if no GPU reports the setting."""
@@ -149,19 +162,16 @@ class SwitchSetting(Setting):
     metavar: str = "on|off"
     choices: tuple[str, ...] = ("on", "off")
 
-    def parse(self, text: str) -> bool:
+    def parse_value(self, text: str) -> bool:
         found = {"on": True, "off": False}.get(text.strip().lower())
         if found is None:
             raise self.error(text, "on or off")
         return found
 
-    def from_stored(self, value: Any) -> bool:
+    def value_from_stored(self, value: Any) -> bool:
         if not isinstance(value, bool):
             raise TypeError(f"{self.key}: {value!r}")
         return value
-
-    def format(self, value: SettingValue | None) -> str:
-        return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
     def input_text(self, value: SettingValue) -> str:
         return self.format(value)
@@ -185,23 +195,20 @@ class NumberSetting(Setting):
     initial: str
     enforced: str = ""  # field of GpuSample with the value after all other limits of the driver
 
-    def parse(self, text: str) -> float:
+    def parse_value(self, text: str) -> float:
         bare = text.strip().lower().removesuffix(self.unit.lower()).strip()
         number = float(bare) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII) else 0.0
         if not 0 < number < self.most:
             raise self.error(text, self.unit_name)
         return number
 
-    def from_stored(self, value: Any) -> float:
+    def value_from_stored(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{self.key}: {value!r}")
         return float(value)
 
-    def format(self, value: SettingValue | None) -> str:
-        return f"{value:g} {self.unit}" if isinstance(value, int | float) else str(value)
-
     def input_text(self, value: SettingValue) -> str:
-        return f"{value:g}" if isinstance(value, int | float) else str(value)
+        return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
         """Return the enforced value, which another limit of the driver can lower; the requested value if none is
@@ -217,7 +224,8 @@ class NumberSetting(Setting):
         known = [found for found in map(self.limits, infos) if found is not None]
         if not known:
             return None
-        return f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} {self.unit}"
+        reset = ", reset" if self.reset_name else ""
+        return f"{max(low for low, _ in known):.0f}..{min(high for _, high in known):.0f} {self.unit}{reset}"
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
         return None if info is None else getattr(info, self.initial)
@@ -238,12 +246,9 @@ class ClockSetting(Setting):
     proof: Literal["power", "clock", "reading"] = "clock"
     needs_persistence: bool = True
 
-    def parse(self, text: str) -> ClockRange | SpecialValue:
-        """Return the lock for "1500", "210-2400" or "210,2400" (MHz), or DEFAULT for "reset". Raises InputError for
-        other texts."""
+    def parse_value(self, text: str) -> ClockRange:
+        """Return the lock for "1500", "210-2400" or "210,2400" (MHz). Raises InputError for other texts."""
         bare = text.strip().lower().replace("mhz", "").strip()
-        if bare in ("reset", DEFAULT):
-            return DEFAULT
         found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
         if found is None:
             raise self.error(text, "MHZ, MIN-MAX in MHz, or reset")
@@ -252,24 +257,17 @@ class ClockSetting(Setting):
             raise self.error(text, "a range whose minimum is not above its maximum")
         return clocks
 
-    def from_stored(self, value: Any) -> ClockRange | SpecialValue:
+    def value_from_stored(self, value: Any) -> ClockRange:
         if isinstance(value, Mapping):  # an experiment's arm, as dataclasses.asdict wrote it
             return ClockRange(int(value["min_mhz"]), int(value["max_mhz"]))
         if isinstance(value, list | tuple):  # a preset
             return ClockRange(*value)
-        if value in (DEFAULT, UNKNOWN):
-            return SpecialValue(value)
         low, high = str(value).split(",")
         return ClockRange(int(low), int(high))
 
-    def format(self, value: SettingValue | None) -> str:
-        if isinstance(value, ClockRange):
-            return f"{self.input_text(value)} MHz"
-        return "none" if value is None else str(value)
-
     def input_text(self, value: SettingValue) -> str:
         if not isinstance(value, ClockRange):
-            return "reset"
+            return Setting.input_text(self, value)
         low, high = value.min_mhz, value.max_mhz
         return str(low) if low == high else f"{low}-{high}"
 
@@ -288,12 +286,12 @@ class GovernorSetting(Setting):
     def example(self) -> str:
         return "performance"
 
-    def parse(self, text: str) -> Governor:
+    def parse_value(self, text: str) -> Governor:
         if not re.fullmatch(r"[a-z_]{1,32}", text.strip()):
             raise self.error(text, "a governor's name")
         return text.strip()
 
-    def from_stored(self, value: Any) -> Governor:
+    def value_from_stored(self, value: Any) -> Governor:
         return str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
@@ -306,7 +304,6 @@ class GovernorSetting(Setting):
 GOVERNOR = GovernorSetting(
     name="governor",
     key="governor",
-    label="CPU governor",
     help="CPU frequency governor of all cores: performance, powersave, …",
     metavar="NAME",
     reading="cpu_governor",
@@ -315,7 +312,6 @@ GOVERNOR = GovernorSetting(
 PERSISTENCE = SwitchSetting(
     name="persistence",
     key="persistence",
-    label="persistence mode",
     help="persistence mode: the driver stays loaded while no program uses the GPU",
     reading="persistence",
     preset_field="persistence",
@@ -323,7 +319,6 @@ PERSISTENCE = SwitchSetting(
 POWER_LIMIT = NumberSetting(
     name="power-limit",
     key="power_limit_w",
-    label="power limit",
     help="power limit in watts",
     metavar="W",
     unit="W",
@@ -334,7 +329,7 @@ POWER_LIMIT = NumberSetting(
     sweep_values="300,400,500",
     needs_persistence=True,
     unit_name="watts",
-    most=MOST_W,
+    most=setting_commands.MOST_W,
     lowest="power_min_w",
     highest="power_max_w",
     initial="power_default_w",
@@ -343,7 +338,6 @@ POWER_LIMIT = NumberSetting(
 GPU_CLOCKS = ClockSetting(
     name="gpu-clocks",
     key="gpu_clocks",
-    label="GPU clocks",
     help="lock the SM clock to one value or a range in MHz",
     aliases=("lock-gpu-clocks",),
     former=("sm",),
@@ -358,7 +352,6 @@ GPU_CLOCKS = ClockSetting(
 MEMORY_CLOCKS = ClockSetting(
     name="memory-clocks",
     key="memory_clocks",
-    label="memory clocks",
     help="lock the memory clock to one value or a range in MHz",
     aliases=("lock-memory-clocks",),
     former=("mem",),
@@ -461,139 +454,3 @@ class GpuSettings(dict[str, Any]):
         found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
         reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
         return cls({**found, **reset})
-
-
-# -- records of changes ----------------------------------------------------------------------------------------------
-
-
-class InForce(StrEnum):
-    """Whether a setting is in force. A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot
-    read a lock back, and CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another
-    limit is lower, CHANGED that the driver reports a value that Workbench did not set."""
-
-    YES = "yes"
-    CONSISTENT = "consistent, proves nothing"
-    CHANGED = "changed by someone else"
-    CAPPED = "capped"
-    NO_EFFECT = "no effect"
-    NOT_CHECKED = "not checked"
-
-
-@dataclass(frozen=True, slots=True)
-class SettingCommand:
-    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST). `value` is the
-    value that `argv` sets. If the user may not run the command, `right` names the missing right."""
-
-    gpu_index: int
-    gpu_uuid: str
-    setting: str  # key of the setting
-    argv: tuple[str, ...]
-    right: str | None = None
-    value: SettingValue | None = None
-    stdin: str | None = None  # input of the command (tee into sysfs); never a password
-    note: str = ""  # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
-
-    @property
-    def shell_line(self) -> str:
-        """Return the command as the user would enter it in a shell."""
-        if self.stdin is None:
-            return shlex.join(self.argv)
-        return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
-
-    @property
-    def where(self) -> str:
-        """Return where the command applies: "host", or for example "GPU0"."""
-        return place_of(self.gpu_uuid, self.gpu_index)
-
-
-@dataclass(frozen=True, slots=True)
-class SettingOutcome:
-    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
-
-    command: SettingCommand
-    ok: bool
-    before: SettingValue | None = None
-    requested: SettingValue | None = None
-    read_back: SettingValue | None = None
-    in_force: InForce = InForce.NOT_CHECKED
-    message: str = ""  # the answer of nvidia-smi, or why the command failed, and the next step
-    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (reset), "unknown",
-    # "claim" (another user's Workbench)
-    before_known: str = ""
-    foreign: bool = False  # another program changed the value since: the user must choose
-
-
-@dataclass(frozen=True, slots=True)
-class GuardView:
-    """The state of a host's guard, the process there that reverts settings by itself. Times are Unix seconds by that
-    host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is no problem."""
-
-    running: bool
-    pid: int | None = None
-    since_unix_s: float | None = None
-    heartbeat_s: float | None = None  # the guard reverts after this time without a heartbeat; None: no heartbeat is due
-    heartbeat_age_s: float | None = None
-    trial_left_s: float | None = None  # None if no trial runs
-    temperature_limits_c: Mapping[str, float] = field(default_factory=dict)  # by GPU UUID
-    did: str | None = None  # the guard's last act: "reverted GPU0 power limit: no heartbeat for 60 s"
-    did_unix_s: float | None = None
-    log: str | None = None  # path on the host
-    note: str | None = None  # the settings that the guard keeps on a GPU that is too hot, and why
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsReport:
-    """The result of applying or reverting settings. `journal` is the path on the host of the previous values."""
-
-    outcomes: tuple[SettingOutcome, ...] = ()
-    journal: str | None = None
-    dry_run: bool = False
-    rolled_back: tuple[SettingOutcome, ...] = ()  # reverted because a later command of the plan failed
-    guard: GuardView | None = None  # the guard that watches over this change
-
-    @property
-    def ok(self) -> bool:
-        return all(o.ok for o in self.outcomes)
-
-
-@dataclass(frozen=True, slots=True)
-class Alteration:
-    """A setting that differs from its previous value because a Workbench changed it, as the status bar shows it. `by`
-    names the user if another user's Workbench made the change. The fields after `state` come from this user's
-    journal."""
-
-    gpu_index: int
-    gpu_uuid: str
-    setting: str
-    before: SettingValue | None
-    now: SettingValue | None
-    since_unix_s: float
-    by: str = ""
-    state: str = "applied"  # "pending", "applied" or "kept"
-    set_unix_s: float | None = None  # time of the last change
-    before_known: str = ""
-    owner_state: str = ""  # of the Workbench that made it: "this", "alive", "dead" or "elsewhere"
-    who: str = ""
-    origin: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty
-        ones."""
-        head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
-        data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
-        return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """A setting that Workbench changed and that has another value on the host now."""
-
-    gpu_index: int
-    gpu_uuid: str
-    setting: str
-    now: SettingValue | None  # the host's value; None for a clock lock, which nobody can read
-    text: str  # "set to 400 W by Workbench, now 200 W: changed by someone else"
-
-    def as_json(self) -> dict[str, Any]:
-        return {f.name: stored(getattr(self, f.name)) for f in fields(self)}

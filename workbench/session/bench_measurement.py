@@ -15,11 +15,11 @@ from workbench.bench import own_command, prompt_length, runner, tls
 from workbench.bench.energy import without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.hosts import detached_process
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchProgress
 from workbench.model.errors import BenchError
+from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import disagreements
 from workbench.session.conditions import gpus_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
     from workbench.session.load import Load
 
 T = TypeVar("T")

@@ -8,17 +8,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.gpu.settings.contrast import CONTRAST_MHZ, Clock, ContrastEvidence
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, InForce, label_of, setting_of
+from workbench.model.setting_commands import is_lock
+from workbench.model.setting_records import InForce
+from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
 from workbench.session.previous_settings import Previous, previous_of, restore
 from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.model.gpu import GpuInfo
-    from workbench.model.settings import SettingCommand
+    from workbench.model.setting_records import SettingCommand
     from workbench.session.gpu_control import GpuControl
     from workbench.session.gpu_meter import Meter
     from workbench.session.state_holder import StateHolder

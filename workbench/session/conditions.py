@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.session.bench_measurement import Measured
     from workbench.session.load import ServerUnderTest

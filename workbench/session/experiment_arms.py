@@ -23,7 +23,7 @@ from workbench.session.servers import LIVE
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.plan import LaunchPlan
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
     from workbench.session.arm_targets import Side
     from workbench.session.session import Session
 

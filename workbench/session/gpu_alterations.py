@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.register_client import LockChange
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
-    from workbench.model.settings import Alteration, Drift
+    from workbench.model.setting_records import Alteration, Drift
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
 

@@ -22,7 +22,8 @@ from workbench.session.gpu_rights import GpuRights
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
-    from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+    from workbench.model.setting_records import SettingCommand, SettingsReport
+    from workbench.model.settings import GpuSettings
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
     from workbench.store.config import ConfigStore

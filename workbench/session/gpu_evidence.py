@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.proof_files import keep_findings, read_clocks, write_clocks
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.model.settings import InForce
+from workbench.model.setting_commands import is_lock
+from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.contrast import Clock, ContrastEvidence

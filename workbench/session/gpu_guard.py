@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.gpu.guard.client import GuardStatus
     from workbench.gpu.settings.rights import Rights
     from workbench.hosts.base import Host
-    from workbench.model.settings import GuardView, SettingCommand, SettingsReport
+    from workbench.model.setting_records import GuardView, SettingCommand, SettingsReport
     from workbench.session.gpu_alterations import GpuAlterations
     from workbench.session.gpu_rights import GpuRights
     from workbench.session.state_holder import StateHolder

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, GpuDuring
     from workbench.model.gpu import Telemetry
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
 
 INTERVAL_S = 0.1
 PROGRAMS_S = 1.0  # between two readings of the programs on the GPUs and of persistence mode

@@ -20,7 +20,7 @@ from workbench.session.sustained_load import Driven, drive
 if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.model.bench import BenchProgress
-    from workbench.model.settings import Alteration, SettingCommand
+    from workbench.model.setting_records import Alteration, SettingCommand
     from workbench.session.clock_probe import Probes
     from workbench.session.gpu_control import GpuControl
     from workbench.session.load import Load

@@ -13,12 +13,13 @@ from workbench.bench import knee
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.contrast import CAPS, contrast
 from workbench.gpu.settings.owners import owner_facts
-from workbench.gpu.settings.remote_settings import equal, is_lock
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.model.settings import POWER_LIMIT, GpuSettings, InForce, label_of, setting_of
+from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_records import InForce
+from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting_of
 from workbench.model.sweep import PointState
 from workbench.session.gpu_meter import Meter
 from workbench.session.paired_runs import compare_in_pairs
@@ -29,7 +30,7 @@ from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
-    from workbench.model.settings import SettingsReport
+    from workbench.model.setting_records import SettingsReport
     from workbench.session.sweep_parts import SweepParts, Target
 
 SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s

@@ -27,7 +27,7 @@ from workbench.session.sweep_parts import (
 from workbench.session.sweep_progress import stored_shape
 
 if TYPE_CHECKING:
-    from workbench.model.settings import SettingCommand
+    from workbench.model.setting_records import SettingCommand
     from workbench.session.sweep_progress import SweepProgress
 
 BACK = "back to the start"

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
 from workbench.gpu.settings.journal import JournalEntry, entry_from
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.errors import SettingsError
-from workbench.model.settings import (
-    DEFAULT,
-    UNKNOWN,
-    ClockRange,
-    GpuSettings,
-    Setting,
-    SettingValue,
-    setting_of,
-)
+from workbench.model.setting_commands import is_lock
+from workbench.model.settings import DEFAULT, UNKNOWN, ClockRange, GpuSettings, Setting, SettingValue, setting_of
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host

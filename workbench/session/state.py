@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.measurement_owner import MeasurementOwner
     from workbench.model.plan import Command, LaunchPlan, Node
     from workbench.model.server_run import ServerStatus
-    from workbench.model.settings import Alteration, Drift, GuardView
+    from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
 
 

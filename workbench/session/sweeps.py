@@ -24,7 +24,7 @@ from workbench.store import paths
 from workbench.store.sweeps import SweepStore, empty
 
 if TYPE_CHECKING:
-    from workbench.model.settings import SettingCommand
+    from workbench.model.setting_records import SettingCommand
     from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.sweep_parts import PlannedSweep, SweepParts
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.gpu import Telemetry
     from workbench.model.server_run import ServerStatus
-    from workbench.model.settings import Alteration, GuardView
+    from workbench.model.setting_records import Alteration, GuardView
     from workbench.session.state import BenchState, SessionState
 
 _OLDEST_S = 86_400.0  # events before that are not in the history

@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+from workbench.model.bench import SEARCHED_CONDITIONS, BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.secrets import mask_data
@@ -70,19 +70,6 @@ class Column(NamedTuple):
 
 
 _SPEC_SEARCHED = ("profile", "prompts_name", "command", "endpoint", "extra_body")
-_CONDITIONS_SEARCHED = (
-    "engine_version",
-    "argv",
-    "flags",
-    "env",
-    "preset_id",
-    "run_id",
-    "driver_version",
-    "gpus",
-    "gpu_settings",
-    "imported",
-    "model_digest",
-)
 _COLUMNS = (
     Column("uid", "TEXT NOT NULL UNIQUE"),
     Column("unix_s", "REAL NOT NULL", searched=("strftime('%Y-%m-%d', unix_s, 'unixepoch')",)),
@@ -92,7 +79,7 @@ _COLUMNS = (
     Column("simulated", "INTEGER NOT NULL", searched=("CASE WHEN simulated THEN 'simulated' ELSE '' END",)),
     # JSON is searched by field, because a text with escapes in it would not be found as typed.
     Column("spec", "TEXT NOT NULL", True, tuple(json_field("spec", name) for name in _SPEC_SEARCHED)),
-    Column("conditions", "TEXT NOT NULL", True, tuple(json_field("conditions", name) for name in _CONDITIONS_SEARCHED)),
+    Column("conditions", "TEXT NOT NULL", True, tuple(json_field("conditions", name) for name in SEARCHED_CONDITIONS)),
     Column("summary", "TEXT NOT NULL", True),
     Column("note", "TEXT NOT NULL DEFAULT ''", searched=("note",)),
     Column(

@@ -10,7 +10,7 @@ from workbench.model.counts import gpus_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
     from workbench.session.state import SessionState
 
 NA = "n/a"

@@ -16,7 +16,8 @@ from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import GpuSettings, SettingCommand, SettingsReport
+from workbench.model.setting_records import SettingCommand, SettingsReport
+from workbench.model.settings import GpuSettings
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 

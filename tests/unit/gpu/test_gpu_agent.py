@@ -16,7 +16,7 @@ from nvml_child import Child, Driver
 
 from workbench.gpu import remote_programs
 
-GPU = Path(remote_programs.__file__).parent
+PACKAGE = Path(remote_programs.__file__).parents[1]
 
 
 def test_dear_calls_are_rare_and_fields_come_in_one_call(agent: Callable[..., Child], driver: Driver) -> None:
@@ -166,7 +166,7 @@ def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> No
 @pytest.mark.parametrize("name", remote_programs.MODULES)
 def test_the_agent_runs_on_python_3_8(name: str) -> None:
     """As far as the grammar tells; and none of the arguments that later versions added."""
-    tree = ast.parse((GPU / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))
+    tree = ast.parse((PACKAGE / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))
     keywords = {
         (getattr(n.func, "id", ""), k.arg) for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords
     }

@@ -17,7 +17,7 @@ from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.moments import Moment
 from workbench.hosts.local import LocalHost
-from workbench.model.settings import Alteration, InForce
+from workbench.model.setting_records import Alteration, InForce
 
 
 def seen(lock_of: str | None, mhz: int, reasons: tuple[str, ...] = (), load: str = "load", **fields: object) -> Clock:

@@ -12,7 +12,8 @@ from settings_bench import UUID, Bench, run
 from workbench.gpu.settings import alterations, apply, revert
 from workbench.gpu.settings import command_runner as running
 from workbench.model.errors import InputError, SettingsError
-from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, GuardView, InForce, stored
+from workbench.model.setting_records import GuardView, InForce
+from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, stored
 
 
 def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:

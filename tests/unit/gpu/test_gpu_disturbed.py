@@ -11,7 +11,8 @@ from test_gpu_proof import told
 from workbench.gpu.settings.disturbance import DisturbanceWatch, locks_changed
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
-from workbench.model.settings import Alteration, ClockRange
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import ClockRange
 
 
 def reading(limit_w: float | None = 300.0, *pids: int, kind: str = "compute", **fields: object) -> Telemetry:

@@ -17,7 +17,8 @@ from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import ClockRange, GpuSettings, InForce, SettingCommand, SettingsReport
+from workbench.model.setting_records import InForce, SettingCommand, SettingsReport
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 from workbench.sim.simulated_host import SimulatedHost

@@ -27,14 +27,15 @@ from workbench.gpu.settings import (
     owners,
     plan,
     proof_files,
-    remote_settings,
     revert,
     rights,
 )
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.local import LocalHost
+from workbench.model import setting_commands
 from workbench.model.errors import SettingsError
-from workbench.model.settings import Alteration, ClockRange, GpuSettings
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import ClockRange, GpuSettings
 
 ON = (450.0, (1000, 2000))
 OFF = (None, None)
@@ -159,9 +160,9 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(tmp
     ],
 )
 def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
-    assert remote_settings.heats(setting, now, back, 3090.0) is heats
+    assert setting_commands.heats(setting, now, back, 3090.0) is heats
     if back in ("default", "unknown"):
-        assert not remote_settings.heats(setting, now, back, None), (
+        assert not setting_commands.heats(setting, now, back, None), (
             "where the highest clock is not known, no lock is lifted"
         )
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings import journal, remote_settings
+from workbench.gpu.settings import journal
+from workbench.model import setting_commands
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange
 
@@ -58,7 +59,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
-    assert remote_settings.unfit(entry()) is None and remote_settings.unfit(entry(**changes))
+    assert setting_commands.unfit(entry()) is None and setting_commands.unfit(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
     with pytest.raises(
         SettingsError, match=r"contains a value that Workbench cannot have written.*nothing was changed"
@@ -91,7 +92,7 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
 )
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
-    assert remote_settings.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
+    assert setting_commands.unfit(entry(**changes)) is None and len(journal.parse(text, "boot-1").entries) == 1
 
 
 ANY = st.recursive(
@@ -102,15 +103,15 @@ FIELDS = st.sampled_from(["gpu_uuid", "gpu_index", "setting", "before", "now", "
 
 
 @given(
-    st.dictionaries(FIELDS, ANY | st.sampled_from([*remote_settings.SETTINGS, "default", "host", "1,2"]), max_size=4)
+    st.dictionaries(FIELDS, ANY | st.sampled_from([*setting_commands.SETTINGS, "default", "host", "1,2"]), max_size=4)
 )
 def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> None:
     """And it is an answer, not an exception."""
     made = entry(**changes)
-    if remote_settings.unfit(made) is None:
+    if setting_commands.unfit(made) is None:
         for value in (made["before"], made["now"]):
-            for step in remote_settings.steps(
-                made["gpu_uuid"], made["setting"], remote_settings.value_to_restore(value), cores=(0, 1)
+            for step in setting_commands.steps(
+                made["gpu_uuid"], made["setting"], setting_commands.value_to_restore(value), cores=(0, 1)
             ):
                 words = " ".join(step.argv)
                 assert words.isascii() and all(c.isalnum() or c in " -_./=," for c in words) and ".." not in words, (
@@ -121,4 +122,4 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
 
 @given(ANY)
 def test_any_entry_is_judged(made: Any) -> None:
-    assert remote_settings.unfit(made) is not None
+    assert setting_commands.unfit(made) is not None

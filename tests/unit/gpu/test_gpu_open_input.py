@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from workbench.gpu.settings.current_values import Governors, governors_on
 from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.remote_settings import FAILED, SETTINGS, failure
 from workbench.gpu.settings.rights import Rights, granted
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.setting_commands import FAILED, SETTINGS, failure
 from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
 from workbench.session.gpu_sweep_plan import values_of
 

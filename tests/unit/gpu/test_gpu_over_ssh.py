@@ -13,7 +13,8 @@ from workbench.gpu.settings import alterations, apply, journal, plan, revert, ri
 from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
-from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.model.setting_records import InForce
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.sim.simulated_host import SimulatedHost
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
 from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.settings import DEFAULT, HOST_INDEX, Alteration, InForce, value_from
+from workbench.model.setting_records import Alteration, InForce
+from workbench.model.settings import DEFAULT, HOST_INDEX, value_from
 
 
 def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Moment]:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings import remote_settings
+from workbench.model import setting_commands
 
 NAMES = st.sampled_from(["performance", "powersave", "schedutil", "conservative"])
 
 
 def test_it_needs_nothing_but_an_old_python() -> None:
-    source = Path(remote_settings.__file__).read_text()
+    source = Path(setting_commands.__file__).read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Match)]
     alone = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=30)
@@ -37,7 +37,7 @@ def test_it_needs_nothing_but_an_old_python() -> None:
     ],
 )
 def test_the_command_by_hand(setting: str, before: object, typed: str) -> None:
-    assert remote_settings.by_hand("GPU-a", setting, before) == typed
+    assert setting_commands.by_hand("GPU-a", setting, before) == typed
 
 
 def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
@@ -45,27 +45,27 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
     for cpu in range(3):
         (tmp_path / f"a b/devices/system/cpu/cpu{cpu}/cpufreq").mkdir(parents=True)
     for before in ("performance=0,2 powersave=1", "schedutil"):
-        line = remote_settings.by_hand("host", "governor", before, str(tmp_path / "a b")).replace("sudo ", "")
+        line = setting_commands.by_hand("host", "governor", before, str(tmp_path / "a b")).replace("sudo ", "")
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
         files = sorted((tmp_path / "a b").rglob("scaling_governor"))
         now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
-        assert remote_settings.governor_value(now) == before and len(now) == 3
+        assert setting_commands.governor_value(now) == before and len(now) == 3
 
 
 @given(st.dictionaries(st.integers(0, 300), NAMES, min_size=1, max_size=40))
 def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
-    value = remote_settings.governor_value(by_core)
-    assert value is not None and remote_settings.equal("governor", value, value)
-    made = remote_settings.steps("host", "governor", value, cores=sorted(by_core))
+    value = setting_commands.governor_value(by_core)
+    assert value is not None and setting_commands.equal("governor", value, value)
+    made = setting_commands.steps("host", "governor", value, cores=sorted(by_core))
     written = {}
     for step in made:
         assert step.argv[0] == "tee" and step.stdin is not None
         for file in step.argv[1:]:
             written[int(file.split("/cpu/cpu")[1].split("/")[0])] = step.stdin.strip()
-        assert remote_settings.equal("governor", value, step.value)  # each part holds when the whole does
+        assert setting_commands.equal("governor", value, step.value)  # each part holds when the whole does
     assert written == by_core
     changed = {**by_core, min(by_core): "userspace"}
-    assert not remote_settings.equal("governor", remote_settings.governor_value(changed), value)
+    assert not setting_commands.equal("governor", setting_commands.governor_value(changed), value)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
     ],
 )
 def test_when_governors_are_equal(told: str | None, value: str, same: bool) -> None:
-    assert remote_settings.equal("governor", told, value) is same
+    assert setting_commands.equal("governor", told, value) is same
 
 
 def test_equal_values_of_gpus() -> None:
-    assert remote_settings.equal("power_limit_w", 449.8, 450) and not remote_settings.equal(
+    assert setting_commands.equal("power_limit_w", 449.8, 450) and not setting_commands.equal(
         "power_limit_w", 449.4, 450.0
     )
-    assert remote_settings.equal("persistence", True, True) and not remote_settings.equal("persistence", 1, True)
-    assert not remote_settings.equal("persistence", None, False)
+    assert setting_commands.equal("persistence", True, True) and not setting_commands.equal("persistence", 1, True)
+    assert not setting_commands.equal("persistence", None, False)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_equal_values_of_gpus() -> None:
     ],
 )
 def test_what_says_that_it_failed(code: int, said: str, program: str, why: str | None) -> None:
-    assert remote_settings.failure(code, said, program) == why
+    assert setting_commands.failure(code, said, program) == why
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
 def test_when_a_setting_is_back(
     setting: str, before: object, told: object, failed: str | None, ok: bool, words: str
 ) -> None:
-    done, message = remote_settings.restored(setting, before, told, failed)
+    done, message = setting_commands.restored(setting, before, told, failed)
     assert done is ok and words in message
 
 
 def test_the_order_of_giving_back() -> None:
     settings = ["governor", "persistence", "something new", "power_limit_w", "memory_clocks", "gpu_clocks"]
-    assert sorted(settings, key=remote_settings.order) == [
+    assert sorted(settings, key=setting_commands.order) == [
         "gpu_clocks",
         "memory_clocks",
         "power_limit_w",
@@ -146,12 +146,12 @@ def test_the_order_of_giving_back() -> None:
 
 def test_settings_that_a_restart_took_away() -> None:
     entry = {"boot_id": "b1", "energy_j": 500.0}
-    assert remote_settings.why_lost(entry, "b1", 600.0) is None and remote_settings.why_lost(entry, "b1") is None
-    assert remote_settings.why_lost(entry, "b2", 600.0) == "the host was restarted"
-    assert remote_settings.why_lost(entry, "b1", 3.0) == "the driver was reloaded"
-    assert remote_settings.why_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
+    assert setting_commands.why_lost(entry, "b1", 600.0) is None and setting_commands.why_lost(entry, "b1") is None
+    assert setting_commands.why_lost(entry, "b2", 600.0) == "the host was restarted"
+    assert setting_commands.why_lost(entry, "b1", 3.0) == "the driver was reloaded"
+    assert setting_commands.why_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
 
 
 def test_words_for_a_shell_stay_words() -> None:
-    assert shlex.split(remote_settings.by_hand("GPU-a; rm -rf /", "persistence", True))[3] == "GPU-a; rm -rf /"
-    assert shlex.split(remote_settings.by_hand("host", "governor", "a;b"))[1] == "a;b"
+    assert shlex.split(setting_commands.by_hand("GPU-a; rm -rf /", "persistence", True))[3] == "GPU-a; rm -rf /"
+    assert shlex.split(setting_commands.by_hand("host", "governor", "a;b"))[1] == "a;b"

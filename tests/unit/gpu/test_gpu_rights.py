@@ -18,16 +18,18 @@ from smi_stub import Smi
 from support.procs import Watched
 
 from tests.support.fake_sudo import Sudo
-from workbench.gpu.settings import apply, current_values, remote_settings
+from workbench.gpu.settings import apply, current_values
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, rights_on, sudo_refusal, with_password
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
+from workbench.model import setting_commands
 from workbench.model.errors import SettingsError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.settings import ClockRange, GpuSettings, SettingCommand
+from workbench.model.setting_records import SettingCommand
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 
 SECRET = "Tr0ub4dor&3 quartz"
@@ -124,12 +126,12 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
     values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
     locks = ("0,500", "210,2400", "1005,1005", "2790,3090")
-    values += [(lock, value) for lock in remote_settings.LOCKS for value in (*locks, "default")]
+    values += [(lock, value) for lock in setting_commands.LOCKS for value in (*locks, "default")]
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
-        (step,) = remote_settings.steps("GPU-a", name, value)
+        (step,) = setting_commands.steps("GPU-a", name, value)
         assert after.needed_for(after.argv(step.argv)) is None, (name, value)
-    (step,) = remote_settings.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
+    (step,) = setting_commands.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
     assert granted(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from workbench.cli.parser import parse
 from workbench.gpu import remote_programs
-from workbench.gpu.settings import claims, remote_settings
+from workbench.gpu.settings import claims
 from workbench.gpu.settings.alterations import drifts
+from workbench.model import setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.preset import GpuSettingsEntry
+from workbench.model.setting_records import Alteration
 from workbench.model.settings import (
     DEFAULT,
     GPU_CLOCKS,
@@ -26,7 +29,6 @@ from workbench.model.settings import (
     POWER_LIMIT,
     SETTINGS,
     UNKNOWN,
-    Alteration,
     ClockRange,
     GpuSettings,
     Setting,
@@ -44,18 +46,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "persistence": (True, False),
     "governor": ("performance",),
 }
+CARD = GpuInfo(0, "GPU-a", "X", power_min_w=300.0, power_max_w=600.0)
 each = pytest.mark.parametrize("setting", SETTINGS, ids=[s.name for s in SETTINGS])
 LIVE = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, "GPU-a", "X"),), (GpuSample(0, "GPU-a"),))
 
 
 def test_both_tables_have_the_same_settings() -> None:
-    assert {s.key for s in SETTINGS} == set(remote_settings.SETTINGS) == set(VALUES)
-    assert {s.key for s in LOCKS} == set(remote_settings.LOCKS)
+    assert {s.key for s in SETTINGS} == set(setting_commands.SETTINGS) == set(VALUES)
+    assert {s.key for s in LOCKS} == set(setting_commands.LOCKS)
 
 
 @each
 def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
-    sent = remote_settings.SETTINGS[setting.key]
+    sent = setting_commands.SETTINGS[setting.key]
     assert sent.label == setting.label and sent.readable == (setting.reading is not None)
     for value in (*VALUES[setting.key], setting.parse(setting.example)):
         kept = stored(value)
@@ -63,9 +66,9 @@ def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
         assert sent.valid(kept), "a journal with this value is one that Workbench wrote"
         assert sent.format(kept) == sent.format(value) == setting.format(value)
         assert sent.equal(kept, kept) and sent.equal(value, kept) and sent.equal(value, value)
-        assert remote_settings.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
+        assert setting_commands.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
         if value != UNKNOWN:
-            steps = [remote_settings.steps("GPU-a", setting.key, v, cores=(0,)) for v in (kept, value)]
+            steps = [setting_commands.steps("GPU-a", setting.key, v, cores=(0,)) for v in (kept, value)]
             assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv
 
 
@@ -111,6 +114,16 @@ def test_a_power_limit_is_a_number_above_0_or_an_error(text: str) -> None:
         assert error.message.startswith("power limit: ")
 
 
+def test_a_number_can_be_reset_if_its_entry_names_an_option_for_that() -> None:
+    resettable = replace(POWER_LIMIT, reset_name="reset-power-limit")
+    assert resettable.parse(" Reset ") == resettable.from_stored("default") == DEFAULT
+    assert resettable.input_text(DEFAULT) == "reset" and resettable.parse("400 W") == 400.0
+    assert (resettable.allowed([CARD]), POWER_LIMIT.allowed([CARD])) == ("300..600 W, reset", "300..600 W")
+    for reject in (POWER_LIMIT.parse, POWER_LIMIT.from_stored):
+        with pytest.raises((InputError, TypeError)):
+            reject("default")
+
+
 def test_settings_of_older_experiments_are_read() -> None:
     older = {
         "persistence": None,
@@ -148,6 +161,6 @@ def test_claims_compare_typed_and_stored_values() -> None:
     [remote_programs.MODULES, remote_programs.REGISTER, remote_programs.MEASUREMENT_LOCK, remote_programs.GUARD],
 )
 def test_the_modules_of_every_program_exist(modules: tuple[str, ...]) -> None:
-    here = Path(remote_programs.__file__).parent
+    here = Path(remote_programs.__file__).parents[1]
     assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in modules)
     assert len(remote_programs.payload(False, modules)) > 1000

@@ -17,7 +17,8 @@ from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.settings.proof import Proof
 from workbench.hosts import detached_process
 from workbench.model.errors import InputError
-from workbench.model.settings import ClockRange, GpuSettings, InForce
+from workbench.model.setting_records import InForce
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState

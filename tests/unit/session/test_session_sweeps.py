@@ -19,7 +19,8 @@ from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, PlanError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import ClockRange, GpuSettings, SettingsReport
+from workbench.model.setting_records import SettingsReport
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.sweep import Sweep
 from workbench.session.session import Session
 from workbench.sim import profiles

@@ -16,7 +16,8 @@ from workbench.model.errors import HostError, StoreError
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.server_run import ServerState
-from workbench.model.settings import Drift, GpuSettings
+from workbench.model.setting_records import Drift
+from workbench.model.settings import GpuSettings
 from workbench.model.timeline import ENGINE, EventKind
 from workbench.session.session import Session
 from workbench.session.timeline_events import EventSource

@@ -17,13 +17,14 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings import remote_settings
 from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host
 from workbench.hosts.shell_scripts import sh
+from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.settings import HOST, GuardView, stored
+from workbench.model.setting_records import GuardView
+from workbench.model.settings import HOST, stored
 
 START_S = 30.0
 NOTICED_S = 3.0  # time for the guard to read a changed journal
@@ -159,8 +160,8 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
         step.argv
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
-        for step in remote_settings.steps(
-            entry.gpu_uuid, entry.setting, remote_settings.value_to_restore(entry.before), nvidia_smi=rights.nvidia_smi
+        for step in setting_commands.steps(
+            entry.gpu_uuid, entry.setting, setting_commands.value_to_restore(entry.before), nvidia_smi=rights.nvidia_smi
         )
     ]
     if back and all(granted(rights.rules, command) == "free" for command in back):
@@ -188,7 +189,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
         ages[name.removeprefix("beats/")] = max(0.0, float(now) - float(at))
     try:
         said = json.loads(state)
-        if not remote_settings.plain(said):
+        if not setting_commands.plain(said):
             raise ValueError("the state contains a number that Workbench cannot have written")
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.gpu.settings import claims, remote_settings
-from workbench.gpu.settings.remote_settings import HOST
+from workbench.gpu.settings import claims
+from workbench.model import setting_commands
+from workbench.model.setting_commands import HOST
 
 SET = (claims.RESTORE, claims.DONE)
 
@@ -62,7 +63,7 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
 
 def named(entry: Entry) -> str:
     """Return an entry's GPU and setting in words: "GPU0 power limit", or "CPU governor" for the host's setting."""
-    label = remote_settings.label(entry["setting"])
+    label = setting_commands.label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
@@ -112,7 +113,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "what": f"guard {'reverted' if way in SET else 'left alone'}: " + due.why,
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": remote_settings.value_to_restore(target(due)) if way in SET else due.entry["now"],
+                "now": setting_commands.value_to_restore(target(due)) if way in SET else due.entry["now"],
             }
         )
         if not ok:

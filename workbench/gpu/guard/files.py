@@ -32,7 +32,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
-from workbench.gpu.settings import claims, register, remote_settings
+from workbench.gpu.settings import claims, register
+from workbench.model import setting_commands
 
 VERSION = 1  # of journal.json, as journal.py has it
 LOG_LINES = 200
@@ -222,7 +223,7 @@ class Files:
             if not isinstance(found["version"], int) or found["version"] > VERSION:
                 raise UnreadableJournal(f"the journal is of version {found['version']!r}")
             for entry in found["entries"]:
-                if why := remote_settings.unfit(entry):
+                if why := setting_commands.unfit(entry):
                     raise UnreadableJournal(f"the journal contains a value that Workbench cannot have written ({why})")
             found["log"] = list(found["log"])
         except OSError as error:
@@ -343,7 +344,7 @@ class Files:
             found = json.loads(read_regular("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) and remote_settings.plain(found) else {}
+        return found if isinstance(found, dict) and setting_commands.plain(found) else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard

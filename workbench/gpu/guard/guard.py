@@ -46,8 +46,9 @@ from workbench.gpu.guard.due_reverts import (
 from workbench.gpu.guard.files import Files, UnreadableJournal, owner_id, owner_token
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.temperatures import TemperatureReader
-from workbench.gpu.settings import claims, remote_settings
-from workbench.gpu.settings.remote_settings import COOLING, HOST
+from workbench.gpu.settings import claims
+from workbench.model import setting_commands
+from workbench.model.setting_commands import COOLING, HOST
 
 TICK_S = 0.25
 HEAT_S = 1.0
@@ -242,7 +243,7 @@ class Guard:
     def heats(self, entry: Entry) -> bool:
         """Return whether reverting the entry lets its GPU run cooler."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
-        return remote_settings.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
+        return setting_commands.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
 
     def silent(self, entry: Entry) -> bool:
         limit_s = entry["watch"].get("heartbeat_s")
@@ -285,7 +286,7 @@ class Guard:
         try:
             self.read()
             self.check_heartbeats()
-            due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], remote_settings.order(d.entry["setting"])))
+            due = sorted(self.due(), key=lambda d: (d.entry["gpu_index"], setting_commands.order(d.entry["setting"])))
             if not due:
                 self.forget_failures()
                 return
@@ -337,19 +338,20 @@ class Guard:
             if way.do != claims.RESTORE:
                 return Result(due, True, way.why, way.do)
             cores = sorted(dict(programs.governors())) if setting == "governor" else ()
-            for step in remote_settings.steps(
+            for step in setting_commands.steps(
                 uuid,
                 setting,
-                remote_settings.value_to_restore(way.value),
+                setting_commands.value_to_restore(way.value),
                 nvidia_smi=programs.nvidia_smi,
                 tee=programs.tee,
                 cores=cores,
                 sysfs=programs.sysfs,
             ):
                 code, said = programs.set(step)
-                failed = remote_settings.failure(code, said, "tee" if setting == "governor" else "nvidia-smi") or failed
+                program = "tee" if setting == "governor" else "nvidia-smi"
+                failed = setting_commands.failure(code, said, program) or failed
             return Result(
-                due, *remote_settings.restored(setting, way.value, programs.current_value(uuid, setting), failed)
+                due, *setting_commands.restored(setting, way.value, programs.current_value(uuid, setting), failed)
             )
         except Exception as error:
             return Result(due, False, f"a defect in the guard: {error!r}")
@@ -383,7 +385,7 @@ class Guard:
 
     def failure_text(self, due: Due, message: str) -> str:
         entry = due.entry
-        by_hand = remote_settings.by_hand(entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs)
+        by_hand = setting_commands.by_hand(entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs)
         return f"{named(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
     def fail(self, why: str) -> None:

@@ -6,7 +6,7 @@ Therefore:
     the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
     the guard is root only while commands run
     the guard's programs are fixed at its start, and only root may be able to change them
-    the journal's entries are checked (remote_settings.unfit) before they become words of a command, and only values of
+    the journal's entries are checked (setting_commands.unfit) before they become words of a command, and only values of
     the journal at the guard's start are ever set (guard.py)
 """
 
@@ -26,7 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.process_facts import uids_of
-from workbench.gpu.settings import claims, remote_settings, root_owned
+from workbench.gpu.settings import claims, root_owned
+from workbench.model import setting_commands
 
 COMMAND_S = 60.0  # as in settings/command_runner.py
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a user
@@ -60,7 +61,7 @@ class Programs:
                 unchangeable(os.__file__)  # and with it the standard library
                 with contextlib.suppress(Unsafe):
                     self.files["sudo"] = unchangeable("sudo")
-        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or remote_settings.SYSFS
+        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
 
     def become(self, uid: int, gid: int) -> None:
         """Change the effective user and group of the process. The real user stays root, so that the guard can become
@@ -82,7 +83,7 @@ class Programs:
         finally:
             self.become(self.user.pw_uid, self.user.pw_gid)
 
-    def set(self, step: remote_settings.SettingStep) -> tuple[int, str]:
+    def set(self, step: setting_commands.SettingStep) -> tuple[int, str]:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
@@ -120,8 +121,8 @@ class Programs:
         except (KeyError, OverflowError):
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
-            for step in remote_settings.steps(
-                *claim.key, remote_settings.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
+            for step in setting_commands.steps(
+                *claim.key, setting_commands.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
             ):
                 code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
                 if code == 1 and not said.strip():  # sudo prints nothing if the answer is no
@@ -143,12 +144,12 @@ class Programs:
     def current_value(self, uuid: str, setting: str) -> Any:
         """Return the current value of a setting; None if the host does not report it, as for a lock."""
         if setting == "governor":
-            return remote_settings.governor_value(dict(self.governors()))
-        query = remote_settings.SETTINGS[setting].query
+            return setting_commands.governor_value(dict(self.governors()))
+        query = setting_commands.SETTINGS[setting].query
         if not query:
             return None
         code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits"))
-        return remote_settings.SETTINGS[setting].answer(said) if code == 0 else None
+        return setting_commands.SETTINGS[setting].answer(said) if code == 0 else None
 
     def governors(self) -> Iterator[tuple[int, str]]:
         """Yield the number and the governor of each CPU core that has a governor."""

@@ -1,4 +1,5 @@
-"""GPU and host settings: plan, apply, prove, journal and revert. model/settings.py has the table of settings.
+"""GPU and host settings: plan, apply, prove, journal and revert. model/settings.py has the table of settings,
+model/setting_commands.py their commands.
 
 plan                            from requested settings to commands
 apply, revert                   changes and reverts of settings, with journal, commands and a reading of the result
@@ -13,5 +14,4 @@ proof, proof_files, contrast    proof that a setting is in force, from readings 
 disturbance                     changes by others during a benchmark
 preset_settings                 the settings of a preset
 setting_traps                   known traps of settings, with sources
-remote_settings                 the table of settings that is sent to the host
 """

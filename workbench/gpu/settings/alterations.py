@@ -11,16 +11,11 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.journal import Record
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import (
-    Alteration,
-    Drift,
-    label_of,
-    place_of,
-    setting_of,
-)
+from workbench.model.setting_commands import is_lock
+from workbench.model.setting_records import Alteration, Drift
+from workbench.model.settings import label_of, place_of, setting_of
 
 # -- from the journal ------------------------------------------------------------------------------------------------
 

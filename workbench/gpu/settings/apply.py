@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from workbench.gpu.settings import claims, command_runner, remote_settings
+from workbench.gpu.settings import claims, command_runner
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings import outcomes as judged
 from workbench.gpu.settings.claims import SettingClaim
@@ -26,27 +26,15 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values, re
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.plan import commands_for
-from workbench.gpu.settings.remote_settings import equal, is_lock
 from workbench.gpu.settings.revert import noted, restore, save_last
 from workbench.gpu.settings.rights import Rights
 from workbench.hosts.base import Host
+from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.gpu import GpuInfo
-from workbench.model.settings import (
-    DEFAULT,
-    HOST,
-    PERSISTENCE,
-    UNKNOWN,
-    GuardView,
-    InForce,
-    SettingCommand,
-    SettingOutcome,
-    SettingsReport,
-    SettingValue,
-    label_of,
-    place_of,
-    setting_of,
-)
+from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_records import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import DEFAULT, HOST, PERSISTENCE, UNKNOWN, SettingValue, label_of, place_of, setting_of
 
 RETRY_S = (0.1, 0.4)
 StartGuard: TypeAlias = Callable[[], Awaitable[GuardView | None]]
@@ -269,7 +257,7 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
     """Return a warning if `rights` allow a change but not its revert; otherwise ""."""
     if one.right is not None or before[0] is None:
         return ""
-    value = remote_settings.value_to_restore(before[0])
+    value = setting_commands.value_to_restore(before[0])
     commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.governors)
     lacking = [c.right for c in commands if c.right]
     return f"these rights allow the change but not its revert: {lacking[0]}" if lacking else ""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.gpu.settings.remote_settings import SETTINGS, UNKNOWN, equal, is_lock, is_number, shown, was_interrupted
+from workbench.model.setting_commands import SETTINGS, UNKNOWN, equal, is_lock, is_number, shown, was_interrupted
 
 RESTORE = "restore"  # set `value`
 DONE = "done"  # the value is in force already

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from workbench.gpu.settings import remote_settings
 from workbench.gpu.settings.rights import Rights, run_allowed
 from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
+from workbench.model import setting_commands
 from workbench.model.errors import HostError
-from workbench.model.settings import SettingCommand
+from workbench.model.setting_records import SettingCommand
 
 GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST
 NO_PERMISSION = re.compile("insufficient permissions|does not have permission", re.IGNORECASE)
@@ -54,7 +54,7 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
     # tee repeats its input, so only its error output counts, and it may have written to some of the cores. A lost GPU
     # may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
-    why = remote_settings.failure(done.returncode, said, name)
+    why = setting_commands.failure(done.returncode, said, name)
     if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
         why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
     return Ran(why, unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST))

@@ -11,7 +11,8 @@ from typing import Any
 
 from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import LOCKS, MEMORY_CLOCKS, Alteration, ClockRange, ClockSetting
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import LOCKS, MEMORY_CLOCKS, ClockRange, ClockSetting
 
 LOADED_PCT = 50.0  # utilization from which a reading counts: an idle GPU lowers its clocks whatever the lock
 SLACK_MHZ = 30  # clocks move in steps of 15 MHz (GeForce and RTX PRO) or less

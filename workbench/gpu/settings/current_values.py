@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from workbench.gpu.settings import remote_settings
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Host, HostFacts
 from workbench.hosts.shell_scripts import sh
+from workbench.model import setting_commands
 from workbench.model.errors import HostError, InputError
 from workbench.model.gpu import GpuSample, Telemetry
 from workbench.model.settings import GOVERNOR, SettingValue, live_sample, setting_of
@@ -37,13 +37,13 @@ class Governors:
     by_core: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
     problem: str | None = None
-    sysfs: str = remote_settings.SYSFS
+    sysfs: str = setting_commands.SYSFS
 
     @property
     def value(self) -> str | None:
         """The governors as one setting value: a name if all cores have the same governor, otherwise each name with its
         cores. None without cpufreq."""
-        return remote_settings.governor_value(self.by_core)
+        return setting_commands.governor_value(self.by_core)
 
     def check(self, wanted: str) -> None:
         """Raise InputError if a core cannot have the governor `wanted`."""
@@ -57,7 +57,7 @@ class Governors:
 async def governors_on(host: Host) -> Governors:
     """Read the CPU governors of a host. Raises HostError if the host is out of reach."""
     done = await host.run(sh(READ), timeout_s=20)
-    sysfs, *lines = done.out.splitlines() or [remote_settings.SYSFS]
+    sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
     by_core: dict[int, str] = {}
     shared: dict[str, None] | None = None
     for cpu, governor, *available in (line.split() for line in lines):

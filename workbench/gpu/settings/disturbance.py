@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from workbench.gpu.settings.register_client import LockChange
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.model.gpu import GpuProcess, Telemetry
-from workbench.model.settings import SETTINGS, Alteration, Setting, SettingValue, label_of, text_of
+from workbench.model.setting_commands import is_lock
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import SETTINGS, Setting, SettingValue, label_of, text_of
 
 MOST_NAMED = 4
 

@@ -19,12 +19,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from workbench.gpu.settings import claims, remote_settings
+from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.owners import described, lock_is_dead, owner_facts, owner_token, state_of, who
 from workbench.gpu.settings.register_client import Register, register_on
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
+from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.settings import DEFAULT, UNKNOWN, SettingValue, label_of, place_of, stored, text_of, value_from
 
@@ -207,14 +208,14 @@ class Journal:
 
     def _over(self, one: SettingClaim, energy_j: float | None) -> bool:
         return (
-            remote_settings.why_lost({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j)
+            setting_commands.why_lost({"boot_id": one.boot_id, "energy_j": one.energy_j}, self.boot_id, energy_j)
             is not None
         )
 
     def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
         """Return why the entry's setting is no longer in force; None if it may be. `energy_j` is the GPU's energy
         counter now."""
-        return remote_settings.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
+        return setting_commands.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
         """Return the entries with their owners' states. `energy_j` has the GPUs' energy counters by UUID, if known."""
@@ -352,7 +353,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     try:
         for entry in data["entries"]:
             JournalEntry(**entry)  # TypeError for a missing or unknown field
-        if wrong := [why for why in map(remote_settings.unfit, data["entries"]) if why]:
+        if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
             raise _broken(f"contains a value that Workbench cannot have written ({wrong[0]})", path, host)
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workbench.gpu.settings import claims, remote_settings
+from workbench.gpu.settings import claims
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import CurrentValues
 from workbench.gpu.settings.journal import JournalEntry
-from workbench.gpu.settings.remote_settings import equal, is_lock
-from workbench.model.settings import (
-    DEFAULT,
-    UNKNOWN,
-    WATTS_EQUAL,
-    InForce,
-    NumberSetting,
-    SettingCommand,
-    SettingOutcome,
-    SettingValue,
-    setting_of,
-)
+from workbench.model import setting_commands
+from workbench.model.setting_commands import WATTS_EQUAL, equal, is_lock
+from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome
+from workbench.model.settings import DEFAULT, UNKNOWN, NumberSetting, SettingValue, setting_of
 
 NOT_CHECKED_LOCK = "accepted; a clock lock cannot be read back: a load shows whether it is in force"
 VOLATILE = (  # NVIDIA's page on data persistence names power limits; locks are not documented
@@ -60,7 +52,7 @@ def of_change(
     if found is None:
         return outcome(True, InForce.NOT_CHECKED, "accepted, but the driver does not report the value now", lost)
     if not equal(one.setting, found, one.value):
-        return outcome(False, InForce.NO_EFFECT, remote_settings.no_effect(one.setting, one.value, found), lost)
+        return outcome(False, InForce.NO_EFFECT, setting_commands.no_effect(one.setting, one.value, found), lost)
     enforced = _enforced(one, after)
     if enforced is not None:
         lower = f"the driver enforces {enforced}: another limit is lower"
@@ -86,10 +78,10 @@ def of_restoring(
     readable. `after` has the values afterwards, None if the host is out of reach."""
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
-    ok, message = remote_settings.restored(one.setting, before, found, ran.failure)
+    ok, message = setting_commands.restored(one.setting, before, found, ran.failure)
     if not ok:
-        sysfs = remote_settings.SYSFS if after is None else after.governors.sysfs
-        hand = remote_settings.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
+        sysfs = setting_commands.SYSFS if after is None else after.governors.sysfs
+        hand = setting_commands.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = joined(message, f"it stays in the journal. By hand: {hand}")
     if is_lock(one.setting):
         in_force = InForce.NOT_CHECKED
@@ -134,7 +126,7 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
 
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
     """Return the shell command with which the user can set the value of `one` without Workbench."""
-    return remote_settings.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
+    return setting_commands.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
 
 
 def joined(*parts: str) -> str:

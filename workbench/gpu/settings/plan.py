@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.settings import remote_settings, setting_traps
+from workbench.gpu.settings import setting_traps
 from workbench.gpu.settings.current_values import Governors
 from workbench.gpu.settings.rights import Rights
+from workbench.model import setting_commands
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuInfo, GpuState, Telemetry
+from workbench.model.setting_records import SettingCommand
 from workbench.model.settings import (
     GOVERNOR,
     HOST,
@@ -19,7 +21,6 @@ from workbench.model.settings import (
     GpuSettings,
     NumberSetting,
     Setting,
-    SettingCommand,
     SettingValue,
     label_of,
 )
@@ -89,7 +90,7 @@ def commands_for(
     """Return the commands that set one value: one command, or one per governor if the cores differ."""
     on = governors or Governors()
     commands = []
-    for step in remote_settings.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs):
+    for step in setting_commands.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs):
         argv = rights.argv(step.argv)
         right = rights.needed_for(argv)
         commands.append(SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note))
@@ -112,7 +113,7 @@ def _of_gpu(
 def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
     """Return a note for the user about this value, "" if there is none. Raises InputError if the GPU cannot have the
     value."""
-    if isinstance(setting, NumberSetting) and isinstance(value, float | int):
+    if isinstance(setting, NumberSetting):
         _check_number(name, info, setting, value)
     if not isinstance(setting, ClockSetting):
         return ""
@@ -132,7 +133,7 @@ def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> s
     return "; ".join(part for part in (taken, warnings) if part)
 
 
-def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: float) -> None:
+def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: SettingValue) -> None:
     limits = setting.limits(info)
     if limits is None:
         why = info.absent.get(setting.highest, "the driver reports no limits")
@@ -140,7 +141,7 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: float
             f"{name} has no {setting.label} that can be set ({why})", next_step=setting_traps.alternative(info)
         )
     low, high = limits
-    if not low <= value <= high:
+    if isinstance(value, float | int) and not low <= value <= high:
         raise InputError(
             f"{name}: {value:.10g} {setting.unit} is outside its limits, {low:g} to {high:g} {setting.unit}"
         )

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.remote_settings import equal, is_lock
 from workbench.model.gpu import Telemetry
-from workbench.model.settings import (
-    HOST,
-    HOST_INDEX,
-    SETTINGS,
-    Alteration,
-    GpuSettings,
-    Setting,
-    SettingValue,
-    place_of,
-)
+from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import HOST, HOST_INDEX, SETTINGS, GpuSettings, Setting, SettingValue, place_of
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset

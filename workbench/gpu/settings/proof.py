@@ -34,17 +34,16 @@ from workbench.gpu.settings.contrast import (
 from workbench.gpu.settings.setting_traps import Trap, trap
 from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
+from workbench.model.setting_commands import WATTS_EQUAL
+from workbench.model.setting_records import Alteration, InForce
 from workbench.model.settings import (
     GPU_CLOCKS,
     HOST_INDEX,
     MEMORY_CLOCKS,
     PERSISTENCE,
     POWER_LIMIT,
-    WATTS_EQUAL,
-    Alteration,
     ClockRange,
     ClockSetting,
-    InForce,
     setting_of,
 )
 

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from workbench.gpu.settings.contrast import MOST_KEPT, Clock, ContrastEvidence
 from workbench.hosts.base import FileError, Host
-from workbench.model.settings import Alteration, ClockRange, setting_of, stored
+from workbench.model.setting_records import Alteration
+from workbench.model.settings import ClockRange, setting_of, stored
 
 CLOCKS_FILE = "gpu/clocks.json"
 FINDINGS_FILE = "gpu/findings.json"  # {GPU UUID: {"of": the altered settings then, "short": [words]}}

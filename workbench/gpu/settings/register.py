@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
-from workbench.gpu.settings import remote_settings
+from workbench.model import setting_commands
 
 PLACES = ("/run/lock", "/var/tmp")  # the first usable one is the same for every user of a host
 PREFIX = "workbench-gpu."
@@ -158,17 +158,17 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 def _fit_change(change: Any) -> bool:
     """Return whether `change`, from another user's file, has the form of an entry of `_changes`. Raises KeyError or
     TypeError if a field is missing."""
-    known = change["setting"] in remote_settings.SETTINGS and isinstance(change["gpu_index"], int)
-    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(remote_settings.is_number(change["unix_s"]))
+    known = change["setting"] in setting_commands.SETTINGS and isinstance(change["gpu_index"], int)
+    return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(setting_commands.is_number(change["unix_s"]))
 
 
 def _unfit(entry: Any) -> bool:
-    if remote_settings.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
+    if setting_commands.unfit(entry) is not None or not -1 <= entry["gpu_index"] < MOST_GPUS:
         return True
     dates = [entry.get("since_unix_s"), entry.get("set_unix_s") or 0]
-    if not all(remote_settings.is_number(date) and date >= 0 for date in dates):
+    if not all(setting_commands.is_number(date) and date >= 0 for date in dates):
         return True
-    if not remote_settings.is_number(entry.get("energy_j") or 0):
+    if not setting_commands.is_number(entry.get("energy_j") or 0):
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)

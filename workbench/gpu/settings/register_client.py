@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.remote_settings import is_lock
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.model.errors import HostError
+from workbench.model.setting_commands import is_lock
 from workbench.model.settings import value_from
 from workbench.model.untrusted_text import clean
 

@@ -12,18 +12,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from workbench.gpu.settings import claims, command_runner, outcomes, remote_settings
+from workbench.gpu.settings import claims, command_runner, outcomes
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import commands_for, select
-from workbench.gpu.settings.remote_settings import equal
 from workbench.gpu.settings.rights import Rights, rights_on
 from workbench.hosts.base import Host
+from workbench.model import setting_commands
 from workbench.model.errors import HostError
-from workbench.model.settings import HOST, UNKNOWN, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.setting_commands import equal
+from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import HOST, UNKNOWN
 
 Foreign: TypeAlias = str  # "keep", "ours" or "original": the choice about a value that another program has set
 SET_AGAIN = "Workbench's value is set again; the setting stays in the journal"
@@ -146,11 +148,11 @@ async def restore(
 
 
 def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    return sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, remote_settings.order(e.setting)))
+    return sorted(entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.order(e.setting)))
 
 
 def _commands(entry: JournalEntry, rights: Rights, now: CurrentValues) -> tuple[SettingCommand, ...]:
-    value = remote_settings.value_to_restore(entry.before)
+    value = setting_commands.value_to_restore(entry.before)
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.governors)
 

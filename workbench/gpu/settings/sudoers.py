@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from workbench.gpu.settings.remote_settings import GOVERNOR_FILES
+from workbench.model.setting_commands import GOVERNOR_FILES
 
 PATH = "/etc/sudoers.d/workbench"
 DIGIT = "[0-9]"

@@ -9,7 +9,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.setting_records import GuardView, InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.tui.cells import Make, Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import alteration_texts, countdown, restored_value, setting_name

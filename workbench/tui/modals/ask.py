@@ -17,7 +17,7 @@ from workbench.tui.modals.base import Choice, Choices, Modal, Text, TextBody
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
-    from workbench.model.settings import SettingOutcome
+    from workbench.model.setting_records import SettingOutcome
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from workbench.model.counts import gpus_text
-from workbench.model.settings import HOST_INDEX, InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, cell, pad, paragraph
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name

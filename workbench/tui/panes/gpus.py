@@ -19,7 +19,7 @@ from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
-    from workbench.model.settings import Alteration
+    from workbench.model.setting_records import Alteration
     from workbench.session.session import Session
 
 

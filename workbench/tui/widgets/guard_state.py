@@ -9,7 +9,7 @@ from workbench.tui.formats import clock, elapsed
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
-    from workbench.model.settings import GuardView
+    from workbench.model.setting_records import GuardView
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
 UNKNOWN = "unknown"
-WATTS_EQUAL = 0.5
+WATTS_EQUAL = 0.5  # drivers round a power limit
+MOST_W = 10_000
 SYSFS = "/sys"
 GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
 FAILED = re.compile(
@@ -115,13 +116,12 @@ class _PowerLimit(RemoteSetting):
     label, query = "power limit", "power.limit"
     cools = True
     own_if_equal = True  # anybody can claim a limit, even without the right to set one, and prevent its revert
-    most_w = 10_000
 
     def argv(self, value: Any) -> tuple[str, ...]:
         return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
 
     def valid(self, value: Any) -> bool:
-        return is_number(value) and 0 < value < self.most_w
+        return is_number(value) and 0 < value < MOST_W
 
     def answer(self, text: str) -> Any:
         try:

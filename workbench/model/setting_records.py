@@ -1,0 +1,145 @@
+"""Records of changes of GPU settings: the commands of a change, their outcomes, the guard, and the settings that are
+altered now."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from workbench.model.settings import SettingValue, place_of, stored
+
+
+class InForce(StrEnum):
+    """Whether a setting is in force. A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot
+    read a lock back, and CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another
+    limit is lower, CHANGED that the driver reports a value that Workbench did not set."""
+
+    YES = "yes"
+    CONSISTENT = "consistent, proves nothing"
+    CHANGED = "changed by someone else"
+    CAPPED = "capped"
+    NO_EFFECT = "no effect"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingCommand:
+    """One command that sets one setting of one GPU, or of the host (`gpu_index` -1, `gpu_uuid` HOST). `value` is the
+    value that `argv` sets. If the user may not run the command, `right` names the missing right."""
+
+    gpu_index: int
+    gpu_uuid: str
+    setting: str  # key of the setting
+    argv: tuple[str, ...]
+    right: str | None = None
+    value: SettingValue | None = None
+    stdin: str | None = None  # input of the command (tee into sysfs); never a password
+    note: str = ""  # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
+
+    @property
+    def shell_line(self) -> str:
+        """Return the command as the user would enter it in a shell."""
+        if self.stdin is None:
+            return shlex.join(self.argv)
+        return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
+
+    @property
+    def where(self) -> str:
+        """Return where the command applies: "host", or for example "GPU0"."""
+        return place_of(self.gpu_uuid, self.gpu_index)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOutcome:
+    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
+
+    command: SettingCommand
+    ok: bool
+    before: SettingValue | None = None
+    requested: SettingValue | None = None
+    read_back: SettingValue | None = None
+    in_force: InForce = InForce.NOT_CHECKED
+    message: str = ""  # the answer of nvidia-smi, or why the command failed, and the next step
+    # source of `before`: "read" from the driver, "journal" (Workbench had set it), "default" (reset), "unknown",
+    # "claim" (another user's Workbench)
+    before_known: str = ""
+    foreign: bool = False  # another program changed the value since: the user must choose
+
+
+@dataclass(frozen=True, slots=True)
+class GuardView:
+    """The state of a host's guard, the process there that reverts settings by itself. Times are Unix seconds by that
+    host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is no problem."""
+
+    running: bool
+    pid: int | None = None
+    since_unix_s: float | None = None
+    heartbeat_s: float | None = None  # the guard reverts after this time without a heartbeat; None: no heartbeat is due
+    heartbeat_age_s: float | None = None
+    trial_left_s: float | None = None  # None if no trial runs
+    temperature_limits_c: Mapping[str, float] = field(default_factory=dict)  # by GPU UUID
+    did: str | None = None  # the guard's last act: "reverted GPU0 power limit: no heartbeat for 60 s"
+    did_unix_s: float | None = None
+    log: str | None = None  # path on the host
+    note: str | None = None  # the settings that the guard keeps on a GPU that is too hot, and why
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsReport:
+    """The result of applying or reverting settings. `journal` is the path on the host of the previous values."""
+
+    outcomes: tuple[SettingOutcome, ...] = ()
+    journal: str | None = None
+    dry_run: bool = False
+    rolled_back: tuple[SettingOutcome, ...] = ()  # reverted because a later command of the plan failed
+    guard: GuardView | None = None  # the guard that watches over this change
+
+    @property
+    def ok(self) -> bool:
+        return all(o.ok for o in self.outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """A setting that differs from its previous value because a Workbench changed it, as the status bar shows it. `by`
+    names the user if another user's Workbench made the change. The fields after `state` come from this user's
+    journal."""
+
+    gpu_index: int
+    gpu_uuid: str
+    setting: str
+    before: SettingValue | None
+    now: SettingValue | None
+    since_unix_s: float
+    by: str = ""
+    state: str = "applied"  # "pending", "applied" or "kept"
+    set_unix_s: float | None = None  # time of the last change
+    before_known: str = ""
+    owner_state: str = ""  # of the Workbench that made it: "this", "alive", "dead" or "elsewhere"
+    who: str = ""
+    origin: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty
+        ones."""
+        head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
+        data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
+        return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A setting that Workbench changed and that has another value on the host now."""
+
+    gpu_index: int
+    gpu_uuid: str
+    setting: str
+    now: SettingValue | None  # the host's value; None for a clock lock, which nobody can read
+    text: str  # "set to 400 W by Workbench, now 200 W: changed by someone else"
+
+    def as_json(self) -> dict[str, Any]:
+        return {f.name: stored(getattr(self, f.name)) for f in fields(self)}

@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 HOST = "host"  # in place of a UUID, as in model/settings.py
@@ -23,6 +23,7 @@ DEFAULT = "default"
 UNKNOWN = "unknown"
 WATTS_EQUAL = 0.5  # drivers round a power limit
 MOST_W = 10_000
+DIGIT = "[0-9]"
 SYSFS = "/sys"
 GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
 FAILED = re.compile(
@@ -62,6 +63,10 @@ class RemoteSetting:
         """Return nvidia-smi's arguments after `-i UUID` that set `value`."""
         raise KeyError(self.label)
 
+    def sudoers_patterns(self) -> Iterator[str]:
+        """Yield a pattern for sudoers(5) for each form that `argv` can have. The patterns match nothing else."""
+        return iter(())
+
     def valid(self, value: Any) -> bool:
         """Return whether a journal that Workbench wrote can contain `value`."""
         raise KeyError(self.label)
@@ -86,13 +91,19 @@ class _ClockLock(RemoteSetting):
     readable = False
     cools = True
 
-    def __init__(self, label: str, which: str) -> None:
+    def __init__(self, label: str, which: str, low_digits: Sequence[int], high_digits: Sequence[int]) -> None:
         self.label, self.which = label, which
+        self.digits = [(low, high) for low in low_digits for high in high_digits]  # of a lock's numbers
 
     def argv(self, value: Any) -> tuple[str, ...]:
         if value == DEFAULT:
             return (f"--reset-{self.which}-clocks",)
         return (f"--lock-{self.which}-clocks={value}",)
+
+    def sudoers_patterns(self) -> Iterator[str]:
+        for low, high in self.digits:
+            yield rf"--lock-{self.which}-clocks\={DIGIT * low}\,{DIGIT * high}"
+        yield f"--reset-{self.which}-clocks"
 
     def valid(self, value: Any) -> bool:
         return isinstance(value, str) and bool(_CLOCKS.fullmatch(value))
@@ -120,6 +131,11 @@ class _PowerLimit(RemoteSetting):
     def argv(self, value: Any) -> tuple[str, ...]:
         return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))
 
+    def sudoers_patterns(self) -> Iterator[str]:
+        for whole in (2, 3, 4):
+            for part in ("", f".{DIGIT}", f".{DIGIT * 2}"):
+                yield f"-pl {DIGIT * whole}{part}"
+
     def valid(self, value: Any) -> bool:
         return is_number(value) and 0 < value < MOST_W
 
@@ -144,6 +160,9 @@ class _Persistence(RemoteSetting):
 
     def argv(self, value: Any) -> tuple[str, ...]:
         return ("-pm", "1" if value else "0")
+
+    def sudoers_patterns(self) -> Iterator[str]:
+        yield "-pm [01]"
 
     def valid(self, value: Any) -> bool:
         return isinstance(value, bool)
@@ -178,8 +197,8 @@ class _Governor(RemoteSetting):
 # In the order of reverting. Locks first and persistence after them, so that persistence still keeps the driver loaded
 # while the locks matter; the host's own setting last.
 SETTINGS: dict[str, RemoteSetting] = {
-    "gpu_clocks": _ClockLock("GPU clocks", "gpu"),
-    "memory_clocks": _ClockLock("memory clocks", "memory"),
+    "gpu_clocks": _ClockLock("GPU clocks", "gpu", (1, 3, 4), (3, 4)),
+    "memory_clocks": _ClockLock("memory clocks", "memory", (1, 3, 4, 5), (3, 4, 5)),
     "power_limit_w": _PowerLimit(),
     "persistence": _Persistence(),
     "governor": _Governor(),

@@ -16,21 +16,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
 
-# Fields of GpuSample that are kept.
-GPU_FIELDS = (
-    "gpu_util_pct",
-    "memory_util_pct",
-    "sm_mhz",
-    "memory_mhz",
-    "power_w",
-    "limit_w",
-    "memory_used_bytes",
-    "temperature_c",
-    "memory_temperature_c",
-    "fan_pct",
-    "pcie_rx_mb_s",
-    "pcie_tx_mb_s",
-)
+MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")  # besides READINGS
 
 
 class Timeline:
@@ -73,9 +59,12 @@ class Timeline:
             hear()
 
     def _take(self, telemetry: Telemetry) -> None:
+        from workbench.model.gpu import READINGS  # not for the first frame
+
         now = time.time()
         seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
-        values = {(gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in GPU_FIELDS}
+        fields = (*READINGS, *MORE_GPU_FIELDS)
+        values = {(gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in fields}
         self._add(values, seconds)
         for event in self._events.in_reading(telemetry, now):
             self._tell(event)

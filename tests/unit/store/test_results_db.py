@@ -414,7 +414,7 @@ def test_a_damaged_row_does_not_hide_other_results(db: ResultsDb, column: str, t
 @pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1])
 def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None:
     for work in (db.get, db.samples, db.delete, lambda i: db.note(i, "x"), lambda i: db.tag(i, ["x"]), db.retag):
-        with pytest.raises(InputError, match="there is no result"):
+        with pytest.raises(InputError, match="so large a number"):
             work(number)
 
 

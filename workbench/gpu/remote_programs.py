@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
 # the modules of each program, below the package workbench, in the order of their imports
-MODULES = tuple(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml", "readings", "agent"))
+MODULES = tuple(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent"))
 REGISTER = ("model.setting_commands", "gpu.process_facts", "gpu.settings.register")
 MEASUREMENT_LOCK = (*REGISTER, "gpu.measurement_lock_holder")
 GUARD = (

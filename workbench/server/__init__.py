@@ -1,22 +1,23 @@
 """Inference servers: find the installed engine, start a server, watch it until it is ready, follow its log, read its
 counters, stop it, and adopt servers that already run.
 
-  supervisor          the servers of one host: start, watch, adopt, stop
-  watched_run         one run as the supervisor sees it
-  run_state           computes the status of a run from its files and processes
-  run_directory       the files of a run on its host
-  preflight           checks before a start
-  readiness           whether a server answers: health, models, one token
-  logs, log_patterns  the log as clean lines in bounded memory; known lines with cause and fix
-  metrics             the engine's counters, from its Prometheus page
-  engine_counters     the change of the engine's counters during one benchmark
-  engine_probe        which engine is installed, and its version
-  external_servers    servers that Workbench did not start
-  tokenizer           prompt lengths, counted by the server
-  model_files         weight bytes and config.json of a model
-  model_fingerprint   which model files a server was started with
-  server_secrets      API keys and other secrets of a running server
-  bounded_http        an HTTP client whose answers end in time and are bounded in size
+  supervisor              the servers of one host: start, watch, adopt, stop
+  watched_run             one run as the supervisor sees it
+  run_state               computes the status of a run from its files and processes
+  run_directory           the files of a run on its host
+  preflight               checks before a start
+  readiness               whether a server answers: health, models, one token
+  log_lines               the log as clean lines in bounded memory
+  log_patterns            known log lines with cause and fix
+  metrics                 the engine's counters, from its Prometheus page
+  engine_counters         the change of the engine's counters during one benchmark
+  engine_probe            which engine is installed, and its version
+  external_servers        servers that Workbench did not start
+  tokenizer               prompt lengths, counted by the server
+  model_files             weight bytes and config.json of a model
+  model_fingerprint       which model files a server was started with
+  running_server_secrets  API keys and other secrets of a running server
+  bounded_http            an HTTP client whose answers end in time and are bounded in size
 
 This file imports nothing, so that each module is loaded only when it is used.
 """

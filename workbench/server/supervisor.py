@@ -28,8 +28,8 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server import logs, metrics, preflight, readiness, server_secrets
-from workbench.server.logs import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
+from workbench.server import log_lines, metrics, preflight, readiness, running_server_secrets
+from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
@@ -203,7 +203,7 @@ class Supervisor:
         return self.statuses()
 
     async def _learn_keys(self, run: WatchedRun) -> None:
-        command = await server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
+        command = await running_server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
         run.learn_secrets(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
@@ -329,14 +329,14 @@ class Supervisor:
             return not follow or run.has_ended
 
         path, secrets = run.log_path, run.secrets
-        async for batch in logs.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
+        async for batch in log_lines.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
             yield batch
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text` in upper or lower case. The host
         searches."""
         run = await self._find(run_id)
-        return await logs.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
+        return await log_lines.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
 
     async def metrics(self, run_id: str) -> EngineMetrics:
         """Return one reading of the engine's own counters. Never raises: a value that cannot be read is None, and
@@ -534,7 +534,8 @@ class Supervisor:
             answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
             run.unanswered = answer.reason
             if answer.needs_key and run.api_key is None:
-                run.api_key = await server_secrets.key_from_file(self.host, run.engine, run.record.command.workdir)
+                workdir = run.record.command.workdir
+                run.api_key = await running_server_secrets.key_from_file(self.host, run.engine, workdir)
             if answer.ready and answer.model is not None and run.facts.ready is None:
                 ready = run.ready_now(answer.model)
                 with contextlib.suppress(FileError):  # disk full: the next Workbench requests a token again

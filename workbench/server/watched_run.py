@@ -18,10 +18,10 @@ from workbench.model.plan import Command
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import log_patterns, readiness
-from workbench.server.logs import LogFollower
+from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
 from workbench.server.run_state import reachable_address, status_of
-from workbench.server.server_secrets import api_key_of
+from workbench.server.running_server_secrets import api_key_of
 
 if TYPE_CHECKING:
     import httpx

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.server.logs import LogRing
+    from workbench.server.log_lines import LogRing
 
 
 class RunLog:
@@ -26,7 +26,7 @@ class RunLog:
 
     def level(self, line: str) -> str:
         """Return the level of a log line: "error", "warn", "info", or "" if the line has none."""
-        from workbench.server.logs import level_of  # not for the first frame, which shows no lines
+        from workbench.server.log_lines import level_of  # not for the first frame, which shows no lines
 
         return level_of(line)
 

@@ -19,7 +19,7 @@ from workbench.server.supervisor import Supervisor
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.server.external_servers import FoundServer
-    from workbench.server.logs import LogRing
+    from workbench.server.log_lines import LogRing
     from workbench.session.plan_editor import PlanEditor
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets

@@ -16,7 +16,7 @@ from workbench.session.state import SessionState
 from workbench.session.state_holder import Listener, StateHolder, host_view
 
 if TYPE_CHECKING:
-    from workbench.server.logs import LogRing
+    from workbench.server.log_lines import LogRing
     from workbench.session.bench import Bench
     from workbench.session.experiments import Experiments
     from workbench.session.gpu_control import GpuControl

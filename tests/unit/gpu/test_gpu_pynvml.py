@@ -10,12 +10,12 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from workbench.gpu.telemetry import agent, clock_event_reasons, nvml, readings
+from workbench.gpu.telemetry import agent, clock_event_reasons, nvml_library, readings
 
 
 def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver_refuses() -> None:
     """Some of pynvml's functions drop the return code: none of those."""
-    texts = "".join(Path(module.__file__).read_text() for module in (nvml, readings, agent))
+    texts = "".join(Path(module.__file__).read_text() for module in (nvml_library, readings, agent))
     names = set(re.findall(r'"(nvml[A-Z]\w+)"', texts)) - {"nvmlInit_v2", "nvmlDevice", "nvmlDeviceGetCount_v2"}
     names |= {f"nvmlDeviceGet{family}RunningProcesses_v{n}" for family in ("Graphics", "Compute") for n in (2, 3)}
     assert len(names) > 30
@@ -26,9 +26,9 @@ def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver
 
 def test_the_codes_with_a_name_have_it() -> None:
     codes = {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
-    assert set(nvml.REASONS) <= codes
-    assert nvml.reason(pynvml.NVML_ERROR_DEPRECATED) == "deprecated"
-    assert nvml.reason(pynvml.NVML_ERROR_OPERATING_SYSTEM) == "blocked by the operating system"
+    assert set(nvml_library.REASONS) <= codes
+    assert nvml_library.reason(pynvml.NVML_ERROR_DEPRECATED) == "deprecated"
+    assert nvml_library.reason(pynvml.NVML_ERROR_OPERATING_SYSTEM) == "blocked by the operating system"
 
 
 def test_the_kinds_of_values() -> None:

@@ -16,7 +16,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
 from workbench.model.server_run import ServerState
-from workbench.server import server_secrets, watched_run
+from workbench.server import running_server_secrets, watched_run
 from workbench.server.run_directory import (
     RUN_ID,
     ReadyFacts,
@@ -174,7 +174,7 @@ def test_where_a_server_answers(bind: str, address: str) -> None:
     ],
 )
 def test_a_server_s_key_is_found(argv: tuple[str, ...], env: dict[str, str], key: str | None) -> None:
-    assert server_secrets.api_key_of(Command(argv, env), engines.get("vllm")) == key
+    assert running_server_secrets.api_key_of(Command(argv, env), engines.get("vllm")) == key
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_server_s_key_is_found(argv: tuple[str, ...], env: dict[str, str], key
 def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> None:
     (tmp_path / "api_tokens.yml").write_text(text)
     tabby = engines.get("tabbyapi")
-    assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
-    assert asyncio.run(server_secrets.key_from_file(LocalHost(), tabby, None)) is None
+    assert asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
+    assert asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, None)) is None
 
 
 def test_a_start_that_prints_nothing_more_names_the_known_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-The agent runs on the host that owns the GPUs. Another machine receives its source with nvml.py, readings.py,
+The agent runs on the host that owns the GPUs. Another machine receives its source with nvml_library.py, readings.py,
 clock_event_reasons.py and the installed pynvml, and needs nothing but Python 3.8 (remote_programs.py). One thread
 samples. Another reads stdin and reports a driver call that does not return.
 
@@ -33,7 +33,7 @@ from typing import Any
 
 from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
 
-from workbench.gpu.telemetry.nvml import (
+from workbench.gpu.telemetry.nvml_library import (
     DRIVER_MESSAGES,
     REVOKED,
     STATES,

@@ -13,7 +13,7 @@ import pynvml
 from pynvml import NVML_SUCCESS, NVMLError
 
 from workbench.gpu.telemetry import clock_event_reasons
-from workbench.gpu.telemetry.nvml import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
+from workbench.gpu.telemetry.nvml_library import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
 
 NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as 32 bits
 POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_command, mask_text, secret_values
-from workbench.server.logs import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line
+from workbench.server.log_lines import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -111,7 +111,7 @@ def _findings(host: Examination) -> Iterator[Finding]:
         text = f"{facts.python3} does not print its version: it is broken, or not a python3"
         yield Finding(Level.ERROR, "host.python3", text, fix="repair it, or put a working python3 first on PATH")
     if not any(e.path for e in host.engines):
-        text = "no engine found on PATH (vllm, sglang, llama-server)"
+        text = f"no engine was found on PATH ({', '.join(e.engine for e in host.engines)})"
         yield Finding(Level.WARN, "engine.none", text, fix="install one, or give its program with --executable PATH")
     for engine in host.engines:
         for path in engine.elsewhere:

@@ -97,7 +97,7 @@ def presets_path(arguments: argparse.Namespace) -> int:
 @command(
     "flags",
     "list the launch flags of an engine, with types, defaults and help",
-    option("engine ENGINE", "vllm, sglang, tabbyapi or llamacpp"),
+    option("engine ENGINE", "name of the engine, as `workbench presets list` shows it"),
     option("--version V", "version of the engine (default: the newest known)", dest="engine_version"),
     option("--search TEXT", "list only flags that match this text"),
     examples=("workbench flags vllm --search cache", "workbench flags sglang --json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
 from workbench.engines.flag_groups import group_of, place_among_most_used
+from workbench.model import fuzzy
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSpec
 
 _TUPLES = ("aliases", "choices", "json_fields", "words")
@@ -186,23 +188,29 @@ def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
 def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     """Return the flags that match `text`, best match first. Blank text matches all flags, in catalog order.
 
-    The kinds of match, from best to worst: name or alias, initials of the words ("mns" for max-num-seqs), start of a
-    name, words in order ("max seqs"), part of a name, letters in order, words of the help. Similar spellings match only
-    if nothing else does.
+    First comes the flag with exactly this name or alias, then matches in a name (model/fuzzy.py), then flags whose help
+    contains all words. Similar spellings match only if nothing else does.
     """
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
         return list(catalog.flags.values())
-    meant, first = lookup(catalog, query).name, query.split()[0]
+    meant, words = lookup(catalog, query).name, [word for word in re.split(r"[\s-]+", query) if word]
     ranked = [
-        ((spec.name != meant, rank, not spec.name.startswith(first), len(spec.name)), spec)
+        (spec.name != meant, -round(value), len(spec.name), spec)
         for spec in catalog.flags.values()
-        if (rank := _rank(spec, query)) is not None
+        if (value := _score(spec, words)) is not None
     ]
     if not ranked:
         near = nearest_name(catalog, "-".join(query.split()))
         return [catalog.flags[near]] if near else []
-    return [spec for _, spec in sorted(ranked, key=lambda item: item[0])]
+    return [spec for *_, spec in sorted(ranked, key=lambda item: item[:3])]
+
+
+def _score(spec: FlagSpec, words: Sequence[str]) -> float | None:
+    names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
+    found = [value for name in names if (value := fuzzy.score(" ".join(words), name)) is not None]
+    in_help = [-1000.0] if words and all(word in spec.help.lower() for word in words) else []
+    return max([*found, *in_help], default=None)
 
 
 def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
@@ -210,39 +218,3 @@ def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
     return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
-
-
-def _rank(spec: FlagSpec, query: str) -> int | None:
-    names = (spec.name, *(a.lstrip("-").lower() for a in spec.aliases))
-    words = spec.name.split("-")
-    initials = "".join(w[0] for w in words if w)
-    tokens = [t for t in re.split(r"[\s-]+", query) if t]
-    letters = "".join(tokens)
-    tests = (
-        query in names,
-        initials == letters,
-        any(n.startswith(query) for n in names),
-        len(initials) > 2 and initials.startswith(letters),
-        _words_in_order(words, tokens),
-        any(query in n for n in names),
-        all(any(t in n for n in names) for t in tokens),
-        _subsequence(spec.name, letters),
-        all(t in spec.help.lower() for t in tokens),
-    )
-    return next((i for i, hit in enumerate(tests) if hit), None)
-
-
-def _words_in_order(words: list[str], tokens: list[str]) -> bool:
-    rest = iter(words)
-    return bool(tokens) and all(any(w.startswith(t) for w in rest) for t in tokens)
-
-
-def _subsequence(name: str, letters: str) -> bool:
-    """Return whether `letters` occur in `name` in order, the first one at the start of a word."""
-    if len(letters) < 2:
-        return False
-    for start in (m.start() for m in re.finditer(rf"(?:^|(?<=-)){re.escape(letters[0])}", name)):
-        rest = iter(name[start:])
-        if all(c in rest for c in letters):
-            return True
-    return False

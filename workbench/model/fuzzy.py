@@ -12,16 +12,18 @@ def score(query: str, text: str) -> float | None:
     """Return how well `text` matches `query`: a higher number is a better match, and None is no match.
 
     A text matches if it contains every word of the query, or all letters of the query in their order. Complete words,
-    starts of words and short spans score higher.
+    initials ("mns" for max-num-seqs), starts of words and short spans score higher.
     """
     query, text = query.lower().strip(), text.lower()
     if not query:
         return 0.0
-    words = query.split()
+    words, parts = query.split(), text.replace("-", " ").split()
     if all(word in text for word in words):
-        starts = sum(any(part.startswith(word) for part in text.replace("-", " ").split()) for word in words)
+        starts = sum(any(part.startswith(word) for part in parts) for word in words)
         return 1000.0 + 50 * starts - text.index(words[0]) - len(text) / 100
     letters = query.replace(" ", "")
+    if letters == "".join(part[0] for part in parts):
+        return 500.0
     spans = [_span(letters, text, start) for start in range(len(text)) if text[start] == letters[0]]
     return max((value for value in spans if value is not None), default=None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.model import fuzzy
@@ -143,7 +144,8 @@ def _rank(item: PresetEntry) -> int:
     return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0
 
 
+@cache
 def _short_name(engine: str) -> str:
-    from workbench import engines
+    from workbench import engines  # not for the first frame
 
     return engines.short_name(engine)

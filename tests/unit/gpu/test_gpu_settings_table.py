@@ -20,7 +20,23 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.preset import GpuSettingsEntry
 from workbench.model.setting_records import Alteration
-from workbench.model.settings import DEFAULT, GPU_CLOCKS, HOST, HOST_INDEX, LOCKS, POWER_LIMIT, SETTINGS, UNKNOWN, ClockRange, GpuSettings, Setting, parse_word, setting_of, stored, value_from
+from workbench.model.settings import (
+    DEFAULT,
+    GPU_CLOCKS,
+    HOST,
+    HOST_INDEX,
+    LOCKS,
+    POWER_LIMIT,
+    SETTINGS,
+    UNKNOWN,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    parse_word,
+    setting_of,
+    stored,
+    value_from,
+)
 from workbench.tui.modals.gpu_settings import parse as parse_form
 
 VALUES: dict[str, tuple[Any, ...]] = {

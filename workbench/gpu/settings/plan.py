@@ -11,7 +11,19 @@ from workbench.model import setting_commands
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuInfo, GpuState, Telemetry
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import GOVERNOR, HOST, HOST_INDEX, SETTINGS, ClockRange, ClockSetting, GpuSettings, NumberSetting, Setting, SettingValue, label_of
+from workbench.model.settings import (
+    GOVERNOR,
+    HOST,
+    HOST_INDEX,
+    SETTINGS,
+    ClockRange,
+    ClockSetting,
+    GpuSettings,
+    NumberSetting,
+    Setting,
+    SettingValue,
+    label_of,
+)
 
 STEP_MHZ = 15  # the widest distance between two neighbouring SM clocks; memory clocks lie hundreds apart
 

@@ -36,7 +36,16 @@ from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.setting_commands import WATTS_EQUAL
 from workbench.model.setting_records import Alteration, InForce
-from workbench.model.settings import GPU_CLOCKS, HOST_INDEX, MEMORY_CLOCKS, PERSISTENCE, POWER_LIMIT, ClockRange, ClockSetting, setting_of
+from workbench.model.settings import (
+    GPU_CLOCKS,
+    HOST_INDEX,
+    MEMORY_CLOCKS,
+    PERSISTENCE,
+    POWER_LIMIT,
+    ClockRange,
+    ClockSetting,
+    setting_of,
+)
 
 HOLDS_SHARE = 0.9  # share of the readings under load within the lock
 OVER_LIMIT = 1.05  # power is a mean over 1 s and may pass the limit for a moment

@@ -1,4 +1,4 @@
-"""The run of a benchmark in a worker process: start the process, send it the spec, and read its messages."""
+"""Benchmarks in a worker process: starts the process, sends it the spec, and reads its messages."""
 
 from __future__ import annotations
 

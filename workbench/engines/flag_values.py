@@ -72,7 +72,7 @@ def human_int(text: str) -> int:
     number, unit = match.groups()
     if unit in _BINARY:
         if "." in number:
-            raise ValueError(f"{unit} (1024) does not allow decimals, use {number}{unit.lower()}")
+            raise ValueError(f"the unit {unit} (1024) needs a whole number; write {number}{unit.lower()} for thousands")
         return int(number) * _BINARY[unit]
     return int(float(number) * _DECIMAL[unit])
 

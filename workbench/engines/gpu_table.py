@@ -42,7 +42,7 @@ def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
 
 @cache
 def all_types() -> tuple[GpuType, ...]:
-    """Return all rows of the table."""
+    """Return every GPU type of the table."""
     import json
     from importlib.resources import files
 

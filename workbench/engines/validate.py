@@ -63,7 +63,13 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
             certain, fix = True, "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
         level = Level.ERROR if certain and not only_case else Level.WARN
-        return Finding(level, "flag.choice", f"{spec.name} is {wrong!r}, not one of its choices", spec.name, fix)
+        return Finding(
+            level,
+            "flag.choice",
+            f"{spec.name} is {wrong!r}, which is not one of the choices of this flag",
+            spec.name,
+            fix,
+        )
     if problem := range_problem(spec, value):
         return Finding(Level.ERROR, "flag.range", f"{spec.name} {problem}", spec.name, _value_fix(spec))
     if spec.json_fields and (unknown := _unknown_key(spec, value)):

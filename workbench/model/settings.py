@@ -143,9 +143,9 @@ class Setting(ABC):
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
-    def error(self, text: str, expected: str) -> InputError:
+    def error(self, text: str, problem: str) -> InputError:
         return InputError(
-            f"{self.label}: {text!r} is not valid, expected {expected}",
+            f"{self.label}: {text!r} is not valid, {problem}",
             next_step=f"for example {self.name} {self.example}",
         )
 
@@ -165,7 +165,7 @@ class SwitchSetting(Setting):
     def parse_value(self, text: str) -> bool:
         found = {"on": True, "off": False}.get(text.strip().lower())
         if found is None:
-            raise self.error(text, "on or off")
+            raise self.error(text, "expected on or off")
         return found
 
     def value_from_stored(self, value: Any) -> bool:
@@ -199,7 +199,7 @@ class NumberSetting(Setting):
         bare = text.strip().lower().removesuffix(self.unit.lower()).strip()
         number = float(bare) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII) else 0.0
         if not 0 < number < self.most:
-            raise self.error(text, self.unit_name)
+            raise self.error(text, f"expected {self.unit_name}")
         return number
 
     def value_from_stored(self, value: Any) -> float:
@@ -251,10 +251,10 @@ class ClockSetting(Setting):
         bare = text.strip().lower().replace("mhz", "").strip()
         found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
         if found is None:
-            raise self.error(text, "MHZ, MIN-MAX in MHz, or reset")
+            raise self.error(text, "expected MHZ, MIN-MAX in MHz, or reset")
         clocks = ClockRange(int(found[1]), int(found[2] or found[1]))
         if clocks.min_mhz > clocks.max_mhz:
-            raise self.error(text, "a range whose minimum is not above its maximum")
+            raise self.error(text, "expected a range whose minimum is not above its maximum")
         return clocks
 
     def value_from_stored(self, value: Any) -> ClockRange:
@@ -288,7 +288,7 @@ class GovernorSetting(Setting):
 
     def parse_value(self, text: str) -> Governor:
         if not re.fullmatch(r"[a-z_]{1,32}", text.strip()):
-            raise self.error(text, "a governor's name")
+            raise self.error(text, "expected a governor's name")
         return text.strip()
 
     def value_from_stored(self, value: Any) -> Governor:

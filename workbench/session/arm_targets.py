@@ -188,7 +188,7 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
         if name not in known:
             raise PlanError(
                 f"{name} is a secret, which Workbench does not store",
-                next_step=f"set {name} in the environment",
+                next_step=f"set the environment variable {name}",
             )
         return known[name]
 

@@ -150,7 +150,9 @@ def _check(fields: Mapping[str, Any]) -> None:
             raise InputError(f"{name} {value:g} is not a valid number of {unit}", next_step="give a number above 0")
     for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ("chat", "completions"))):
         if fields.get(name, words[0]) not in words:
-            raise InputError(f"{name} cannot be {fields[name]!r}", next_step=f"give one of {', '.join(words)}")
+            raise InputError(
+                f"{fields[name]!r} is not a valid value of {name}", next_step=f"give one of {', '.join(words)}"
+            )
     if not 0 <= fields.get("length_spread", 0.0) < 1:
         raise InputError("the length spread is not between 0 and 1", next_step="give for example 0.2 for ±20 %")
     if not isinstance(fields.get("extra_body", {}), Mapping):

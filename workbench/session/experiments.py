@@ -238,7 +238,7 @@ class Experiments:
         if self._conducting is not None:
             host = self._core.host.name
             raise BenchError(
-                "another experiment is running", host=host, next_step="wait until it has ended, or stop it"
+                "another experiment is running", host=host, next_step="wait until that experiment has ended, or stop it"
             )
 
     async def _know_engine(self) -> None:

@@ -77,7 +77,8 @@ class GpuGuard:
         self._drawn_s = time.monotonic()
 
     async def heartbeat_s(self) -> float:
-        """Return the seconds without a heartbeat after which the guard reverts the settings, from config.toml."""
+        """Return the setting `gpu.heartbeat_s` of config.toml: the guard reverts the settings after this many seconds
+        without a heartbeat."""
         config = self._config
         if not config.path.exists():  # the schema takes 0.1 s to load
             return HEARTBEAT_S

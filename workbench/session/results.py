@@ -126,7 +126,7 @@ class Results:
         if len(others) + len(given) < 2:
             raise InputError(
                 "a comparison needs two valid results",
-                next_step="press b to benchmark, a and B in the Bench pane to mark",
+                next_step="press b to run a benchmark, or a and B in the Bench pane to mark two results",
             )
         if a is None and b is None:
             return others[1], others[0]

@@ -123,7 +123,7 @@ class ServerLoad:
         if self._busy.locked():
             host = self._core.host.name
             raise BenchError(
-                "another benchmark is running", host=host, next_step="wait until it has ended, or cancel it"
+                "another benchmark is running", host=host, next_step="wait until that benchmark has ended, or cancel it"
             )
         async with self._busy, self._lock.hold(what) if gpus_known else nullcontext():
             cancel = asyncio.Event()

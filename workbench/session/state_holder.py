@@ -129,5 +129,5 @@ class StateHolder:
 
 
 def host_view(host: Host) -> HostView:
-    """Return the view of a host that is not connected yet."""
+    """Return the state of a host to which no connection has been made yet."""
     return HostView(name=host.name, kind=host.kind, simulated=host.simulated)

@@ -61,7 +61,7 @@ class SweepProgress:
     def check_stop(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
         if self.stop.is_set():
-            raise BenchCancelled("the sweep was cancelled", next_step="its measured points are kept")
+            raise BenchCancelled("the sweep was cancelled", next_step="the measured points of the sweep are kept")
 
     def change(self, **fields: Any) -> None:
         """Replace the given fields of the sweep."""

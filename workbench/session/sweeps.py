@@ -173,7 +173,9 @@ class Sweeps:
         BenchError if this session runs a sweep already."""
         if self._one.locked():
             host = self._parts.core.host.name
-            raise BenchError("another sweep is running", host=host, next_step="wait until it has ended, or cancel it")
+            raise BenchError(
+                "another sweep is running", host=host, next_step="wait until that sweep has ended, or cancel it"
+            )
         async with self._one, self._lock.hold(what):
             self._stop = asyncio.Event()
             try:
@@ -233,7 +235,7 @@ class Sweeps:
         check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
             raise InputError(
-                f"another Workbench is running {which}", next_step="wait until it has ended, or cancel it there"
+                f"another Workbench is running {which}", next_step="wait until the sweep has ended, or cancel it there"
             )
         if sweep.spec is None:
             why = (

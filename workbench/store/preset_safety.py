@@ -57,7 +57,8 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield the parts of a document that reach a command line or an environment, with their paths."""
+    """Yield the values of a preset that reach a command line or an environment variable, each with its path in the
+    document."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):

@@ -22,7 +22,8 @@ def held(path: Path, what: str) -> Iterator[None]:
     try:
         if not _locked(file, path, fcntl.LOCK_EX):
             raise InputError(
-                f"another Workbench is running {what}", next_step="wait until it has ended, or cancel it there"
+                f"another Workbench is running {what}",
+                next_step="wait until the other one has ended, or cancel it there",
             )
         yield
     finally:

@@ -100,7 +100,7 @@ def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
 
 
 def bindings_for(keys: Sequence[Key]) -> list[BindingType]:
-    """Return Textual bindings that run the keys through `MainScreen.action_do`."""
+    """Return Textual bindings for the keys. Each binding calls `MainScreen.action_do` with the id of its key."""
     return [Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key == "ctrl+p") for k in keys]
 
 

@@ -179,7 +179,7 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return the decision about a setting that another Workbench has changed after this one; `by` is its claim."""
+    """Return the decision about a setting that another Workbench has changed later; `by` is that Workbench's claim."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):

@@ -218,7 +218,8 @@ class Journal:
         return setting_commands.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
-        """Return the entries with their owners' states. `energy_j` has the GPUs' energy counters by UUID, if known."""
+        """Return each entry of the journal with the state of the process that made it. `energy_j` has the GPUs' energy
+        counters in joules by UUID, if known; they show a reload of the driver."""
         now = energy_j or {}
         return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
 

@@ -28,7 +28,7 @@ Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no ef
 
 
 async def read_clocks(host: Host) -> ContrastEvidence:
-    """Return the stored clocks of the last day; none if the file is missing or invalid."""
+    """Return the clocks that GPUs showed under load during the last day; none if the file is missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown = kept["clocks"], kept["shown"]
@@ -54,7 +54,8 @@ def _clock(row: object) -> Clock | None:
 
 
 async def write_clocks(host: Host, known: ContrastEvidence) -> None:
-    """Store the clocks on the host. Raises FileError if the file cannot be written."""
+    """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError if the file on the
+    host cannot be written."""
     rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
     kept = {"clocks": rows, "shown": known.shown}
     await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())

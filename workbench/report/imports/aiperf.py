@@ -85,7 +85,7 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
             continue
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
-            raise metric.wrong("unit", "a unit of time")
+            raise metric.wrong("unit", "expected a unit of time")
         parts = {
             part: value * factor for part, tag in _DISTRIBUTION.items() if (value := metric.number(tag)) is not None
         }
@@ -104,7 +104,7 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
     if metric is None:
         return None
     if metric.text("unit") not in (unit, None):
-        raise metric.wrong("unit", repr(unit))
+        raise metric.wrong("unit", f"expected {unit!r}")
     return metric.number("avg")
 
 

@@ -54,13 +54,13 @@ class Fields:
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
-    def wrong(self, name: str, expected: str) -> InputError:
-        """Return the error for a field with an invalid value. `expected` says what the value should be."""
+    def wrong(self, name: str, problem: str) -> InputError:
+        """Return the error for a field with an invalid value. `problem` is a text such as "expected a number"."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
         return InputError(
-            f"{self.file}: {place}: expected {expected}, found {found}", next_step="nothing of this file was imported"
+            f"{self.file}: {place}: {problem}, found {found}", next_step="nothing of this file was imported"
         )
 
     def number(self, name: str) -> float | None:
@@ -69,7 +69,7 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _usable(value):
-            raise self.wrong(name, "a number that is 0 or more")
+            raise self.wrong(name, "expected a number that is 0 or more")
         return float(value)
 
     def count(self, name: str) -> int | None:
@@ -77,25 +77,25 @@ class Fields:
         if value is None:
             return None
         if value != int(value):
-            raise self.wrong(name, "a whole number")
+            raise self.wrong(name, "expected a whole number")
         return int(value)
 
     def required_count(self, name: str) -> int:
         value = self.count(name)
         if value is None:
-            raise self.wrong(name, "a whole number")
+            raise self.wrong(name, "expected a whole number")
         return value
 
     def text(self, name: str) -> str | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "text")
+            raise self.wrong(name, "expected text")
         return value or None
 
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
+            raise self.wrong(name, "expected true or false")
         return value
 
     def object(self, name: str) -> Fields | None:
@@ -103,7 +103,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.wrong(name, "an object")
+            raise self.wrong(name, "expected an object")
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
     def objects(self, name: str) -> list[Fields]:
@@ -112,7 +112,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-            raise self.wrong(name, "a list of objects")
+            raise self.wrong(name, "expected a list of objects")
         at = f"{self.at}.{name}" if self.at else name
         return [Fields(self.file, v, f"{at}[{i}]") for i, v in enumerate(value)]
 
@@ -121,7 +121,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list) or not all(_is_number(v) and _usable(v) for v in value):
-            raise self.wrong(name, "a list of numbers that are 0 or more")
+            raise self.wrong(name, "expected a list of numbers that are 0 or more")
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
@@ -135,7 +135,7 @@ class Fields:
         try:
             found = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
         except ValueError:
-            raise self.wrong(name, "a date and time") from None
+            raise self.wrong(name, "expected a date and time") from None
         note = "" if found.tzinfo else "the time in the file has no time zone: this machine's is assumed"
         return found.timestamp(), note
 

@@ -244,7 +244,7 @@ class GpuController(Controller):
 
     def _kept(self, guard: GuardView) -> None:
         silence = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
-        self.say(f"kept: the settings stay until you press r{silence}")
+        self.say(f"kept: the settings stay until you press r to revert them{silence}")
 
     async def leave_on(self) -> None:
         """Ask whether the GPU settings stay on when Workbench ends. If the user agrees, tell the guard to leave them

@@ -95,7 +95,7 @@ class Text(Scrolled, can_focus=False):
 
 
 class TextBody(Text, can_focus=True):
-    """A text that the arrow keys scroll."""
+    """A text that scrolls with the arrow keys."""
 
 
 class Label(Text):

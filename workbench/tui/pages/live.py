@@ -54,8 +54,8 @@ class Live(Page):
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Remove the request, because the session raised an error, which a message shows. Close the page if it has no
-        content."""
+        """Remove the text of a request that has failed, because a message shows its error. Close the page if it is
+        empty then."""
         self.show(state)
         nothing = self.blank
         self.request, self.blank = "", False

@@ -161,7 +161,7 @@ def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         driver().publish_load(other.pid, {0: {"memory_bytes": 1 << 30, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
         screen = typed("gpu", "set", "--power-limit", "400")
-        shown = screen.until("Run these on", "[y/N]")
+        shown = screen.until("Run these commands on", "[y/N]")
         assert "-pl 400" in shown and "GPU0 NVIDIA RTX PRO 6000" in shown
         assert f"process {other.pid}" in shown and "not started by Workbench here" in shown
         assert "1 process uses it, 1 not started by Workbench" in shown.replace("\n", "")
@@ -187,7 +187,10 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
     assert done["requested"] == {"gpu0.persistence": True, "gpu0.power_limit_w": 400.0} and power() == [400.0]
     for words, said in (
         (("--preset", "vllm-any"), "has no GPU settings"),
-        (("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"), "has its own settings"),
+        (
+            ("--preset", "rtx-pro-6000-power-400w", "--power-limit", "300"),
+            "--preset and other settings are given together",
+        ),
         (("--preset", "no-such-preset"), "no-such-preset"),
     ):
         refused = quick("gpu", "set", *words, "--yes")
@@ -323,7 +326,7 @@ def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
 def test_keep_warns_about_settings_that_will_be_lost(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--power-limit", "400", "--yes")
     (warning,) = quick.ok("gpu", "keep")["warnings"]
-    assert "GPU0: persistence mode is off, so power_limit_w may be lost" in warning
+    assert "GPU0: persistence mode is off, so power limit may be lost" in warning
     quick.ok("gpu", "revert")
     quick.ok("gpu", "set", "--persistence", "on", "--power-limit", "400", "--yes")
     assert quick.ok("gpu", "keep")["warnings"] == []

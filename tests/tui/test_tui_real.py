@@ -159,7 +159,7 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
         await s.press("escape", "m")
         await s.until("a needle of long ago", "NEEDLE now")
         await s.press("escape", "slash", *"long ago", "enter")
-        await s.until("none of them in the Log pane")
+        await s.until("none of which the Log pane keeps")
         await s.press("escape", "slash", *"no such words", "enter")
         await s.until("“no such words” is not in the log")
 

@@ -148,7 +148,7 @@ class ServerController(Controller):
             )
         else:
             self.say(
-                f"“{self.searched}”: found in {count} of the log file, but in none of those that the Log pane keeps",
+                f"“{self.searched}”: found in {count} of the log file, none of which the Log pane keeps",
                 next_step="press m in the Log pane to list these lines",
             )
 

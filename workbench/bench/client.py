@@ -162,8 +162,8 @@ class Client:
                 self._do_a_chore()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
-        """Wait until sockets are ready, but no longer than until `wake`. Before `rest_until_ns`, do not look at them.
-        Both times are monotonic nanoseconds. Return the sockets that are ready, as a poller does."""
+        """Wait until sockets are ready, but not before `rest_until_ns` and not after `wake`, both in monotonic
+        nanoseconds. Return the ready sockets as a poller does."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
         if min(rest_until_ns, until) > now:

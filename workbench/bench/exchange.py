@@ -85,7 +85,7 @@ class Exchange:
         return response.complete
 
     def _expect_text(self) -> None:
-        """Decide whether the next bytes may be a chunk that needs no parsing."""
+        """Decide whether the next bytes may be a chunk of text that needs no parsing."""
         aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:

@@ -1,4 +1,4 @@
-"""How long the load client may rest between two rounds of reads.
+"""The pause of the load client between two rounds of reads, which saves CPU time.
 
 A wake-up costs more CPU time than the read of a chunk. The kernel keeps the receive time of each chunk, so the client
 can read the sockets of many streams in one round and lose no accuracy, as long as two chunks of one stream do not wait
@@ -39,7 +39,7 @@ class ReadPause:
         self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
 
     def adapt(self, running: Iterable[Exchange]) -> None:
-        """Look at the newest gaps of the requests in flight. Call this ten times a second."""
+        """Compute the pause again from the newest gaps of the requests in flight. Call this ten times a second."""
         self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))

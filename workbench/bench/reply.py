@@ -57,8 +57,8 @@ class Reply:
 
     @property
     def around_text(self) -> tuple[bytes, bytes] | None:
-        """The bytes before and after the text in the last event with text; None if another event may differ from it in
-        more than the text."""
+        """Return the bytes before and after the text in the last event that contained text. None if the next event may
+        differ in more than the text."""
         return None if self._prefix is _NOTHING else (self._prefix, self._suffix)
 
     def whole(self, body: bytes) -> None:
@@ -166,7 +166,7 @@ class Reply:
 
 
 def is_json_text(text: bytes) -> bool:
-    """Return whether `text` is not empty, and valid between the quotes of a JSON string in ASCII."""
+    """Return whether `text` is a non-empty ASCII text that is valid between the quotes of a JSON string."""
     if text and not text.translate(None, _PLAIN):
         return True
     return text.isascii() and _TEXT.fullmatch(text) is not None

@@ -34,8 +34,9 @@ def emit(document: Any) -> int:
 
 
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
-    """Print a JSON document whose first field `name` lists the items, each as soon as it is known. `rest` returns the
-    other fields. Return the exit code 0."""
+    """Print a JSON document whose first field `name` is the list of items; each item is printed as soon as it is known.
+    `rest` returns the other fields. Return the exit code 0.
+    """
     between = "["
     print(f"{{\n  {json_text(name)}: ", end="")
     for item in items:

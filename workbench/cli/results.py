@@ -62,8 +62,9 @@ def search_results(arguments: argparse.Namespace) -> int:
 
 
 def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
-    """Print the newest results that match, and say on stderr if there are older ones. They are read in pages, so that
-    the first ones are printed before the last ones are read."""
+    """Print the newest results that match, and report on stderr if there are older ones. Results are read in pages, so
+    that the first ones are printed early.
+    """
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(
             f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
@@ -92,8 +93,9 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 
 class _Shown:
-    """The results that are printed, up to `limit`, and what is known after them: their count, the id of the last one,
-    the ids of damaged results, and whether there are `more`."""
+    """The printed results, up to `limit`, with their count, the id of the last one, and the ids of damaged results.
+    `more` is True if there are older results.
+    """
 
     def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
         self._pages, self._limit = pages, limit

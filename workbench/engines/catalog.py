@@ -98,7 +98,7 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
 
 @lru_cache(maxsize=8)
 def _help(engine: str) -> dict[str, str]:
-    """Return a sentence about each flag of an engine, whatever its version."""
+    """Return one sentence of help for each flag of an engine, whatever the version."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
     return texts[engine]
 

@@ -56,7 +56,7 @@ class Event:
     result_id: int | None = None  # of a benchmark's end
 
     def repeats(self, other: Event) -> bool:
-        """Return whether both tell the same event."""
+        """Return whether both events report the same thing."""
         same = (self.kind, self.text, self.gpu_index) == (other.kind, other.text, other.gpu_index)
         return same and abs(self.unix_s - other.unix_s) <= SAME_EVENT_S
 
@@ -90,7 +90,7 @@ class _Ring:
             self.counts[at] += 1
 
     def _advance(self, slot: int) -> None:
-        """Make `slot` the newest one, and empty the slots between."""
+        """Make `slot` the newest slot, and empty the slots between it and the previous newest one."""
         if self.last < 0 or slot - self.last >= self.slots:
             self.origin = slot
             del self.sums[:], self.counts[:]
@@ -192,15 +192,15 @@ class Series:
 
 
 class Pace:
-    """The seconds for which the readings of one source stand, so that readings a little more than a second apart leave
-    no gap."""
+    """The seconds that each reading of a source covers. A reading also covers the second before it if readings come a
+    little more than a second apart, so that they leave no gap."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
 
     def seconds(self, unix_s: float, interval_s: float) -> range:
-        """Return the Unix seconds of a new reading: its own, and those since the reading before unless one is missing
-        between them."""
+        """Return the Unix seconds that a new reading covers: its own, and those since the previous reading unless a
+        reading is missing in between."""
         first, last = int(unix_s), self._last_s
         if last is not None and last < unix_s <= last + 1.75 * max(interval_s, 1.0):
             first = min(first, int(last) + 1)
@@ -224,7 +224,7 @@ class History:
             series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
-        """Add the values of a reading for each Unix second for which it stands."""
+        """Add the values of a reading to each Unix second that the reading covers."""
         for key, value in values.items():
             for second in seconds:
                 self.add(key, second, value)
@@ -237,7 +237,7 @@ class History:
         series.load(unix_s, value, step_s)
 
     def put_under(self, older: History) -> None:
-        """Put the values and events of an older history before these. `older` must not be used afterwards."""
+        """Insert the values and events of an older history before these. Do not use `older` afterwards."""
         for key, series in self._series.items():
             if key in older:
                 older._series[key].append(series)
@@ -248,8 +248,8 @@ class History:
             self.add_event(event)
 
     def add_event(self, event: Event) -> bool:
-        """Insert an event by its time, and forget the oldest one beyond 2,000. Return False for an event that is there
-        already."""
+        """Insert an event by its time, and drop the oldest event if there are more than 2,000. Return False if the
+        event is there already."""
         near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time)
         at = bisect_right(self.events, event.unix_s, key=_time)
         until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time)

@@ -1,4 +1,4 @@
-"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines is kept in memory.
+r"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines is kept in memory.
 
 Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines here are plain text
 without control characters or secrets. The file on the host is not changed and can be searched there.

@@ -1,5 +1,5 @@
-"""The history on disk: what the last screens of a host have seen is put under the present history, and what this one
-sees is appended."""
+"""The history of a host on disk. When a screen opens, the history of earlier screens is inserted before the present
+one; what this screen reads is appended to the files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class KeptHistory:
         return writer
 
     async def _load(self, writer: HistoryWriter) -> None:
-        """Put what other screens of this host have kept under the present history."""
+        """Insert the history of other screens of this host before the present one."""
         from workbench.store import history_files
 
         older = await asyncio.to_thread(

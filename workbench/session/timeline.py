@@ -53,7 +53,7 @@ class Timeline:
         self._tell(Event(unix_s or time.time(), kind, text))
 
     def put_under(self, older: History) -> None:
-        """Put an older history of this host before the present one."""
+        """Insert an older history of this host before the present one."""
         self.history.put_under(older)
         for hear in self.on_loaded:
             hear()

@@ -41,8 +41,8 @@ class EventSource:
                 yield from find(self, before, state, now)
 
     def in_reading(self, telemetry: Telemetry, now: float) -> Iterator[Event]:
-        """Yield an event for each throttle reason that begins. A reason that comes and goes is told at most every 30 s,
-        and less and less often."""
+        """Yield an event for each throttle reason that begins. A reason that comes and goes gives at most one event in
+        30 s, and fewer the longer it continues."""
         ahead_s = telemetry.unix_s - now
         self._host_ahead_s = ahead_s if abs(ahead_s) > _TRANSIT_S else 0.0
         first = self._throttles is None
@@ -60,8 +60,8 @@ class EventSource:
             yield Event(now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus))
 
     def _by_host(self, unix_s: float, now: float) -> float:
-        """Return a time by the host's clock as a time by this machine's. It is `now` for what has just happened,
-        because hosts know some times by whole seconds only."""
+        """Return a time of the host's clock as a time of this machine's clock, or `now` for what has just happened,
+        because some hosts report whole seconds only."""
         at = unix_s - self._host_ahead_s
         return at if now - at > _TRANSIT_S else now
 
@@ -103,15 +103,15 @@ class EventSource:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _one(gpus))
 
     def _by_guard(self, guard: GuardView | None, now: float) -> str:
-        """Return why the guard reverted a setting, as the end of a sentence. "" if that was not the guard, or is not
-        known yet."""
+        """Return the guard's reason for reverting a setting, as the end of a sentence; "" if the guard did not revert
+        it or the reason is not known yet."""
         if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
             self._reverted_s = now
             return ""
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
 
     def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
-        """Tell an act of the guard that is read after the settings that it reverted."""
+        """Yield the event of an act of the guard that is read later than the settings which it reverted."""
         guard, old = state.guard, before.guard
         acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
         if guard is not None and acted and now - self._reverted_s < _GUARD_S:

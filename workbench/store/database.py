@@ -112,7 +112,8 @@ class Database:
         return db
 
     def _migrate(self, db: sqlite3.Connection, write: bool) -> None:
-        """Bring the file to the newest format. A file that is only read, and cannot be written now, stays as it is."""
+        """Bring the file to the newest format. If the file is only read and cannot be written now, leave it as it
+        is."""
         newest = len(self._migrations)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > newest:

@@ -1,8 +1,9 @@
-"""The kept history of a host: recordings in the state directory, from which a reopened screen has the last hours.
+"""The history of a host on disk: recordings in the state directory, from which a reopened screen gets the last hours.
 
-Each writing Workbench has a file with a line per second, and one with a line per 10 s and the events, and holds locks
-on them. They are appended to once a second, without fsync, and never rewritten; old files are deleted. A reader merges
-the files of all Workbenches. A file that cannot be written or read costs the history, never the screen.
+Each Workbench that writes has two files, on which it holds locks: one with a line per second, and one with a line per
+10 s and the events. Lines are appended once a second, without fsync, and never rewritten; old files are deleted. A
+reader merges the files of all Workbenches. If a file cannot be written or read, only its part of the history is
+missing.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ class HistoryWriter:
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
-        """Append a line to the file of a step. Returns at once; the line is lost if the disk cannot keep up."""
+        """Append a line to the file with cells of `step_s` seconds. Returns at once; the line is lost if the disk is
+        too slow."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait((step_s, line))
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write what waits, and close the files. A disk that hangs is not waited for."""
+        """Write the lines that wait, and close the files. A disk that hangs is not waited for longer than `wait_s`
+        seconds."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
         self._thread.join(wait_s)
@@ -167,7 +170,7 @@ def _step_of(path: Path) -> int:
 
 @dataclass
 class _Writer:
-    """What the files of one Workbench say about its benchmark."""
+    """The benchmark of one Workbench, as its files describe it."""
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended

@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Infos:
-    """The GPUs of the host from this line on."""
+    """A line of a recording with the GPUs of the host, valid for the lines after it."""
 
     unix_s: float
     infos: tuple[GpuInfo, ...]
@@ -69,8 +69,8 @@ Item = Cell | Event | Infos
 
 
 class CellWriter:
-    """Turns readings into lines: one line per cell of `step_s` seconds, when the cell after it is over, because the
-    readings of GPUs and engine do not arrive together."""
+    """Turns readings into lines of a recording, one line per cell of `step_s` seconds. A line is written when the cell
+    after it is over, because the readings of GPUs and engine do not arrive together."""
 
     def __init__(self, step_s: int) -> None:
         self.step_s = step_s
@@ -128,15 +128,15 @@ def event_line(event: Event) -> str:
 
 
 def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
-    """Return the line of the host's GPUs, without what no graph needs."""
+    """Return the line that describes the host's GPUs, without fields that no graph needs."""
     kept = [asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={})) for info in infos]
     shown = [{name: value for name, value in info.items() if value not in (None, [], (), {})} for info in kept]
     return _line({"t": round(unix_s, 3), "infos": shown})
 
 
 def header_of(line: str | bytes, name: str) -> Header:
-    """Return the header in the first line of a recording. Raises InputError if the line is not one; `name` is the
-    file's in the message."""
+    """Return the header of a recording from its first line. Raises InputError if the line is no header; `name` is the
+    file name for the message."""
     data = _object(line) or {}
     version = data.get("version")
     if data.get("workbench") != "recording" or not isinstance(version, int):
@@ -152,8 +152,8 @@ def header_of(line: str | bytes, name: str) -> Header:
 
 
 def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
-    """Yield what the lines after the header say. A damaged line is left out; after one, cells are left out until the
-    next full one. The texts are cleaned."""
+    """Yield the content of the lines after the header. A damaged line is left out, and so are the cells after it up to
+    the next full one. Texts are cleaned."""
     values: dict[Key, float] | None = None
     for line in lines:
         data = _object(line)
@@ -228,7 +228,7 @@ def _time(value: Any) -> float | None:
 
 
 def rounded(name: str, value: float) -> float | int:
-    """Return a value with the digits that a graph can show. Memory is rounded to MiB."""
+    """Return a value with as many digits as a graph can show; memory is rounded to MiB."""
     if name.endswith("_bytes"):
         return round(value / _MIB) * _MIB
     short = round(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3)

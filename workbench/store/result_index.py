@@ -26,14 +26,14 @@ def json_field(column: str, name: str) -> str:
 
 
 def source(words: str) -> str:
-    """Return an SQL query that computes the index from the results. `words` is the expression of the searched text. An
-    imported result has no host, because it is listed on every host."""
+    """Return the SQL query that computes the index from the results. `words` is the SQL expression of the searched
+    text. An imported result gets no host, because it is listed on every host."""
     host = f"CASE WHEN {json_field('conditions', 'imported')} IS NULL THEN host END"
     return f"SELECT id, {host} AS host, {whole('tags')} AS tags, {words} AS words FROM results"
 
 
 def creation(words: str) -> str:
-    """Return the SQL script that creates the index, empty, in place of the index of an older format."""
+    """Return the SQL script that creates an empty index, in place of an index of an older format."""
     computed = source(words)
     return f"""
         DROP TRIGGER IF EXISTS result_added; DROP TRIGGER IF EXISTS result_changed;
@@ -65,7 +65,7 @@ def filter_condition(search: str | None, host: str | None, tag: str | None) -> t
 
 
 def first_indexed(db: sqlite3.Connection) -> int:
-    """Return the id from which on all results are in the index; 0 if there are no others."""
+    """Return the lowest id of the results in the index: all newer results are in it too. 0 if all results are in it."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone():
         return _BEYOND  # a file of an older version that cannot be written
     (first,) = db.execute(f"SELECT ifnull(min(id), {_BEYOND}) FROM {INDEX}").fetchone()

@@ -77,7 +77,7 @@ def read(path: Path) -> ResultTimeline | None:
 
 
 def _bounded(file: gzip.GzipFile) -> Iterator[bytes]:
-    """Yield the lines of a file, so that a small file cannot become a large one in memory."""
+    """Yield the lines of a compressed file up to a limit, so that a small file cannot fill the memory."""
     for _ in range(_MOST_LINES):
         line = file.readline(recording.MOST_LINE_BYTES)
         if not line:

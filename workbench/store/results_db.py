@@ -239,7 +239,7 @@ class ResultsDb:
         return int(rows[0][0]) if rows else None
 
     def uid(self, result_id: int) -> str:
-        """Return the name of a result that no other database uses."""
+        """Return the unique name of a result, which no result of another database has."""
         return str(self._row(("uid",), result_id)[0])
 
     def get(self, result_id: int) -> BenchResult:

@@ -210,7 +210,7 @@ class GpuController(Controller):
 
     @property
     def _trial_keys(self) -> Keys:
-        """Return the keys of altered settings, which work on every page, for the footer."""
+        """Return the keys that work on every page while GPU settings are altered, for the footer."""
         on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
         keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
         return {**keep, "r": ("Revert", self.revert)}

@@ -32,7 +32,7 @@ class Page(Scrolled):
     ]
 
     def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
-        """`kind` names what the page is about, by default `title`. A page replaces an open one of the same kind."""
+        """`kind` names the subject of the page, by default its title. A page replaces an open page of the same kind."""
         super().__init__()
         self.title, self.make, self.keys, self.kind = title, make, keys, kind or title
         self.frame: PageFrame | None = None

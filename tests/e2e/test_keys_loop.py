@@ -103,7 +103,7 @@ def test_the_whole_loop_with_at_most_40_keys(host: CommandLine, screen: Open, si
     s.press("b")
     s.until("Benchmark", "streams at once")
     s.press("enter")
-    s.until(lambda t: re.search(r"bench \d+/48", t) is not None)
+    s.until(lambda t: re.search(r"~ benchmark  measuring \d+/48", t) is not None)
     s.until(lambda t: re.search(r"1 qwen3-vl-2b-tp4-\S+ +[\d,]+ +\d+/\d+", t) is not None)
 
     s.press("/", "e", "a", "g", "enter")  # change one thing
@@ -192,7 +192,7 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
     s.press("b")
     s.until("streams at once")
     s.press("enter")
-    s.until(lambda t: re.search(r"bench \d+/48", t) is not None)
+    s.until(lambda t: re.search(r"~ benchmark  measuring \d+/48", t) is not None)
     s.resize(*NARROW)
     s.until("3 Log", "6 GPUs", lambda t: "╭" not in t and len(t.split("\n")) == 24, simulated, seconds=5)
     s.resize(200, 60)

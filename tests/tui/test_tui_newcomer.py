@@ -137,7 +137,7 @@ def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
     shown(scenario, size=(80, 24))
 
 
-def test_the_header_shows_a_measurement_while_a_server_starts() -> None:
+def test_the_progress_row_shows_a_measurement_while_a_server_starts() -> None:
     """The phase of the start left no room for the measurement in 120 columns."""
 
     async def scenario(s: RealScreen) -> None:
@@ -148,7 +148,8 @@ def test_the_header_shows_a_measurement_while_a_server_starts() -> None:
         phase = "reading the model's configuration (Qwen3VLForConditionalGeneration)"
         starting = replace(s.state.server, state=ServerState.STARTING, phase=phase, started_unix_s=time.time())
         s.session.core.update(servers=(starting,), experiment=replace(experiment(), state="running", left_s=60.0))
-        await s.until(lambda: "~ A/B" in s.row(0) and "left" in s.row(0))
+        await s.until(lambda: "~ A/B experiment" in s.row(-2) and "reading the model" in s.row(-2))
+        assert "left  K stops" in s.row(-2)
 
     shown(scenario)
 

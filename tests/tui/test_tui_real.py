@@ -220,7 +220,7 @@ def test_help_again_and_quit_are_in_the_footer_and_the_first_keys_are_shown(size
     shown(scenario, size=size)
 
 
-def test_progress_is_whole_in_the_header_beside_a_long_host_name() -> None:
+def test_progress_is_whole_beside_a_long_host_name() -> None:
     """D13: "~ benc...", "~ swe..."."""
 
     async def scenario(s: RealScreen) -> None:

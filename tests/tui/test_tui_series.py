@@ -89,9 +89,12 @@ def test_the_same_twice_is_no_experiment(drive: Any) -> None:
 
 def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        assert re.search(r"~ A/B 4/6, 2m0\ds left", d.row(0))
+        assert re.search(r"~ A/B experiment 7  pair 3 of 3, A: measuring .* about 2m0\ds left  K stops", d.row(-2))
         await d.press("X")
-        assert re.search(r"tok/s +5,814 +6,707 +\+15\.4 % ±5\.9", d.text) and "pair 3, A: measuring" in d.text
+        assert (
+            re.search(r"tok/s +5,814 +6,707 +\+15\.4 % ±5\.9", d.text)
+            and "~ running  pair 3 of 3, A: measuring" in d.text
+        )
         d.session.push(experiment=canned_experiment())
         await d.until(lambda: "±1.7" in d.text)
         assert re.search(r"after 2 +\+15\.4 % ±5\.9", d.text)  # what it was before it narrowed
@@ -183,7 +186,7 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
         shape = {"concurrency": 8, "max_tokens": 128, "input_tokens": 128}  # of the last benchmark; each the same time
         assert d.session.called("gpu_sweep") == [("gpu_sweep", "power_limit_w", values, None, shape)]
         await d.until(lambda: "Sweep of power limit" in d.text and "4 of 7 points" in d.text)
-        assert re.search(r"~ sweep 4/7", d.row(0))
+        assert re.search(r"~ sweep of power limit  4 of 7 points; 500 W: .* K stops", d.row(-2))
         await d.press("K")
         await d.until(lambda: d.session.called("cancel_sweep") and "= stopped" in d.text)
         await d.press("n")
@@ -269,10 +272,10 @@ def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.Mon
         now.s += 64.0
         d.app.main.tick(d.session.state)
         await d.press("X")
-        assert "A/B 4/6, 1m00s left" in d.row(0) and "about 1m00s left" in d.text
+        assert "about 1m00s left  K stops" in d.row(-2) and d.text.count("about 1m00s left") == 2
         now.s += 30.0
         d.app.main.tick(d.session.state)
-        await d.until(lambda: "A/B 4/6, 30 s left" in d.row(0) and "about 30 s left" in d.text)
+        await d.until(lambda: "about 30 s left  K stops" in d.row(-2) and d.text.count("about 30 s left") == 2)
 
     drive(scenario, stage="experiment")
 

@@ -131,11 +131,12 @@ def test_a_check_counts_its_seconds_while_telemetry_flows(drive: Any, monkeypatc
 
     async def scenario(d: Any) -> None:
         monkeypatch.setattr("workbench.tui.services.time", clock)
+        monkeypatch.setattr("workbench.tui.widgets.progress.time", clock)
         d.app.main.services.count_down("checking under load: vllm is kept busy", 8.0)
         now.s += 5.0
         d.session.tick()
         d.app.main.tick(d.session.state, True)
-        await d.until(lambda: "5/8 s" in d.text)
+        await d.until(lambda: "5/8 s" in d.row(-2) and "about 3 s left" in d.row(-2))
 
     drive(scenario, stage="altered", size=(80, 24))
 
@@ -148,7 +149,7 @@ def test_altered_gpus_are_seen_beside_a_benchmark_on_a_narrow_screen(drive: Any)
             host=replace(d.session.state.host, name="sim:rtx-pro-6000-passthrough"),
             bench=BenchState(running=True, spec=spec, progress=progress),
         )
-        await d.until(lambda: "bench 31/64" in d.row(0))
+        await d.until(lambda: "~ benchmark  measuring 31/64  6,120 tok/s" in d.row(-2))
         assert "READY :8000" in d.row(0) and "▲ GPU altered" in d.row(0) and d.row(0).endswith("SIMULATED")
 
     drive(scenario, stage="altered", size=(80, 24))
@@ -225,7 +226,7 @@ def test_the_screen_survives_an_experiment_without_runs(drive: Any) -> None:
         d.session.push(experiment=replace(canned_experiment(0), runs=(), left_s=None))
         await d.press("X")
         await d.until(lambda: "A/B experiment 7" in d.text)
-        assert "A/B 0/6" in d.row(0)
+        assert "~ A/B experiment 7  starting" in d.row(-2)
         await d.press("escape")
         assert isinstance(d.app.screen, MainScreen)
 

@@ -24,6 +24,7 @@ from workbench.tui.panes.log import LogPane
 from workbench.tui.services import Services
 from workbench.tui.widgets.bars import CommandBar, Footer, NoticeBar, TabRow
 from workbench.tui.widgets.gpu_strip import GpuStrip
+from workbench.tui.widgets.progress import ProgressRows
 from workbench.tui.widgets.status_bar import StatusBar
 
 
@@ -38,9 +39,10 @@ class MainScreen(Screen[None]):
         self.status_bar, self.strip = StatusBar(), GpuStrip()
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
+        self.progress = ProgressRows()
         pages = PageFrame(self.footer, lambda: self.panes.page_moved())
         self.panes = PaneLayout(self, [pane(session) for pane in PANES], pages, self.tabs, self.strip)
-        self.services = Services(self, session, self.panes, self.notice_bar, self.status_bar)
+        self.services = Services(self, session, self.panes, self.notice_bar, self.status_bar, self.progress)
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
         self._host_message = ""  # the last one that was shown
@@ -59,6 +61,7 @@ class MainScreen(Screen[None]):
         yield from self.panes.compose()
         yield self.notice_bar
         yield self.command_bar
+        yield self.progress
         yield self.footer
 
     async def on_mount(self) -> None:
@@ -107,6 +110,8 @@ class MainScreen(Screen[None]):
         """Draw `changed`, the names of the fields of `state` that have changed."""
         if changed != LOG:
             self.status_bar.show(state)
+        if changed & self.progress.FIELDS:
+            self.progress.show(state)
         if changed & self.strip.FIELDS:
             self.strip.show(state)
             self.panes.arrange()
@@ -135,6 +140,7 @@ class MainScreen(Screen[None]):
             self.status_bar.show(state)  # its countdown agrees with the page's
         else:
             self.show(state, TELEMETRY)
+        self.progress.show(state)
         self._show_on_page(state)
         self.services.tick()
 

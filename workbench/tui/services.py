@@ -10,7 +10,6 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.state import Notice
 from workbench.tui.cells import cut
-from workbench.tui.formats import gauge
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.tui.pages.frame import PageFrame
     from workbench.tui.pane_layout import PaneLayout
     from workbench.tui.widgets.bars import NoticeBar
+    from workbench.tui.widgets.progress import ProgressRows
     from workbench.tui.widgets.status_bar import StatusBar
 
 T = TypeVar("T")
@@ -33,14 +33,19 @@ class Services:
     application drops all keys but escape."""
 
     def __init__(
-        self, screen: Screen[None], session: Session, panes: PaneLayout, notice_bar: NoticeBar, status_bar: StatusBar
+        self,
+        screen: Screen[None],
+        session: Session,
+        panes: PaneLayout,
+        notice_bar: NoticeBar,
+        status_bar: StatusBar,
+        progress: ProgressRows,
     ) -> None:
         self.screen, self.session, self.panes = screen, session, panes
         self.pages: PageFrame = panes.pages
-        self.notice_bar, self.status_bar = notice_bar, status_bar
+        self.notice_bar, self.status_bar, self.progress = notice_bar, status_bar, progress
         self.working = False
         self._notice_number, self._notice_until = 0, 0.0
-        self._counted: tuple[str, float, float] | None = None  # text, monotonic start, seconds
 
     @property
     def app(self) -> App[Any]:
@@ -71,25 +76,17 @@ class Services:
         self.notice_bar.show(None, self.app.size.width)
 
     def count_down(self, text: str, seconds: float) -> None:
-        """Show `text` with a bar that fills within `seconds`. `stop_counting` stops the bar."""
-        self._counted = (text, time.monotonic(), seconds)
-        self._show_count()
+        """Show `text` with a bar that fills within `seconds`. `stop_counting` removes both."""
+        self.progress.counted = (text, time.monotonic(), seconds)
+        self.progress.show(self.session.state)
 
     def stop_counting(self) -> None:
-        self._counted = None
-
-    def _show_count(self) -> None:
-        if self._counted is None:
-            return
-        text, began_s, seconds = self._counted
-        done = min(seconds, time.monotonic() - began_s)
-        cells = max(4, min(20, self.app.size.width - len(text) - 24))
-        self.say(f"{text}  {gauge(done / seconds, cells)} {done:.0f}/{seconds:.0f} s")
+        self.progress.counted = None
+        self.progress.show(self.session.state)
 
     def tick(self) -> None:
-        """Move the bar of `count_down`, and remove a message whose time is over. While a form or a question covers
+        """Remove a message whose time is over. While a form or a question covers
         the message row, the message stays."""
-        self._show_count()
         if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
             self.hush()
 

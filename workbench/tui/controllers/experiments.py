@@ -30,7 +30,7 @@ class ExperimentController(SeriesController[Experiment]):
         return self.state.experiment
 
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
-        left = self.services.status_bar.measured.left
+        left = self.services.progress.measured.left
         return ExperimentPage(self.state, left, self.act, self.controllers.trails.of, fixed)
 
     def show(self) -> None:

@@ -18,7 +18,7 @@ class SweepController(SeriesController[Sweep]):
         return self.state.sweep
 
     def new_page(self) -> SweepPage:
-        return SweepPage(self.state, self.services.status_bar.measured.left, self.act)
+        return SweepPage(self.state, self.services.progress.measured.left, self.act)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()

@@ -1,4 +1,4 @@
-"""Pane 4, Bench: the benchmark that runs, the results with the newest first, and the limit by memory bandwidth."""
+"""Pane 4, Bench: the results with the newest first, and the limit by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.state import BenchRow, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
-from workbench.tui.formats import elapsed, figure, gauge, is_checking, preset_name
-from workbench.tui.glyphs import G
+from workbench.tui.formats import figure, gauge, preset_name
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import plot_rows
@@ -126,7 +125,7 @@ class Results(Pane, PickList):
         return self._plot
 
     def head_rows(self, width: int) -> list[Row]:
-        rows = self._progress(width)
+        rows = self._error(width)
         if self.items:
             heads = ("tok/s", "TTFT50/99 ms" if width >= 64 else "TTFT ms", "ITL ms", "W", "tok/J")
             rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
@@ -166,32 +165,9 @@ class Results(Pane, PickList):
         )
         return ((self._columns(width, mark, str(item.id), label, *values), role),)
 
-    def _progress(self, width: int) -> list[Row]:
-        bench = self.state.bench if self.state else None
-        if bench is None or self.state is None:
-            return []
-        if bench.error:
-            return paragraph(f"x {bench.error}", width, "bad")[:2]
-        if bench.queued:
-            return [(("~ bench starts when the server is READY", "warn"),)]
-        if not bench.running:
-            return []
-        progress = bench.progress
-        if progress is None:
-            return [((f"~ bench starting {G.more}", "warn"),)]
-        rate = f"{figure(progress.output_tok_s)} tok/s" if progress.output_tokens else f"{progress.in_flight} in flight"
-        if is_checking(self.state):
-            text = f"~ checking GPU settings under load  {rate}  {elapsed(progress.elapsed_s)}"
-            return [((cut(text, width), "warn"),)]
-        seconds = bench.spec.seconds if bench.spec else None
-        share = progress.elapsed_s / seconds if seconds else progress.done / max(1, progress.total)
-        text = f" {progress.done}" if seconds else f" {progress.done}/{progress.total}"
-        text += f"  {rate}  {elapsed(progress.elapsed_s)}" + (f" of {seconds:g}s" if seconds else "")
-        if progress.failed:
-            text += f"  {progress.failed} failed"
-        cells = max(6, min(40, width - len(text) - len(progress.phase) - 4))
-        bar = gauge(min(1.0, share), cells)
-        return [((f"~ {progress.phase} ", "warn"), (bar, "warn"), (cut(text, width), "text"))]
+    def _error(self, width: int) -> list[Row]:
+        error = self.state.bench.error if self.state else None
+        return paragraph(f"x {error}", width, "bad")[:2] if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         ceiling = self.state.ceiling if self.state else None
@@ -211,7 +187,7 @@ class Results(Pane, PickList):
         if self.search:
             return paragraph(f"No result contains “{self.search}”. Press esc to see all.", width, "dim")
         if self.state and (self.state.bench.running or self.state.bench.queued):
-            return []
+            return paragraph("No results yet. The first one appears here when its benchmark ends.", width, "dim")
         if server is not None and server.state is ServerState.READY:
             return paragraph("No results yet. Press b to run a quick benchmark.", width, "dim")
         if server is not None and server.state is ServerState.STARTING:

@@ -1,6 +1,7 @@
 """The rows of the main screen, and the parts that panes and pages draw.
 
 status_bar, bars                the first row; tabs, command, message and keys
+progress                        the rows about work that takes long
 gpu_strip, gpu_metrics, sparks  the live metrics of the GPUs, as text and as sparklines
 pick_list, entry, scrolled      a list with a cursor, an input of one line, a text that scrolls
 comparison, experiment, sweep   a comparison, an experiment and a sweep as rows

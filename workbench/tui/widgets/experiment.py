@@ -94,16 +94,23 @@ def design_text(e: Experiment) -> str:
     return f"{count} in {e.order}; {restart}{warm}" + (f"; each run {load}" if load else "")
 
 
+def doing_text(e: Experiment, doing: str) -> str:
+    """Return the run that is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if there is none. `doing` is the
+    progress of the benchmark that runs."""
+    now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
+    if now is None or e.state != "running":
+        return e.phase if e.state == "running" else ""
+    said = doing if doing and now.state == "measuring" else e.phase.partition(": ")[2] or now.state
+    most = "at most " if e.spec.until_pct is not None else ""
+    which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1} of {most}{e.spec.pairs}"
+    return f"{which}, {now.arm}: {said}"
+
+
 def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(e.state, ("?", e.state, "warn"))
     left: list[tuple[str, str]] = [(f"{sign} {word}", role)]
-    now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
-    if e.phase and e.state == "running":
-        left.append((f"  {e.phase}", "text"))
-    elif now is not None:
-        said = doing if doing and now.state == "measuring" else now.state
-        which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1}"
-        left.append((f"  {which}, {now.arm}: {said}", "text"))
+    if text := doing_text(e, doing):
+        left.append((f"  {text}", "text"))
     elif e.state in ("stopped", "failed"):
         left.append((f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; press R to resume", "text"))
     right: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""The first row: host, server, preset, altered GPUs and the work that runs. SIMULATED is always in it."""
+"""The first row: host, server, preset and altered GPUs. SIMULATED is always in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, cut_middle, fit, joined, row_width
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import clock, countdown, elapsed, figure, is_checking, preset_name, progress_text
+from workbench.tui.formats import countdown, elapsed, preset_name
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
@@ -74,22 +74,13 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     return tuple(runs)
 
 
-def measured_elsewhere(state: SessionState, *, brief: bool = False) -> Row:
-    """Return a warning that another Workbench is measuring on this host; () if none is."""
-    by = state.host.measured_by
-    if by is None:
-        return ()
-    since = f" since {clock(by.since_unix_s)}"
-    return ((f"{G.alert} {by.who} measures" + ("" if brief else f"{since}: {by.what}"), "warn"),)
-
-
 class StatusBar(Painted):
     GROUND = "bar"
 
     def __init__(self) -> None:
         super().__init__(id="status")
         self.state: SessionState | None = None
-        self.trial, self.measured = Countdown(), Countdown()
+        self.trial = Countdown()
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -110,46 +101,20 @@ class StatusBar(Painted):
         parts = [link]
         if state.server is not None or state.host.link != "failed":  # the servers of a host out of reach are not known
             parts.append(server_runs(state.server, now_s, least=least))
-        work = self.work(state, brief=least)
-        if work:
-            parts.append(work)
-        parts += self.guarded(state, brief=brief, busy=bool(work) or least)
+        parts += self.guarded(state, brief=brief, least=least)
         if state.plan is not None:
             plan = state.plan
             name = plan.plan.preset_id or plan.plan.model or "plan"
             name = preset_name(name, plan.plan.engine) if brief else name
             parts.append(((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ())))
-        if not work and not brief:
-            parts.append((("bench idle", "dim"),))
         return parts
 
-    def work(self, state: SessionState, *, brief: bool = False) -> Row:
-        """Return the work that runs, with its progress, or a warning that another Workbench is measuring; () if neither
-        is the case."""
-        bench = state.bench
-        longer = self.series(state)
-        if longer:
-            return ((longer, "warn"),)
-        if bench.running and is_checking(state):
-            return (("~ checking under load", "warn"),)
-        if bench.running and bench.progress is not None:
-            rate = f" {figure(bench.progress.output_tok_s)} tok/s" if bench.progress.output_tok_s and not brief else ""
-            said = progress_text(state).removeprefix("measuring ")
-            return ((f"~ bench {said}{rate}", "warn"),)
-        if bench.running:
-            return (("~ bench", "warn"),)
-        if bench.queued:
-            return (("~ bench waits for READY", "warn"),)
-        if state.busy:
-            return ((f"~ {state.busy[-1]}", "warn"),)
-        return measured_elsewhere(state, brief=brief)
-
-    def guarded(self, state: SessionState, *, brief: bool, busy: bool) -> list[Row]:
+    def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
         """Return the altered GPUs, a trial with its time left, a missing guard, and a preset's unapplied settings."""
         carried: list[Row] = []
         if state.unapplied:
             said = "preset's GPU settings off (g)" if brief else "GPU settings of the preset: not applied (g)"
-            carried = [((f"{G.alert} {said}", "warn"),)] if not (brief and busy) else []
+            carried = [((f"{G.alert} {said}", "warn"),)] if not least else []
         if not state.alterations:
             return carried
         guard = state.guard
@@ -158,27 +123,12 @@ class StatusBar(Painted):
             keys = "T keeps" if brief else "T keeps, r reverts"
             return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
         what, key = ("GPU changed by someone else", "r asks") if state.drift else ("GPU altered", "r reverts")
-        altered = f"{G.alert} {what}" + ("" if brief and busy else f" ({key})")
+        altered = f"{G.alert} {what}" + ("" if least else f" ({key})")
         parts: list[Row] = [((altered, "warn"),)]
         if guard is not None and guard.problem:
             what = "! guard: a problem" if guard.running else "! no guard"
             parts.append(((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),))
         return [*parts, *carried]
-
-    def series(self, state: SessionState) -> str:
-        """Return "~ A/B 3/6, 4m08s left" for an experiment or a sweep that runs; "" if there is none."""
-        experiment, sweep = state.experiment, state.sweep
-        if experiment is not None and experiment.state == "running":
-            from workbench.tui.widgets.experiment import runs_counted
-
-            (done, count), what = runs_counted(experiment), "A/B"
-            left = self.measured.left(experiment, experiment.left_s)
-        elif sweep is not None and sweep.state == "running":
-            done, count, what = sum(p.state == "done" for p in sweep.points), len(sweep.points), "sweep"
-            left = self.measured.left(sweep, sweep.left_s)
-        else:
-            return ""
-        return f"~ {what} {done}/{count}" + (f", {countdown(left)} left" if left is not None else "")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -195,8 +145,8 @@ class StatusBar(Painted):
         if row_width(row) > room:
             brief = self.parts(state, brief=True)
             row = joined(brief, BETWEEN)
-            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut, the work may not
-            if (state.alterations or self.work(state)) and row_width(joined(needed, BETWEEN)) > room:
+            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut
+            if state.alterations and row_width(joined(needed, BETWEEN)) > room:
                 row = joined(self.parts(state, brief=True, least=True), BETWEEN)
         return [(*fit(row, room), *tail)]
 

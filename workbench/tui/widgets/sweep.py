@@ -44,15 +44,23 @@ def sweep_rows(
     return [*rows, (), *(draw or plots)(s, width, room)]
 
 
+def doing_text(s: Sweep, doing: str) -> str:
+    """Return the point that is measured, such as "; 400 W: measuring 31/64", or what follows the points; "" if nothing
+    is under way. `doing` is the progress of the benchmark that runs."""
+    now = next((p for p in s.points if p.state == "measuring"), None)
+    if now is not None:
+        return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
+    if s.state == "running" and all(p.state != "planned" for p in s.points):
+        return f"; {CONFIRMING if s.left_s else AFTER.get(s.kind, CONFIRMING)}"
+    return ""
+
+
 def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
     done = sum(p.state == "done" for p in s.points)
     left: list[tuple[str, str]] = [(f"{sign} {word}", role), (f"  {done} of {len(s.points)} points", "text")]
     now = next((p for p in s.points if p.state == "measuring"), None)
-    if now is not None:
-        left.append((f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}", "text"))
-    elif s.state == "running" and all(p.state not in ("planned", "measuring") for p in s.points):
-        left.append((f"; {CONFIRMING if s.left_s else AFTER.get(s.kind, CONFIRMING)}", "text"))
+    left.append((doing_text(s, doing), "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
     if s.state == "running" and (now is not None or s.left_s):
         unknown = "time left: after the first point "

@@ -1,0 +1,93 @@
+"""Pages and progress on the real session of a simulated host: what is read lies inside the frame, and what takes long
+has one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from support.real_screen import RealScreen, on_free_port, shown
+from textual import events
+
+from workbench.model.settings import GpuSettings
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]) -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until(lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None)
+        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=60)
+        await s.press("question_mark")
+        await s.until("Everywhere", lambda: s.state.alterations, lambda: "GPU trial" in s.row(0))
+        await s.press("T")
+        await s.until("kept: the settings stay", "Everywhere", lambda: "GPU altered" in s.row(0))
+        await s.press("r")
+        await s.until("Reverted: GPU0: power limit 200 W", "Everywhere", lambda: not s.state.alterations)
+        await s.press("escape")
+        await s.until("Presets", lambda: "Everywhere" not in s.text)
+
+    shown(scenario, size=size)
+
+
+def test_pages_lie_over_each_other_and_make_room_for_a_pane() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        pages = s.app.main.panes.pages
+        await s.press("v")
+        await s.until("The full command", "y Copy", lambda: s.app.focused is pages.top)
+        await s.press("question_mark", "question_mark")
+        assert [page.title for page in pages.pages] == ["The full command", "Help"]
+        await s.resize(80, 24)
+        await s.until("GPU", lambda: pages.top.content_size.height >= 10)
+        await s.press("down", "down", "q")  # q closes the page and asks nothing
+        await s.until("The full command", lambda: pages.top.title == "The full command" and s.app.screen is s.app.main)
+        await s.press("4")
+        await s.until("No results yet", lambda: not pages.pages and s.app.focused is s.pane("results"))
+        await s.press("v")
+        footer = s.app.main.footer
+        at = footer.region.x + s.row(-1).index("Close")
+        await footer.on_click(_click(footer, at))
+        await s.until("No results yet", lambda: s.app.focused is s.pane("results"))
+
+    shown(scenario, size=(120, 40))
+
+
+def _click(widget: Any, x: int) -> events.Click:
+    return events.Click(widget, x, 0, 0, 0, 1, False, False, False, screen_x=x, screen_y=widget.region.y)
+
+
+def test_a_page_about_a_host_closes_with_it() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("l")
+        await s.until("Done to sim:four-pcie")
+        await s.session.switch_host("sim:gb10")
+        await s.until("sim:gb10", lambda: not s.app.main.panes.pages.pages)
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int], monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "3")
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("s")
+        await s.until("enter start")
+        await s.press("enter")
+        await s.until(lambda: re.search(r"~ vllm starts  .*, \ds .*time left: after a first start  x stops", s.row(-2)))
+        await s.press("b", "enter")
+        await s.until(lambda: re.search(r"~ benchmark  waits for READY: .* K cancels", s.row(-2)))
+        assert "x stops" not in s.text  # one row for both
+        await s.until(lambda: re.search(r"~ benchmark  measuring \d+/48 .*about .* left  K cancels", s.row(-2)))
+        await s.press("K")
+        await s.until(lambda: "~ benchmark" not in s.text)
+        await s.session.servers.start()
+        await s.until(lambda: re.search(r"~ vllm starts  .*about \d+ s left  x stops", s.row(-2)))  # as the first one
+
+    shown(scenario, size=size)

@@ -1,0 +1,162 @@
+"""The rows above the footer about work that takes long: what runs, how far it is, the time left, what it waits for, and
+the key that stops it. Without such work there are no rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.model.server_run import ServerState
+from workbench.tui.cells import Painted, Row, row_width, spread
+from workbench.tui.countdown import Countdown
+from workbench.tui.formats import clock, countdown, elapsed, figure, gauge, is_checking, progress_text
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.state import SessionState
+
+GAUGE_CELLS = (6, 24)  # fewest and most
+MOST_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One piece of work. `share` is the share that is done, from 0 to 1, and None if it is not known. `left` is a text
+    about the time left."""
+
+    what: str
+    how_far: str
+    left: str = ""
+    share: float | None = None
+    key: str = ""  # that stops the work
+    stops: str = "stops"
+    sign: str = "~"
+
+    def row(self, width: int) -> Row:
+        """Return the row of the work. The gauge takes the room that the texts leave."""
+        left: Row = ((f"{self.sign} ", "warn"), (self.what, "warnb"), (f"  {self.how_far}", "text"))
+        ends = ((f"  {self.left}", "strong"),) if self.left else ()
+        keys = ((f"  {self.key} ", "key"), (self.stops, "dim")) if self.key else ()
+        room = min(GAUGE_CELLS[1], width - row_width((*left, *ends, *keys)) - 2)
+        if self.share is not None and room >= GAUGE_CELLS[0]:
+            left = (*left, ("  ", "text"), (gauge(min(1.0, self.share), room), "warn"))
+        return spread(left, (*ends, *keys), width)
+
+
+def about(left_s: float | None) -> str:
+    return f"about {countdown(left_s)} left" if left_s is not None else ""
+
+
+def start_work(server: ServerStatus, state: SessionState) -> Work:
+    """Return the start of a server. The time left is that of earlier starts of the same engine and model."""
+    known = [
+        one.ready_after_s
+        for one in state.servers
+        if one.ready_after_s is not None and (one.engine, one.model) == (server.engine, server.model)
+    ]
+    took_s = max(0.0, time.time() - server.started_unix_s) if server.started_unix_s else 0.0
+    usual_s = known[-1] if known else None
+    left = f"longer than the last start, {elapsed(usual_s)}" if usual_s else "time left: after a first start"
+    if usual_s and took_s < usual_s:
+        left = about(usual_s - took_s)
+    share = min(1.0, took_s / usual_s) if usual_s else None
+    return Work(f"{server.engine} starts", f"{server.phase or 'process runs'}, {elapsed(took_s)}", left, share, "x")
+
+
+def bench_work(state: SessionState) -> Work:
+    """Return the benchmark that runs. The time left follows from the requests or seconds so far."""
+    bench = state.bench
+    p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
+    if p is None:
+        return Work("benchmark", "starting", key="K", stops="cancels")
+    rate = f"  {figure(p.output_tok_s)} tok/s" if p.output_tokens else f"  {p.in_flight} in flight"
+    how_far = progress_text(state) + rate + (f"  {p.failed} failed" if p.failed else "")
+    left_s = share = None
+    if p.phase == "measuring" and seconds:
+        left_s, share = max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
+    elif p.phase == "measuring" and p.done:
+        left_s, share = p.elapsed_s / p.done * max(0, p.total - p.done), p.done / max(1, p.total)
+    return Work("benchmark", how_far, about(left_s), share, "K", "cancels")
+
+
+class ProgressRows(Painted):
+    GROUND = "bar"
+    FIELDS = frozenset({"bench", "experiment", "sweep", "servers", "run_id", "busy", "host"})
+
+    def __init__(self) -> None:
+        super().__init__(id="progress")
+        self.display = False
+        self.measured = Countdown()  # of the experiment or the sweep; the pages count with it too
+        self.counted: tuple[str, float, float] | None = None  # text, monotonic start, seconds
+        self.works: list[Work] = []
+
+    def show(self, state: SessionState) -> None:
+        """Draw the work of `state` with its elapsed times."""
+        before, self.works = len(self.works), self.of(state)[:MOST_ROWS]
+        if len(self.works) != before:
+            self.display = bool(self.works)
+            self.styles.height = max(1, len(self.works))
+            self._painted = []
+        if self.works:
+            self.repaint()
+
+    def of(self, state: SessionState) -> list[Work]:
+        """Return the work that is under way, the measurement first."""
+        series = self._series(state)
+        measured = series or self._load(state)
+        found = [measured] if measured else []
+        server = state.server
+        if server is not None and server.state is ServerState.STARTING and not (series or state.bench.queued):
+            found.append(start_work(server, state))
+        if not found and state.busy:
+            found.append(Work(state.busy[-1], "under way"))
+        if (by := state.host.measured_by) is not None:
+            found.append(Work(f"{by.who} measures", f"since {clock(by.since_unix_s)}: {by.what}", sign=G.alert))
+        return found
+
+    def _series(self, state: SessionState) -> Work | None:
+        """Return the experiment or the sweep that runs."""
+        experiment, sweep = state.experiment, state.sweep
+        now = progress_text(state)
+        if experiment is not None and experiment.state == "running":
+            from workbench.tui.widgets.experiment import doing_text, runs_counted
+
+            done, count = runs_counted(experiment)
+            left = about(self.measured.left(experiment, experiment.left_s))
+            what, how_far = f"A/B experiment {experiment.id}", doing_text(experiment, now) or "starting"
+        elif sweep is not None and sweep.state == "running":
+            from workbench.tui.widgets.sweep import doing_text as point_text
+
+            done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
+            left = about(self.measured.left(sweep, sweep.left_s)) or "time left: after the first point"
+            what, how_far = f"sweep of {sweep.name}", f"{done} of {count} points" + point_text(sweep, now)
+        else:
+            return None
+        server = state.server
+        if server is not None and server.state is ServerState.STARTING and server.phase:
+            how_far += f", {server.phase}"
+        return Work(what, how_far, left, done / max(1, count), "K")
+
+    def _load(self, state: SessionState) -> Work | None:
+        """Return the check of GPU settings or the benchmark that runs or waits."""
+        server = state.server
+        if self.counted is not None:
+            what, began, seconds = self.counted
+            done = min(seconds, time.monotonic() - began)
+            return Work(what, f"{done:.0f}/{seconds:.0f} s", about(seconds - done), done / seconds, "K")
+        if state.bench.running and is_checking(state):
+            return Work("checking GPU settings under load", progress_text(state), key="K")
+        if state.bench.running:
+            return bench_work(state)
+        if not state.bench.queued:
+            return None
+        if server is None or server.state is not ServerState.STARTING:
+            return Work("benchmark", "waits for READY", key="K", stops="cancels")
+        start = start_work(server, state)
+        return Work("benchmark", f"waits for READY: {start.how_far}", start.left, start.share, "K", "cancels")
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        return [work.row(width) for work in self.works]

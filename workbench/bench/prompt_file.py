@@ -35,11 +35,10 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """Prompts from a file. `prompts` become BenchSpec.prompts. `name` is stored with a result, such as "FILE (12
-    prompts, sha256 3fa…)". `with_messages` says whether any prompt is a list of messages."""
+    prompts, sha256 3fa…)"."""
 
     prompts: tuple[str, ...]
     name: str
-    with_messages: bool
 
 
 def read(path: str | Path) -> Prompts:
@@ -58,7 +57,6 @@ def read(path: str | Path) -> Prompts:
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --prompts"
         ) from None
     found: list[str] = []
-    with_messages = False
     for place, line in _objects(path, data):
         try:
             prompt = _prompt(line)
@@ -70,11 +68,10 @@ def read(path: str | Path) -> Prompts:
             ) from None
         except ValueError as error:
             raise InputError(f"{place}: {error}", next_step=_EXPECTED) from None
-        with_messages |= isinstance(prompt, list)
     if not found:
         raise InputError(f"{path} contains no prompt", next_step=_EXPECTED)
     digest = hashlib.sha256(data).hexdigest()[:12]
-    return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})", with_messages)
+    return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})")
 
 
 def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:

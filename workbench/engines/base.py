@@ -63,8 +63,6 @@ class Engine:
     release_parts: ClassVar[int | None] = None  # numbers of a version that identify its flags; None: all of them
     health_path: ClassVar[str] = "/health"
     models_path: ClassVar[str] = "/v1/models"
-    ready_log: ClassVar[re.Pattern[str]]
-    url_log: ClassVar[re.Pattern[str]]  # group "url": the address on which the server listens
     moved_port_log: ClassVar[re.Pattern[str] | None] = None  # groups "busy", "port": it chose another port by itself
     version_log: ClassVar[re.Pattern[str]]  # group "version"
     phases: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]  # log line -> phase, with "{group}"s
@@ -74,7 +72,6 @@ class Engine:
     cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" does not include the tokens of "prefix_hits"
     tokenize_path: ClassVar[str | None] = None  # endpoint that counts the tokens of a text
     template_path: ClassVar[str | None] = None  # endpoint that converts messages to a text, if it is a separate one
-    min_tokens_field: ClassVar[str | None] = "min_tokens"  # body field that forces answers of full length
     api_key_env: ClassVar[str | None] = None  # variable that sets the key without showing it in the process list
     no_key_flag: ClassVar[str | None] = None  # for an engine that always has a key: the flag that disables it
     key_file: ClassVar[str | None] = None  # file in the working directory in which the engine stores a key of its own
@@ -90,9 +87,6 @@ class Engine:
     compiled_parts: ClassVar[str] = "CUDA graphs"
     pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
-
-    def catalog_versions(self) -> tuple[str, ...]:
-        return catalogs.versions(self.name)
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
         """Return the newest flag catalog that is not newer than `version`. None means the newest catalog of all."""

@@ -27,15 +27,12 @@ class Llamacpp(Engine):
     api_key_env = "LLAMA_API_KEY"
     env_prefix = "LLAMA_ARG_"
     metrics_flag = "metrics"
-    min_tokens_field = None
     argparse_values = False
     uses_all_gpus = True
     memory = MemoryUse(cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v"))
     tokenize_path = "/tokenize"
     template_path = "/apply-template"
     cached_beside_prompt = True
-    ready_log = re.compile(r"(?:server is )?listening on https?://")
-    url_log = re.compile(r"listening on (?P<url>https?://\S+)")
     version_log = re.compile(r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: (?P<number>\d{4,})")
     phases = (
         (re.compile(r"load_model: loading model"), "loading weights"),

@@ -40,8 +40,6 @@ class Sglang(Engine):
     )
     eager_flag = "disable-cuda-graph"
     pcie_all_reduce_env = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
-    ready_log = re.compile(r"The server is fired up and ready to roll!")
-    url_log = re.compile(r"Uvicorn running on (?P<url>https?://\S+)")
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
     phases = (
         (re.compile(r"(?:checkpoint|loading) shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),

@@ -58,8 +58,6 @@ class Tabbyapi(Engine):
     metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"
     # It listens after the model has been loaded, and then prints its addresses.
-    ready_log = re.compile(r"Uvicorn running on|Chat completions: https?://")
-    url_log = re.compile(r"(?:Uvicorn running on|Chat completions:) (?P<url>https?://[^/\s]+)")
     moved_port_log = re.compile(r"Port (?P<busy>\d+) is currently in use\. Switching to (?P<port>\d+)")
     version_log = re.compile(r"tabbyAPI[ :@]+(?P<version>[0-9a-f]{7,40})\b", re.IGNORECASE)
     phases = (

@@ -84,8 +84,6 @@ class Vllm(Engine):
     compiled_parts = "torch.compile and CUDA graphs"
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
     rules = (scheduling, log_statistics, ray, server_module)
-    ready_log = re.compile(r"Application startup complete\.")
-    url_log = re.compile(r"Starting vLLM (?:API )?server(?: \d+)? on (?P<url>https?://\S+)")
     # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other places and words.
     version_log = re.compile(r"(?:(?:█|API server) +version |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
     phases = (

@@ -47,7 +47,6 @@ def write(tmp_path: Path, *lines: Any) -> Path:
 def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
     found = prompt_file.read(write(tmp_path, line))
     assert [json.loads(one) for one in found.prompts] == [prompt]
-    assert found.with_messages == isinstance(prompt, list)
 
 
 def test_a_result_keeps_name_count_and_digest_of_a_prompt_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from workbench.engines import catalog as catalogs
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind
 
-VERSIONS = [(e, v) for e in engines.names() for v in engines.get(e).catalog_versions()]
+VERSIONS = [(e, v) for e in engines.names() for v in catalogs.versions(e)]
 COUNTS = {"vllm": 316, "sglang": 531, "tabbyapi": 73, "llamacpp": 251}
 
 

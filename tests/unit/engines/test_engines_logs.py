@@ -14,22 +14,6 @@ VLLM = "(APIServer pid=17) INFO 11-20 23:20:11 [some.py:1] "
 
 
 @pytest.mark.parametrize(
-    ("engine", "line"),
-    [
-        ("vllm", "(APIServer pid=17) INFO:     Application startup complete."),
-        ("sglang", "[2026-11-20 23:42:29] The server is fired up and ready to roll!"),
-        ("tabbyapi", "INFO:     Chat completions: http://127.0.0.1:5001/v1/chat/completions"),
-        ("llamacpp", "0.01.107.132 I srv  llama_server: listening on http://127.0.0.1:8161"),
-        ("llamacpp", "main: server is listening on http://127.0.0.1:8080 - starting the main loop"),
-    ],
-)
-def test_ready_lines(engine: str, line: str) -> None:
-    assert engines.get(engine).ready_log.search(line)
-    for other in ("INFO: Loading weights took 3 seconds", "Starting to load model ./m...", ""):
-        assert not engines.get(engine).ready_log.search(other)
-
-
-@pytest.mark.parametrize(
     ("engine", "line", "phase"),
     [
         (
@@ -64,19 +48,11 @@ def test_phases(engine: str, line: str, phase: str | None) -> None:
     assert engines.get(engine).phase(line) == phase
 
 
-def test_real_address_and_moved_port() -> None:
+def test_moved_port() -> None:
     tabby = engines.get("tabbyapi")
     assert tabby.moved_port_log is not None
     moved = tabby.moved_port_log.search("WARNING:  Port 5000 is currently in use. Switching to 5001.")
     assert moved and moved.groupdict() == {"busy": "5000", "port": "5001"}
-    for engine, line in {
-        "tabbyapi": "INFO:     Chat completions: http://127.0.0.1:5001/v1/chat/completions",
-        "vllm": VLLM + "Starting vLLM server on http://127.0.0.1:5001",
-        "sglang": "INFO:     Uvicorn running on http://127.0.0.1:5001 (Press CTRL+C to quit)",
-        "llamacpp": "I srv  llama_server: listening on http://127.0.0.1:5001",
-    }.items():
-        found = engines.get(engine).url_log.search(line)
-        assert found and found["url"] == "http://127.0.0.1:5001"
 
 
 def test_versions_of_other_software_are_not_the_version_of_vllm() -> None:

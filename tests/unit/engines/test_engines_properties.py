@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import engines
+from workbench.engines.catalog import versions
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, ModelFacts
 
 SPECS = [s for e in engines.names() for s in engines.get(e).catalog().flags.values()]
-VERSIONS = [(e, v) for e in engines.names() for v in engines.get(e).catalog_versions()]
+VERSIONS = [(e, v) for e in engines.names() for v in versions(e)]
 NOT_SETTINGS = ("host", "port", "model", "model-path", "hf-repo", "model-name", "model-dir", "config")
 ENV_NAMES = st.from_regex(r"[A-Z_]{1,8}", fullmatch=True)
 relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

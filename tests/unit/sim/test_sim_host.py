@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sim_process import Engine, wait_for
+from support.engine_log_lines import ADDRESS, READY
 
 from workbench import engines
 from workbench.hosts.base import Host
@@ -116,10 +117,10 @@ def test_every_documented_preset_starts_on_its_simulated_host(path, tmp_path, st
     words = (*command.argv[:at], *command.argv[at + 2 :])
     server: Engine = start_engine(*words, profile=profile, cwd=command.workdir, **command.env)
     server.wait_ready()
-    wait_for(lambda: any(engine.ready_log.search(line) for line in server.log.splitlines()), "the ready line")
+    wait_for(lambda: any(READY[engine.name].search(line) for line in server.log.splitlines()), "the ready line")
     phases = [phase for line in server.log.splitlines() if (phase := engine.phase(line))]
     assert len(phases) >= 6
-    assert engine.url_log.search(server.log).group("url") == f"http://127.0.0.1:{server.port}"
+    assert ADDRESS[engine.name].search(server.log).group("url") == f"http://127.0.0.1:{server.port}"
 
 
 def test_simulated_programs_run_with_an_old_python(sim_env):

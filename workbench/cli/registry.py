@@ -22,6 +22,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "servers": ("servers",),
     "logs": ("servers",),
     "stop": ("servers",),
+    "runs": ("runs",),
     "bench": ("bench",),
     "compare": ("compare",),
     "results": ("results",),
@@ -38,6 +39,7 @@ FILES: dict[str, tuple[str, ...]] = {
 GROUPS = {
     "presets": "list, show and check presets (documented server setups)",
     "results": "list, annotate, export and import stored benchmark results",
+    "runs": "remove the directories of runs that have ended",
     "gpu": "show, change, verify and sweep GPU settings",
     "config": "show the configuration",
 }

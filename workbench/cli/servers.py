@@ -13,6 +13,7 @@ from workbench.cli.output import emit, emit_or_say, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, TRUST
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState, ServerStatus
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.server.external_servers import FoundServer
     from workbench.session.session import Session
 
+_ALL = 10**9
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
 
@@ -68,23 +70,31 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
 
 @command(
     "servers",
-    "list the runs on the host, and servers that Workbench did not start",
+    "list the newest runs on the host, and servers that Workbench did not start",
+    option("--all", "list all runs, also those that ended long ago"),
     examples=("workbench servers", "workbench --host gpu-box servers --json"),
 )
 async def servers(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
-        await session.servers.supervisor.runs()
-        statuses = await session.servers.supervisor.check_now()
+        from workbench.server.supervisor import NEWEST_RUNS
+
+        supervisor = session.servers.supervisor
+        await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
+        statuses, older = await supervisor.check_now(), len(supervisor.older)
         others = await session.servers.others()
     if arguments.json:
         found = [{**asdict(other), "url": other.url} for other in others]
-        return emit({"servers": [status_json(s) for s in statuses], "not_started_by_workbench": found})
+        listed = [status_json(s) for s in statuses]
+        return emit({"servers": listed, "older_runs": older, "not_started_by_workbench": found})
     if not statuses and not others:
         note("no runs on this host")
     for status in statuses:
         _say_run(status)
     for other in others:
         _say_other(other)
+    if older:
+        runs = count_of(older, "older run has", "older runs have")
+        note(f"{runs} ended: `workbench servers --all` lists them, `workbench runs prune` removes them")
     return 0
 
 
@@ -114,6 +124,7 @@ async def logs(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
         lines: list[str] = []
+        await session.servers.supervisor.mark_read(status.run_id)
         async for batch in session.servers.supervisor.read_log(status.run_id, follow=arguments.follow):
             if arguments.json:
                 lines += batch.lines
@@ -143,14 +154,15 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     """Return the run whose id is `run`, or the only run whose id begins or ends with `run`. Raises InputError if there
     is no such run or more than one.
     """
-    statuses = await session.servers.supervisor.runs()
-    exact = [s for s in statuses if s.run_id == run]
+    supervisor = session.servers.supervisor
+    known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
+    exact = [run] if run in known else []
     if not exact and run.isdecimal():
         await _reject_external(session, int(run))
-    hits = exact or [s for s in statuses if s.run_id.startswith(run) or s.run_id.endswith(run)]
+    hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
-        return hits[0]
-    problem = f"{len(hits)} runs match {run!r}: {', '.join(s.run_id for s in hits[:5])}" if hits else f"no run {run!r}"
+        return await supervisor.look(hits[0])
+    problem = f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}" if hits else f"no run {run!r}"
     raise InputError(problem, host=session.host.name, next_step="`workbench servers` lists the runs")
 
 

@@ -7,6 +7,7 @@
     boot_id token started  boot id, the run's mark in the environment of its processes, Unix seconds
     exit           "CODE TICKS UNIX_S" once the process has ended; CODE is 128 + n for signal n, as in sh
     members        processes seen as members of the run, for later proof ("PID:START"); `status` adds to it
+    ended          "KIND UNIX_S", the mark of a run whose end is recorded and of which no process lives (`mark_ended`)
     shm shm_before shared memory files that the run created ("inode path"), and those that existed before it
 """
 
@@ -64,6 +65,8 @@ class ProcessStatus:
     ended_unix_s: float | None = None
     now_unix_s: float = 0.0  # the host's clock
     lost: str | None = None  # why it is not known how the process ended
+    marked: bool = False  # as ended, so that later surveys need not read it
+    same_boot: bool = True  # whether the run was started since the host's last boot, on this machine
     files: Mapping[str, bytes] = field(default_factory=dict)  # contents of the requested files that exist
 
 
@@ -160,13 +163,31 @@ async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> Proc
     return _status(look.run, look.survey, look.found)
 
 
-async def list_runs(host: Host, root: str, *, files: Sequence[str] = ()) -> tuple[ProcessStatus, ...]:
-    """Return the states of all runs whose directories are in `root`, sorted by name, in one round trip. The result is
-    empty if `root` does not exist. `files` are as for `status`.
+async def list_runs(
+    host: Host, root: str, *, files: Sequence[str] = (), newest: int = 0
+) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
+    """Return the states of the runs whose directories are in `root`, sorted by name, and the names of the older runs,
+    in one round trip. Older runs are those that are marked as ended and are not among the `newest` ones; nothing of
+    them is read. Both are empty if `root` does not exist. `files` are as for `status`.
     """
-    survey = await _survey(host, ["-r", root.rstrip("/")], files)
+    survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
-    return tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
+    read = tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
+    return read, survey.older
+
+
+async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
+    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the names of their directories to a text
+    that is kept in the mark. Mark a run only if its end is recorded and none of its processes lives."""
+    words = [word for run in runs.items() for word in run]
+    if words:
+        await host.run(shell_scripts.sh(shell_scripts.MARK_ENDED, root, *words))
+
+
+async def living(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
+    """Return those of the run directories of which a process lives."""
+    survey = await _survey(host, run_dirs, ())
+    return frozenset(run.run_dir for run in survey.runs if run_processes.members(run, survey).all)
 
 
 async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0) -> StopReport:
@@ -244,9 +265,8 @@ async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
 
 
 async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
-    boundary = f"--{secrets.token_hex(8)}"
-    done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, boundary, " ".join(files), *dirs))
-    survey = run_processes.parse(done.stdout, boundary)
+    done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, " ".join(files), *dirs))
+    survey = run_processes.parse(done.stdout)
     if survey is None:
         raise HostError(f"cannot list the processes of the runs: {done.problem}", host=host.name)
     return survey
@@ -305,6 +325,8 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
         ended_unix_s=run.ended_unix_s,
         now_unix_s=survey.now_unix_s,
         lost=lost,
+        marked=run.marked,
+        same_boot=run.boot_id == survey.boot_id,
         files=run.files,
     )
 

@@ -11,8 +11,9 @@ its descendants belong to it too:
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code looks the same.
@@ -55,18 +56,21 @@ class RunFiles:
     exit_ticks: int | None = None
     ended_unix_s: float | None = None
     seen: frozenset[str] = frozenset()  # keys of members recorded earlier
+    marked: bool = False  # as ended: an earlier survey found its end recorded, and no process of it
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The state of a host at one moment: its process table and the run directories that were read with it."""
+    """The state of a host at one moment: its process table and the run directories that were read with it. `older` are
+    the names of directories that are marked as ended and were not read."""
 
     boot_id: str
     now_unix_s: float
     processes: Mapping[int, Process]
     tokens: Mapping[int, str]
     runs: tuple[RunFiles, ...]
+    older: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +87,22 @@ class Members:
         return (*self.others, self.leader) if self.leader else self.others
 
 
-def parse(output: bytes, boundary: str) -> Survey | None:
-    """Return the state of the host from the output of the script SURVEY, whose parts are separated by `boundary`. None
-    if the output is cut off.
-    """
+def parse(output: bytes) -> Survey | None:
+    """Return the state of the host from the output of the script SURVEY. None if the output is cut off."""
     boot, now, complete = "", 0.0, False
     processes: dict[int, Process] = {}
     tokens: dict[int, str] = {}
-    runs: list[tuple[str, dict[str, str], dict[str, bytes]]] = []
-    lines = iter(output.split(b"\n"))
-    for raw in lines:
+    runs: list[tuple[str, dict[str, str], dict[str, list[bytes]]]] = []
+    older: list[str] = []
+    printed = 0  # index of the run whose files are printed: they come in the order of the runs, after them
+    for raw in output.split(b"\n"):
+        if raw.startswith(b"/"):
+            while printed < len(runs) and not raw.startswith(os.fsencode(runs[printed][0]) + b"/"):
+                printed += 1
+            if printed < len(runs):
+                file, _, line = raw[len(os.fsencode(runs[printed][0])) + 1 :].partition(b":")
+                runs[printed][2].setdefault(file.decode("ascii", "replace"), []).append(line + b"\n")
+            continue
         kind, _, rest = raw.decode("utf-8", "surrogateescape").partition(" ")
         if kind == "proc":
             pid, state, *numbers = rest.split()
@@ -102,11 +112,11 @@ def parse(output: bytes, boundary: str) -> Survey | None:
             tokens[int(pid)] = token
         elif kind == "run":
             runs.append((rest, {}, {}))
+        elif kind == "older":
+            older.append(rest)
         elif kind == "value":
             name, _, value = rest.partition(" ")
             runs[-1][1][name] = value
-        elif kind == "file":
-            runs[-1][2][rest] = _until(lines, boundary.encode())
         elif kind == "boot":
             boot = rest
         elif kind == "now":
@@ -115,16 +125,10 @@ def parse(output: bytes, boundary: str) -> Survey | None:
             complete = True
     if not complete:
         return None
-    return Survey(boot, now, processes, tokens, tuple(_run(*run) for run in runs))
-
-
-def _until(lines: Iterable[bytes], boundary: bytes) -> bytes:
-    body: list[bytes] = []
-    for line in lines:
-        if line == boundary:
-            break
-        body.append(line)
-    return b"\n".join(body)
+    found = (
+        _run(run_dir, values, {n: b"".join(lines) for n, lines in files.items()}) for run_dir, values, files in runs
+    )
+    return Survey(boot, now, processes, tokens, tuple(found), tuple(older))
 
 
 def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
@@ -145,6 +149,7 @@ def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> Ru
         exit_ticks=ticks,
         ended_unix_s=None if unix is None else float(unix),
         seen=frozenset(seen),
+        marked="ended" in values,
         files=files,
     )
 

@@ -263,12 +263,14 @@ def start(run_dir: str, token: str, workdir: str, argv: Sequence[str]) -> tuple[
     return sh(_START, run_dir, token, workdir, _LEAD, _BECOME, *argv)
 
 
-# $1 a line that ends each file, $2 names of files to print in full, then run directories, or "-r" and their parent.
-# The process table contains every process that has a session, as "pid state parent group session start".
+# $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a number: of the directories
+# that are marked as ended and are not among that many newest ones (by name), only the name is printed, as "older NAME".
+# The process table contains every process that has a session, as "pid state parent group session start". Each line of a
+# file begins with its path and ":". One grep prints many files, because a process per file takes a second for 500 runs.
 SURVEY = r"""
-boundary=$1 names=$2
-shift 2
-if [ "$1" = -r ]; then set -- "$2"/*/; fi
+names=$1 newest=
+shift
+if [ "$1" = -r ]; then newest=$3; set -- "$2"/*/; fi
 IFS= read -r boot </proc/sys/kernel/random/boot_id
 echo "boot $boot"
 echo "now $(date +%s)"
@@ -277,21 +279,71 @@ cat /proc/[0-9]*/stat 2>/dev/null |
     sed -n "s/^$n (.*) \([A-Za-z]\) $n $n \([1-9][0-9]*\) \([^ ]* \)\{15\}$n .*/proc \1 \2 \3 \4 \5 \7/p"
 grep -aos 'WORKBENCH_RUN=[0-9a-f]*' /proc/[0-9]*/environ 2>/dev/null |
     sed -n "s|^/proc/$n/environ:WORKBENCH_RUN=|token \1 |p"
+print() { [ $# -eq 0 ] || grep -as '' /dev/null "$@"; }
+left=$# first=yes
 for dir in "$@"; do
+    [ -n "$first" ] && set -- && first=
+    left=$((left - 1)) dir=${dir%/}
     [ -d "$dir" ] || continue
-    echo "run ${dir%/}"
-    for name in pid starttime sid sid_starttime boot_id token started exit; do
+    if [ -n "$newest" ] && [ "$left" -ge "$newest" ] && [ -s "$dir/ended" ]; then
+        echo "older ${dir##*/}"
+        continue
+    fi
+    echo "run $dir"
+    for name in pid starttime sid sid_starttime boot_id token started exit ended; do
         { IFS= read -r value <"$dir/$name"; } 2>/dev/null || [ -n "$value" ] && echo "value $name $value"
         value=
     done
     for name in members $names; do
-        [ -f "$dir/$name" ] || continue
-        echo "file $name"
-        cat "$dir/$name" 2>/dev/null
-        printf '\n%s\n' "$boundary"
+        [ -f "$dir/$name" ] && set -- "$@" "$dir/$name"
     done
+    [ $# -lt 1000 ] || { print "$@"; set --; }
 done
+print "$@"
 echo end
+"""
+
+# $1 parent of run directories, then names and texts in turn. Writes each text into the file `ended` of that directory.
+MARK_ENDED = r"""
+cd -- "$1" 2>/dev/null || exit 0
+shift
+umask 077
+while [ $# -gt 1 ]; do
+    [ -d "$1" ] && echo "$2" >"$1/ended"
+    shift 2
+done 2>/dev/null
+exit 0
+"""
+
+# $1 parent of run directories. Prints "now UNIX_S", "run NAME READ TEXT" for each that is marked as ended, and
+# "KIB NAME" with the size of each. READ is "read" or "unread". A link is left out.
+ENDED_RUNS = r"""
+cd -- "$1" 2>/dev/null || exit 0
+echo "now $(date +%s)"
+set --
+for dir in */; do
+    dir=${dir%/} text=
+    [ -L "$dir" ] || ! [ -f "$dir/ended" ] && continue
+    { read -r text <"$dir/ended"; } 2>/dev/null
+    [ -e "$dir/read" ] && read=read || read=unread
+    echo "run $dir $read $text"
+    set -- "$@" "./$dir"
+    [ $# -lt 1000 ] || { du -sk -- "$@"; set --; }
+done
+[ $# -eq 0 ] || du -sk -- "$@"
+exit 0
+"""
+
+# $1 parent of run directories, then names. Removes those that are directories marked as ended, and prints them.
+REMOVE_RUNS = r"""
+cd -- "$1" || exit
+shift
+for name in "$@"; do
+    case $name in */*|.*) continue ;; esac
+    [ -L "$name" ] || ! [ -f "$name/ended" ] && continue
+    rm -rf -- "./$name" && echo "$name"
+done
+exit 0
 """
 
 # $1 signal, $2 seconds to wait at most, then targets PID:START or PID:START:GROUP (that whole group, if PID is in it),

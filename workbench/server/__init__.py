@@ -5,6 +5,7 @@ counters, stop it, and adopt servers that already run.
   watched_run             one run as the supervisor sees it
   run_state               computes the status of a run from its files and processes
   run_directory           the files of a run on its host
+  old_runs                the mark of runs that have ended, and their removal
   preflight               checks before a start
   readiness               whether a server answers: health, models, one token
   log_lines               the log as clean lines in bounded memory

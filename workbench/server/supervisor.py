@@ -28,7 +28,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server import log_lines, metrics, preflight, readiness, running_server_secrets
+from workbench.server import log_lines, metrics, old_runs, preflight, readiness, running_server_secrets
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
@@ -42,6 +42,7 @@ READY_TIMEOUT_S = 1800.0  # loading 400 GB of weights from a network disk takes 
 TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
 _STOP_TRIES = 3  # if the link is lost during a stop
+NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
 FULL_KIB = 64  # a disk with less free space counts as full
 FILES = ("plan.json", "ready.json", "stop.json")
@@ -66,6 +67,7 @@ class Supervisor:
         self._changed = asyncio.Event()  # set, and replaced, at every change
         self._root = ""
         self._starting: set[str] = set()  # runs whose directory this supervisor is creating
+        self.older: tuple[str, ...] = ()  # ids of ended runs that were not read
 
     # ---- what is known now, without asking the host
 
@@ -123,7 +125,7 @@ class Supervisor:
         """
         await preflight.check(self.host, plan, command, await self.runs(), simulated=simulated)
         run_id = new_run_id(engine.name, time.time())
-        run_dir = posixpath.join(await self._runs_dir(), run_id)
+        run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,
             self.host.name,
@@ -174,33 +176,53 @@ class Supervisor:
 
     # ---- list and adopt
 
-    async def runs(self) -> tuple[ServerStatus, ...]:
-        """Return the statuses of all runs of this host, newest first. Adopts and watches the living runs that another
-        Workbench started. Takes one round trip, and another one if there are runs to adopt or failures to explain."""
-        seen = await detached_process.list_runs(self.host, await self._runs_dir(), files=FILES)
-        for process in seen:
-            run_id = posixpath.basename(process.run_dir)
-            if run_id in self._starting:
-                continue
-            run = self._runs.get(run_id)
-            if run is None:
-                record = decode_record(run_id, process.files.get("plan.json", b""))
-                run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
-                run.update(process)
-                run.settled = run.has_ended
-                self._runs[run_id] = run
-            elif not run.settled:
-                run.update(process)
-            self._publish(run)
-        present = {posixpath.basename(process.run_dir) for process in seen}
+    async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
+        """Return the statuses of the runs of this host, newest first: of all that may be alive, and of the `newest`
+        ones. The ids of the others are in `older`. Adopts and watches the living runs that another Workbench started.
+        Takes one round trip, and another one if there are runs to adopt, failures to explain, or ends to mark."""
+        root = await self.runs_dir()
+        read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
+        for process in read:
+            self._take(process)
+        present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
-        newest = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
-        failed = [run for run in newest if not run.facts.alive and run.facts.stop_unix_s is None][:EXPLAINED_RUNS]
-        adopted = [run for run in newest if run.facts.alive and not run.keys_known]
+        shown = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
+        failed = [run for run in shown if not run.facts.alive and run.facts.stop_unix_s is None][:EXPLAINED_RUNS]
+        adopted = [run for run in shown if run.facts.alive and not run.keys_known]
         explain = (self._explain(run) for run in failed if run.explained is None)
-        await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted))
+        marks = {
+            run_id: old_runs.mark_of(p, self._runs[run_id].status) for p in read if (run_id := _id(p)) in self._runs
+        }
+        marking = old_runs.mark(self.host, root, marks)
+        await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
         self._ensure_watch()
         return self.statuses()
+
+    def _take(self, process: detached_process.ProcessStatus) -> None:
+        """Update the run that `process` describes. A run that is new here is adopted."""
+        run_id = _id(process)
+        if run_id in self._starting:
+            return
+        run = self._runs.get(run_id)
+        if run is None:
+            record = decode_record(run_id, process.files.get("plan.json", b""))
+            run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
+            run.update(process)
+            run.settled = run.has_ended
+            self._runs[run_id] = run
+        elif not run.settled:
+            run.update(process)
+        self._publish(run)
+
+    async def look(self, run_id: str) -> ServerStatus:
+        """Return the status of a run, and read it now if it is one of `older`. Raises ServerError if the run is
+        unknown."""
+        return (await self._find(run_id)).status
+
+    async def mark_read(self, run_id: str) -> None:
+        """Record on the host that a user has seen the log of this run. If it failed, it may be removed from now on."""
+        with contextlib.suppress(HostError):
+            await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
 
     async def _learn_keys(self, run: WatchedRun) -> None:
         command = await running_server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
@@ -214,7 +236,8 @@ class Supervisor:
         except InputError:
             return None
 
-    async def _runs_dir(self) -> str:
+    async def runs_dir(self) -> str:
+        """Return the directory of all runs on the host."""
         if not self._root:
             self._root = posixpath.join(await self.host.state_dir(), "runs")
         return self._root
@@ -222,6 +245,9 @@ class Supervisor:
     async def _find(self, run_id: str) -> WatchedRun:
         if run_id not in self._runs:
             await self.runs()
+        if run_id not in self._runs and run_id in self.older:
+            run_dir = posixpath.join(await self.runs_dir(), run_id)
+            self._take(await detached_process.status(self.host, run_dir, files=FILES))
         return self._known(run_id)
 
     # ---- wait
@@ -513,9 +539,9 @@ class Supervisor:
     async def has_unknown_runs(self) -> bool:
         """Return whether the host has runs that another Workbench started and that this supervisor has not read. Takes
         one round trip."""
-        done = await self.host.run(["ls", "-1", "--", await self._runs_dir()])
+        done = await self.host.run(["ls", "-1", "--", await self.runs_dir()])
         names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
-        return bool(names - self._runs.keys() - self._starting)
+        return bool(names - self._runs.keys() - self._starting - set(self.older))
 
     async def _health(self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
         if run.engine is None:
@@ -547,6 +573,10 @@ class Supervisor:
         except HostError as error:
             run.unanswered = error.message
         self._publish(run)
+
+
+def _id(process: detached_process.ProcessStatus) -> str:
+    return posixpath.basename(process.run_dir)
 
 
 def _inside(run_dir: str, name: str) -> str:

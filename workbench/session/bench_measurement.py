@@ -148,7 +148,7 @@ class Measurement:
             return watch.changes(watch.came), ()
         ours: frozenset[int] = frozenset()
         if (watch.came or watch.running) and status is not None:
-            runs = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
+            runs, _ = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
             ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
         return watch.changes(ours), watch.programs_beside(ours)
 

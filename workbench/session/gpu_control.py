@@ -145,7 +145,7 @@ class GpuControl:
         process. A process of another PID namespace has no known name."""
         host = self._core.host
         reading = await self._telemetry.reading()
-        runs = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
+        runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
         ours = {pid for run in runs for pid in run.members}
         return [
             (sample.index, process.pid, process.name or "name not known here", process.pid in ours)

@@ -83,6 +83,8 @@ class Servers:
                 next_step = cause.fix if cause and cause.fix else "press e in the Log pane to see the first error"
                 text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
+                if now.run_id == self._core.state.run_id:  # its log is on the screen
+                    self._core.spawn(self.supervisor.mark_read(now.run_id))
             for hear in self.on_ended:
                 hear(now)
 
@@ -126,6 +128,8 @@ class Servers:
         """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the plan under edit."""
         await self.supervisor.load_log(run_id)
         self._follow(run_id)
+        if self.supervisor.status(run_id).state not in LIVE:
+            await self.supervisor.mark_read(run_id)
         plan = self.supervisor.record(run_id).plan
         # A plan with a masked secret cannot be started again.
         if self._plans.current is None and plan is not None and MASK not in repr(plan):

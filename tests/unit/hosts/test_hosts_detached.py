@@ -141,13 +141,13 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
     start(tmp_path / "a", "true")
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
 
-    runs = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
+    runs, older = asyncio.run(detached_process.list_runs(HOST, str(tmp_path), files=["plan.json", "none.json"]))
     shown = [(Path(r.run_dir).name, r.alive, r.files) for r in runs]
     assert shown == [
         ("a", False, {"plan.json": b'{"name":\n"a"}\n'}),
         ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
     ]
-    assert asyncio.run(detached_process.list_runs(HOST, str(tmp_path / "none"))) == ()
+    assert older == () and asyncio.run(detached_process.list_runs(HOST, str(tmp_path / "none"))) == ((), ())
     stop(tmp_path / "b")
 
 

@@ -92,15 +92,18 @@ def test_all_descendants_of_the_server_are_members(table: list[tuple[int, int]])
 def test_parse_reads_names_with_any_bytes_and_files_with_any_lines() -> None:
     output = (
         b"boot boot\nnow 1700000000\nproc 10 S 1 10 10 100\ntoken 10 cafe\n"
-        b"run /runs/a\nvalue pid 11\nvalue exit 137 900 1700000001\nfile plan.json\nend\nrun x\n\n--b\nfile members\n"
-        b"11:101\n12:102\n\n--b\nrun /runs/\xff\nend\n"
+        b"older 2026-x\nrun /runs/a:b\nvalue pid 11\nvalue exit 137 900 1700000001\n"
+        b"run /runs/\xff\nvalue ended failed 1\n"
+        b"/runs/a:b/plan.json:end\n/runs/a:b/plan.json:run x: y\n/runs/a:b/plan.json:\n/runs/a:b/members:11:101\n"
+        b"/runs/a:b/members:12:102\n/runs/\xff/log:\x00\xff\nend\n"
     )
-    seen = parse(output, "--b")
+    seen = parse(output)
     assert seen is not None
     first, second = seen.runs
-    assert first.files == {"plan.json": b"end\nrun x\n"}
+    assert first.files == {"plan.json": b"end\nrun x: y\n\n"}
     assert first.seen == {"11:101", "12:102"}
     assert (first.pid, first.exit_code, first.exit_ticks, first.ended_unix_s) == (11, 137, 900, 1700000001.0)
-    assert (second.pid, second.exit_code, second.files) == (None, None, {})
+    assert (second.pid, second.exit_code, second.files) == (None, None, {"log": b"\x00\xff\n"})
+    assert (first.marked, second.marked, seen.older) == (False, True, ("2026-x",))
     assert seen.processes[10].start == 100
-    assert parse(output.removesuffix(b"end\n"), "--b") is None
+    assert parse(output.removesuffix(b"end\n")) is None

@@ -1,0 +1,110 @@
+"""Runs that have ended: their mark, which saves later surveys of the host, and their removal.
+
+A run is marked once its end is recorded and none of its processes lives. The mark says whether the run failed and when
+it ended. A file `read` beside it says that a user has seen its log. Only marked runs are removed, never a failed run
+whose log nobody has read, and nothing outside the directory of runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.hosts import detached_process, shell_scripts
+from workbench.hosts.base import Host
+from workbench.hosts.detached_process import ProcessStatus
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server.run_directory import RUN_ID
+
+_FAILED = "failed"
+_KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerState.CRASHED: _FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A marked run, with its size on disk."""
+
+    run_id: str
+    failed: bool
+    read: bool  # a user has seen its log
+    age_s: float  # since its end, by the host's clock
+    size_kib: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run is never removed, because it failed and nobody has read why."""
+        return self.failed and not self.read
+
+
+def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
+    """Return the mark of a run, or None if it cannot be marked now. A run of another boot is not marked: with a shared
+    home directory, it may live on another machine."""
+    ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
+    kind = _KINDS.get(status.state)
+    if seen.marked or not ended or kind is None:
+        return None
+    return f"{kind} {seen.ended_unix_s or seen.now_unix_s:.0f}"
+
+
+async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
+    """Write the marks, by run id, of those runs that have one."""
+    await detached_process.mark_ended(host, root, {run_id: text for run_id, text in marks.items() if text})
+
+
+async def mark_read(host: Host, run_dir: str) -> None:
+    """Record that a user has seen the log of the run."""
+    await host.run(shell_scripts.sh('umask 077; : >"$1/read"', run_dir))
+
+
+async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
+    """Return the marked runs, newest first."""
+    done = await host.run(shell_scripts.sh(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
+    marks: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    now_unix_s = 0.0
+    for line in done.out.splitlines():
+        kind, *words = line.split()
+        if kind == "run" and len(words) == 4 and words[3].isdecimal():
+            marks[words[0]] = words[1:]
+        elif kind == "now":
+            now_unix_s = float(words[0])
+        elif kind.isdecimal() and words:
+            sizes[words[0].removeprefix("./")] = int(kind)
+    found = (
+        EndedRun(run_id, kind == _FAILED, read == "read", now_unix_s - float(unix_s), sizes.get(run_id, 0))
+        for run_id, (read, kind, unix_s) in marks.items()
+        if RUN_ID.fullmatch(run_id)
+    )
+    return tuple(sorted(found, key=lambda run: run.run_id, reverse=True))
+
+
+def chosen(
+    runs: Sequence[EndedRun],
+    *,
+    older_than_s: float | None = None,
+    keep: int | None = None,
+    size_kib: float | None = None,
+) -> tuple[EndedRun, ...]:
+    """Return the runs to remove, newest first, of `runs`, which are sorted from new to old: those that ended longer ago
+    than `older_than_s`, those after the `keep` newest ones, and the oldest ones beyond `size_kib` in all. None sets no
+    limit."""
+    found, total = [], 0
+    for place, run in enumerate(runs):
+        total += run.size_kib
+        old = older_than_s is not None and run.age_s > older_than_s
+        if old or (keep is not None and place >= keep) or (size_kib is not None and total > size_kib):
+            found.append(run)
+    return tuple(run for run in found if not run.kept)
+
+
+async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
+    """Remove the directories of runs, and return the ids of those that were removed. A run with a living process
+    stays."""
+    dirs = {posixpath.join(root, run.run_id): run for run in runs if RUN_ID.fullmatch(run.run_id)}
+    if not dirs:
+        return ()
+    alive = await detached_process.living(host, tuple(dirs))
+    names = [run.run_id for run_dir, run in dirs.items() if run_dir not in alive and not run.kept]
+    done = await host.run(shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *names), timeout_s=300.0)
+    return tuple(done.out.split())

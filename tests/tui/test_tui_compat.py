@@ -66,7 +66,7 @@ def test_cells_sent_directly_equal_those_that_the_compositor_draws_later(drive: 
 
 def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        await d.press("question_mark")
+        await d.press("h")
         sent: list[Any] = []
         d.app._display = lambda screen, update: sent.append(update)
         d.session.tick()

@@ -107,7 +107,7 @@ def test_files_of_the_command_are_in_its_run_directory_and_nowhere_else(
         assert Path(status.run_dir, "c.yml").read_text() == "a: 1\n"
         assert psutil.Process(status.pid).cmdline()[-1] == f"{status.run_dir}/c.yml"
         for name in ("../c.yml", "/etc/c.yml", "."):
-            with pytest.raises(Exception, match="outside of the run directory"):
+            with pytest.raises(Exception, match="outside the run directory"):
                 await supervisor.start(plan, replace(make()[1], files={name: ""}), VLLM)
 
     supervised(scenario)

@@ -172,7 +172,7 @@ def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing
         (("--concurrency", "8", "--", "true"), "--concurrency: your own command makes its own requests"),
         (("--rate", "3", "--no-stream", "--", "true"), "--rate, --stream: your own command"),
         (("--requests", "3", "--command", "true"), "--requests: your own command"),
-        (("--",), "no command after --"),
+        (("--",), "no benchmark command is given after --"),
     ],
 )
 def test_load_options_beside_an_own_command_are_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:

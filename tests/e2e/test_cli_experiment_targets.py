@@ -121,7 +121,7 @@ def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("no-such=1,2",), "no value can be started: vLLM"),
+        (("no-such=1,2",), "no server can be started with any of the values: vLLM"),
         (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "a sweep cannot have 3 flags"),
     ],
 )

@@ -28,7 +28,7 @@ TARGET = (
 
 def check_one_target(arguments: argparse.Namespace) -> None:
     if arguments.run and arguments.url:
-        raise InputError("a run and --url are both given", next_step="give one of them")
+        raise InputError("a run and --url are both given", next_step="give either a run or --url")
 
 
 @command(

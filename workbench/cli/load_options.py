@@ -130,7 +130,11 @@ def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     """
     given, after_dashes = getattr(arguments, "own_command", None), getattr(arguments, "own_words", None)
     if after_dashes == ():
-        raise InputError("no command after --", next_step="for example: workbench bench RUN -- vf-eval …")
+        raise InputError(
+            "no benchmark command is given after --", next_step="for example: workbench bench RUN -- vf-eval …"
+        )
     if given and after_dashes:
-        raise InputError("a command is given twice", next_step="give the command after --, or with --command TEXT")
+        raise InputError(
+            "the benchmark command is given twice", next_step="give the command after --, or with --command TEXT"
+        )
     return given or after_dashes

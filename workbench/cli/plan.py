@@ -109,7 +109,8 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InputError(
-                f"--var {pair!r} is not name=value", next_step="`workbench presets show ID` lists the variables"
+                f"--var {pair!r} is not of the form name=value",
+                next_step="`workbench presets show ID` lists the variables",
             )
         values[name] = value
     return values

@@ -319,7 +319,9 @@ def ids_of(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,18}(-[0-9]{1,18})?\s*", part):
-            raise InputError(f"{text!r} is not a list of result ids", next_step="for example 7, 1-3 or 1,2,5-7")
+            raise InputError(
+                f"{text!r} is not a list of result ids", next_step="give ids of results, for example 7, 1-3 or 1,2,5-7"
+            )
         first, _, last = part.strip().partition("-")
         if not 0 <= int(last or first) - int(first) < _MOST_IN_GROUP:
             raise InputError(

@@ -131,7 +131,8 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
         values = [text] if text.startswith(("{", "[")) else [v for v in text.split(",") if v]
         if not equals or not name or not values:
             raise InputError(
-                f"--flag {word!r} is not NAME=v1,v2,…", next_step="for example --flag max-num-seqs=128,256,512"
+                f"--flag {word!r} is not of the form NAME=v1,v2,…",
+                next_step="for example --flag max-num-seqs=128,256,512",
             )
         found.setdefault(name, []).extend(values)
     return found

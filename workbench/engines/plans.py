@@ -201,7 +201,7 @@ def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
         if match[1] not in variables:
             raise PlanError(
                 f"{value!r} uses a variable {match[1]} that the preset does not declare",
-                next_step=f"declare it under [variables.{match[1]}]",
+                next_step=f"declare the variable in the preset under [variables.{match[1]}]",
             )
         return variables[match[1]]
 

@@ -83,7 +83,7 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
 def _of_plan(here: Situation) -> Iterator[Finding]:
     plan, catalog = here.plan, here.catalog
     if not plan.model:
-        yield Finding(Level.ERROR, "model.missing", "no model is set", fix="set model to a hub id or a path")
+        yield Finding(Level.ERROR, "model.missing", "the plan sets no model", fix="set model to a hub id or a path")
     for string in _texts_with_variables(plan):
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
@@ -210,7 +210,7 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR if strict else Level.WARN,
             "env.unknown",
-            f"{here.engine.title} {here.catalog.version} does not read {name}",
+            f"{here.engine.title} {here.catalog.version} does not read the variable {name}",
             name,
             f"did you mean {near}?" if near else "unset it",
         )

@@ -84,7 +84,7 @@ def _opened(path: str) -> int:
         return made
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise OSError(22, "is not a regular file", path)
+        raise OSError(22, "the lock file is not a regular file", path)
     return handle
 
 

@@ -105,7 +105,7 @@ def _sources(here: Path, modules: tuple[str, ...]) -> Iterator[tuple[str, str | 
 def _pynvml() -> Path:
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("pynvml, from the nvidia-ml-py distribution")
+        raise ModuleNotFoundError("pynvml is missing; the distribution nvidia-ml-py contains it")
     return Path(spec.origin)
 
 

@@ -386,7 +386,7 @@ def parse_word(word: str) -> GpuSettings:
         if setting.reset_name == name:
             return GpuSettings({setting.key: DEFAULT})
     known = ", ".join(s.name for s in SETTINGS)
-    raise InputError(f"{name!r} is not a GPU setting", next_step=f"the settings are {known}")
+    raise InputError(f"{name!r} is not a GPU setting", next_step=f"the GPU settings are {known}")
 
 
 def value_from(key: str, value: Any) -> Any:

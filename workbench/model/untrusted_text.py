@@ -66,7 +66,7 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
             return data  # nothing in it needs cleaning, which takes ten times as long as reading it
         return clean_data(data, limit, lines=lines)
     except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
+        raise ValueError("the JSON text is nested too deeply") from None
 
 
 def escaped(json_text: str) -> str:

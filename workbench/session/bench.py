@@ -258,7 +258,9 @@ class Bench:
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
             raise BenchError(
-                "the server is already being restarted and compared", host=host, next_step="wait for the result"
+                "the server is already being restarted and compared",
+                host=host,
+                next_step="wait for the result of that benchmark",
             )
         with self._core.busy(_AGAIN):
             before = self._core.state.bench.last_id or last_usable(self._core.state.results)

@@ -142,7 +142,7 @@ def _check_counts(fields: Mapping[str, Any]) -> None:
 def _check(fields: Mapping[str, Any]) -> None:
     _check_counts(fields)
     if fields.get("warmup", 0) < 0:
-        raise InputError("the number of warm-up requests is below 0", next_step="give 0 or more")
+        raise InputError("the number of warm-up requests is below 0", next_step="give 0 or more warm-up requests")
     seconds = (("seconds", "seconds"), *((name, "seconds") for name in LIMITS))
     for name, unit in (("rate", "requests per second"), *seconds):
         value = fields.get(name)

@@ -106,7 +106,7 @@ class Arms:
                 raise SettingsError(
                     f"altered GPU settings are on ({which}), and they would distort the comparison",
                     host=side.session.host.name,
-                    next_step="revert them first: workbench gpu revert",
+                    next_step="revert the settings first: workbench gpu revert",
                 )
 
     # ---- the test bed

@@ -53,7 +53,7 @@ class FlagSweepPlanner:
         cannot be carried out."""
         combinations = await self._combinations(flags)
         if pairs < 0:
-            raise InputError(f"{pairs} pairs are not possible", next_step="give --pairs 0 or more")
+            raise InputError(f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more")
         editor = self.parts.plans.editor
         plan = editor.effective
         self.parts.load.spec_of(plan.preset_id, dict(bench))
@@ -176,7 +176,10 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
         raise InputError(f"the plan has {current} already, so there is nothing to sweep", next_step="give other values")
     errors = [next((f for f in c.editor.findings() if f.level is Level.ERROR), None) for c in found]
     if errors[0] is None and errors[1] is not None and all(errors[1:]):
-        raise InputError(f"no value can be started: {errors[1].text}", next_step=errors[1].fix or "give other values")
+        raise InputError(
+            f"no server can be started with any of the values: {errors[1].text}",
+            next_step=errors[1].fix or "give other values",
+        )
     return tuple(found)
 
 

@@ -206,5 +206,6 @@ def check_trial(trial_s: float | None) -> None:
     """Raise InputError if `trial_s` is not a possible duration of a trial in seconds. None is allowed."""
     if trial_s is not None and not TRIAL_S[0] <= trial_s <= TRIAL_S[1]:
         raise InputError(
-            f"a trial of {trial_s:g} s is not possible", next_step=f"give {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s"
+            f"a trial of {trial_s:g} s is not possible",
+            next_step=f"give a duration of {TRIAL_S[0]:g} to {TRIAL_S[1]:g} s",
         )

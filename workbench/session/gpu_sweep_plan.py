@@ -60,7 +60,8 @@ class GpuSweepPlanner:
         wanted, shape = values_of(setting, values), shape_of(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
             raise InputError(
-                f"{pairs} pairs are not possible", next_step=f"give --pairs 2 to {MOST_PAIRS}, or 0 for none"
+                f"a sweep with {pairs} pairs is not possible",
+                next_step=f"give --pairs 2 to {MOST_PAIRS}, or 0 for none",
             )
         parts.load.spec_of(None, shape)
         target = await target_of(parts, run_id, url)

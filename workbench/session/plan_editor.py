@@ -79,7 +79,7 @@ class PlanEditor:
 
     def set_env(self, name: str, value: str) -> None:
         if "\0" in value:
-            raise PlanError(f"the value of {name} contains a NUL byte", next_step="remove that byte from the value")
+            raise PlanError(f"the value of {name} contains a NUL byte", next_step="remove the NUL byte from the value")
         self._change(engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"]))
 
     def unset_env(self, name: str) -> None:

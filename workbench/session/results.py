@@ -106,7 +106,7 @@ class Results:
         """Mark a result as "A" or "B" of the next comparison. A result that has the mark already loses the mark."""
         name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
         if name is None:
-            raise InputError(f"{which!r} is not a mark for results", next_step="give A or B")
+            raise InputError(f"{which!r} is not a mark for results", next_step="give the mark A or B")
         self._core.update(**{name: None if getattr(self._core.state, name) == result_id else result_id})
 
     async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:

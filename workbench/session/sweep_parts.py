@@ -75,7 +75,9 @@ async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> T
 def checked_runs(runs: int) -> int:
     """Return `runs`. Raises InputError if `runs` is not a possible number of runs for each value."""
     if not 1 <= runs <= MOST_RUNS:
-        raise InputError(f"{runs} runs of each value are not possible", next_step=f"give --runs 1 to {MOST_RUNS}")
+        raise InputError(
+            f"a sweep with {runs} runs of each value is not possible", next_step=f"give --runs 1 to {MOST_RUNS}"
+        )
     return runs
 
 

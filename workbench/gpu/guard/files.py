@@ -72,7 +72,7 @@ def open_regular(name: str, flags: int, at: int) -> int:
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", name)
+        raise OSError(errno.EINVAL, "a link, a FIFO or a device, and not a regular file", name)
     return handle
 
 
@@ -82,7 +82,7 @@ def read_regular(name: str, at: int) -> bytes:
     with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", name)
+            raise OSError(errno.EFBIG, f"the file is larger than {MOST_BYTES >> 20} MiB", name)
     return found
 
 
@@ -221,7 +221,9 @@ class Files:
         try:
             found = json.loads(read_regular(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
-                raise UnreadableJournal(f"the journal is of version {found['version']!r}")
+                raise UnreadableJournal(
+                    f"the journal has format version {found['version']!r}, which this guard cannot read"
+                )
             for entry in found["entries"]:
                 if why := setting_commands.unfit(entry):
                     raise UnreadableJournal(f"the journal contains a value that Workbench cannot have written ({why})")

@@ -296,9 +296,9 @@ async def read(host: Host) -> Journal:
         return _recovered(known, "it was missing") or known
     try:
         if done.returncode == 4:
-            raise _broken("is not a regular file", path, host.name)
+            raise _broken("the path is not that of a regular file", path, host.name)
         if len(text) > MOST_BYTES:
-            raise _broken(f"is larger than {MOST_BYTES >> 20} MiB", path, host.name)
+            raise _broken(f"the file is larger than {MOST_BYTES >> 20} MiB", path, host.name)
         found = parse(text, boot_id, path, host.name)
     except DamagedJournal as error:
         recovered = _recovered(known, error.why)
@@ -329,7 +329,7 @@ class DamagedJournal(SettingsError):
 
 def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = DamagedJournal) -> SettingsError:
     error = kind(
-        f"the journal of GPU settings {path} {why}; nothing was changed",
+        f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
         next_step=f"the file has the previous values; run `mv {path} {path}.bad`, and Workbench begins a new journal",
     )
@@ -344,22 +344,22 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken(f"is incomplete ({error})", path, host) from None
+        raise _broken(f"the file is incomplete ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise _broken("is not a journal", path, host)
+        raise _broken("the file is not a journal", path, host)
     if version > VERSION:
-        why = f"is of version {version}, made by a newer Workbench (this one reads {VERSION})"
+        why = f"the file has format version {version}, made by a newer Workbench (this one reads {VERSION})"
         raise _broken(why, path, host, SettingsError)
     try:
         for entry in data["entries"]:
             JournalEntry(**entry)  # TypeError for a missing or unknown field
         if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
-            raise _broken(f"contains a value that Workbench cannot have written ({wrong[0]})", path, host)
+            raise _broken(f"the file contains a value that Workbench cannot have written ({wrong[0]})", path, host)
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
-        raise _broken(f"is damaged ({error})", path, host) from None
+        raise _broken(f"the file is damaged ({error})", path, host) from None
     return Journal(boot_id, entries, log)
 
 

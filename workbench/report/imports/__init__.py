@@ -64,14 +64,14 @@ def _documents(path: Path) -> Iterator[Any]:
                 next_step="the file is truncated or not JSON: save it again",
             ) from None
         except RecursionError:
-            raise InputError(f"{path}: nested too deeply", next_step=_NEXT_STEP) from None
+            raise InputError(f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP) from None
         yield document
 
 
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} is larger than 1 GiB", next_step="save it without the generated texts")
+            raise InputError(f"{path} is larger than 1 GiB", next_step="save the results without the generated texts")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path} could not be read: {error.strerror}", next_step="check the path") from None

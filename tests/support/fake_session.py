@@ -24,11 +24,12 @@ from workbench.model.bench import BenchProgress, BenchSpec, Comparison
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
-from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
 from workbench.model.secrets import mask_command, mask_row
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
+from workbench.model.timeline import History
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -40,6 +41,7 @@ from workbench.session.state import (
     PresetEntry,
     SessionState,
 )
+from workbench.session.timeline import MORE_GPU_FIELDS
 
 GIB = 1024**3
 
@@ -239,6 +241,7 @@ class FakeSession(FakeMeasuring):
             setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
         self.gpu.guard, self.bench.asked = self.guard, None
         self.results.has_older = False
+        self.timeline = FakePart(history=History())
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
         self.future: list[LaunchPlan] = []
@@ -250,6 +253,14 @@ class FakeSession(FakeMeasuring):
         )
         self.state = SessionState(host=host, presets=PRESETS)
         self.state = replace(self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields)
+        for tick in range(self.ticks - 60, self.ticks + 1):
+            self.remember(tick)
+
+    def remember(self, tick: int) -> None:
+        """Put the readings of a tick into the history, one tick per second from NOW on."""
+        for sample in (self.sample(index, tick) for index in range(self.gpu_count)):
+            values = {(sample.index, name): getattr(sample, name) for name in (*READINGS, *MORE_GPU_FIELDS)}
+            self.timeline.history.add_all(values, range(int(NOW) + tick, int(NOW) + tick + 1))
 
     # driving it
     def push(self, **fields: Any) -> None:
@@ -259,6 +270,7 @@ class FakeSession(FakeMeasuring):
 
     def tick(self) -> None:
         self.ticks += 1
+        self.remember(self.ticks)
         self.push(telemetry=self.telemetry(), telemetry_monotonic_s=fresh())
 
     async def tick_for_ever(self, interval_s: float) -> None:

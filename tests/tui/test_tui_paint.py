@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from workbench.tui.cells import changed_spans, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.formats import elapsed, figure, setting_text, short_gpu_name, value_text
-from workbench.tui.widgets.sparks import CELL_S, Spark, level
 
 TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)
 ROW = st.lists(st.tuples(TEXT, st.sampled_from(["text", "dim", "good"])), max_size=6).map(tuple)
@@ -72,24 +71,3 @@ def test_figures_for_people() -> None:
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
     assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
-
-
-def test_a_spark_shifts_only_when_its_cell_is_full() -> None:
-    spark = Spark()
-    for second in range(int(CELL_S) * 4):
-        spark.add(float(second), 50.0)
-    before = spark.text(4, 0, 100)
-    spark.add(CELL_S * 4 - 0.5, 100.0)
-    after = spark.text(4, 0, 100)
-    assert before[:3] == after[:3] and before[3] != after[3]
-
-
-def test_absent_is_not_zero_in_a_spark() -> None:
-    assert level(None) == " " and level(0.0) == "▁" and level(0.99) == "▇" and level(1.0) == "█"
-
-
-def test_a_gap_in_the_data_is_a_gap_in_the_spark() -> None:
-    spark = Spark()
-    spark.add(0.0, 50.0)
-    spark.add(CELL_S * 3, 50.0)
-    assert spark.text(4, 0, 100).count(" ") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Pace
@@ -64,7 +64,10 @@ class Timeline:
         now = time.time()
         seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
         fields = (*READINGS, *MORE_GPU_FIELDS)
-        values = {(gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in fields}
+        values: dict[Key, float | None] = {
+            (gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in fields
+        }
+        values.update(_locks(self._core.state))
         self._add(values, seconds)
         for event in self._events.in_reading(telemetry, now):
             self._tell(event)
@@ -89,3 +92,11 @@ class Timeline:
         if self.history.add_event(event):
             for hear in self.on_event:
                 hear(event)
+
+
+def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
+    """Yield the ends of each clock lock in force, which no reading contains."""
+    for one in (*state.others, *state.alterations):
+        if one.setting == "gpu_clocks":
+            yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)
+            yield (one.gpu_index, "sm_lock_max_mhz"), getattr(one.now, "max_mhz", None)

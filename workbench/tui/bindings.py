@@ -16,7 +16,21 @@ from textual.binding import Binding, BindingType
 if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
-SHOWN = {"slash": "/", "question_mark": "?", "full_stop": ".", "ctrl+p": "^p", "escape": "esc"}
+SHOWN = {
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "plus": "+",
+    "minus": "-",
+    "slash": "/",
+    "question_mark": "?",
+    "full_stop": ".",
+    "ctrl+p": "^p",
+    "escape": "esc",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,29 @@ def plot_results(controllers: Controllers) -> None:
     controllers.results.plot()
 
 
+TIME_KEYS: tuple[Key, ...] = (
+    Key(
+        "left_square_bracket",
+        "Back",
+        "go back in time: show every figure of an earlier second",
+        lambda c: c.timeline.move(-1),
+    ),
+    Key("right_square_bracket", "Forward", "go forward in time, at the end to now", lambda c: c.timeline.move(1)),
+    Key("left_curly_bracket", "Far back", "go back in time by ten cells of the graphs", lambda c: c.timeline.move(-10)),
+    Key("right_curly_bracket", "Far forward", "go forward in time by ten cells", lambda c: c.timeline.move(10)),
+    Key("less_than_sign", "Event before", "go back in time to the event before", lambda c: c.timeline.to_event(-1)),
+    Key("greater_than_sign", "Event after", "go forward in time to the next event", lambda c: c.timeline.to_event(1)),
+    Key("0", "Now", "return to now", lambda c: c.timeline.to_now()),
+    Key("plus", "Zoom in", "make a cell of the graphs shorter: 300, 60, 15, 5, 1 s", lambda c: c.timeline.zoom(-1)),
+    Key("minus", "Zoom out", "make a cell of the graphs longer: 1, 5, 15, 60, 300 s", lambda c: c.timeline.zoom(1)),
+    Key(
+        "F",
+        "Fold GPUs",
+        "draw equal GPUs together in one row, or each in a row of its own",
+        lambda c: c.timeline.fold(),
+    ),
+)
+
 SCREEN_KEYS: tuple[Key, ...] = (
     Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 1),
     Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
@@ -88,6 +125,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("question_mark", "Help", "explain every key, sign and word", lambda c: c.view.help(), 6),
     Key("ctrl+p", "palette", "list every action by name", lambda c: c.palette.open(), 99),
     Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
+    *TIME_KEYS,
     Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
     Key("shift+tab", "Previous pane", "go to the previous pane", lambda c: c.view.next_pane(-1)),
     Key("escape", "Back", "close the search, the message, the zoom or the GPUs pane", lambda c: c.view.back()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import gpus_text
@@ -110,6 +111,7 @@ def path_text(path: str, width: int) -> str:
     return path if len(path) <= width else "…" + path[len(path) - width + 1 :]
 
 
+@lru_cache(maxsize=64)
 def short_gpu_name(name: str) -> str:
     """Return "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"."""
     words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)

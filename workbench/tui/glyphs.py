@@ -25,6 +25,8 @@ class Glyphs:
     at_least: str = "≥"
     plus_minus: str = "±"
     dot: str = "·"
+    line: str = "─"  # a limit across a graph
+    pointer: str = "▲"  # at the cursor of the time axis
 
 
 ASCII = Glyphs(
@@ -39,6 +41,8 @@ ASCII = Glyphs(
     at_least=">=",
     plus_minus="+-",
     dot="-",
+    line="-",
+    pointer="^",
 )
 
 

@@ -70,7 +70,7 @@ class PaneLayout:
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
         reading = self.pages.top is not None
-        strip_rows = self.strip.wanted_height(width, self.single)
+        strip_rows = self.strip.wanted_height(width, height)
         shape = (width, height, self.single, alone, reading, self.active if alone else "", strip_rows)
         if shape == self._shape:
             return

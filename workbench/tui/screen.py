@@ -13,7 +13,7 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.bindings import bindings_for
+from workbench.tui.bindings import TIME_KEYS, bindings_for
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
 from workbench.tui.pages.frame import PageFrame
@@ -36,7 +36,7 @@ class MainScreen(Screen[None]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.status_bar, self.strip = StatusBar(), GpuStrip()
+        self.status_bar, self.strip = StatusBar(), GpuStrip(session.timeline.history)
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
         self.progress = ProgressRows()
@@ -100,6 +100,11 @@ class MainScreen(Screen[None]):
 
     def on_results_older_wanted(self) -> None:
         self.services.attempt(self.session.results.show_older(), only="older results")
+
+    def on_gpu_strip_view_changed(self, event: GpuStrip.ViewChanged) -> None:
+        self.panes.arrange()
+        self.strip.repaint()
+        self.footer.show_first(TIME_KEYS if self.strip.back else ())
 
     # drawing
     @property

@@ -33,7 +33,19 @@ _ROLES: dict[str, tuple[str, bool]] = {
     "b": (ORANGE, True),
     "spark": (SKY, False),
     "faint": ("#585858", False),
+    "util": ("#5fafd7", False),
+    "power": ("#af87d7", False),
+    "sm": ("#5faf87", False),
+    "vram": ("#5f87af", False),
+    "temp": ("#d787af", False),
+    "mem": ("#87af87", False),
+    "pcie": ("#87afaf", False),
+    "fan": (DIM, False),
+    "band": ("#585858", False),
+    "limit": (ORANGE, False),
+    "limited": (ORANGE, False),
 }
+ON_BAND = " on band"  # the lowest of several GPUs in front of the highest
 
 
 @lru_cache(maxsize=256)
@@ -45,6 +57,10 @@ def style(role: str, ground: str = "ground") -> Style:
         return Style(color="#121212", bgcolor="#d7d7d7", bold=True)
     if role == "rest":
         return Style(color=TEXT, bgcolor=FIELD)
+    if role == "lit":  # the cursor of the time axis
+        return Style(color=STRONG, bgcolor="#5f5f5f")
+    if role.endswith(ON_BAND):
+        return Style(color=_ROLES[role.removesuffix(ON_BAND)][0], bgcolor=_ROLES["band"][0])
     if role == "reverse":
         return Style(color=ORANGE, bgcolor=back, bold=True, reverse=True)
     colour, bold = _ROLES[role]

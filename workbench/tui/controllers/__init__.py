@@ -8,6 +8,7 @@ results               showing, marking, comparing and exporting results
 sweeps, experiments   running and showing them; series is their common base class
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
+timeline              going back in time, and the length of a cell of the graphs
 view                  moving between panes, the help page, leaving
 palette               the list of every action by name
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.search import SearchController
     from workbench.tui.controllers.servers import ServerController
     from workbench.tui.controllers.sweeps import SweepController
+    from workbench.tui.controllers.timeline import TimelineController
     from workbench.tui.controllers.view import ViewController
     from workbench.tui.panes.base import Pane
     from workbench.tui.services import Services
@@ -49,6 +51,7 @@ class Controllers:
     experiments: ExperimentController
     gpu: GpuController
     search: SearchController
+    timeline: TimelineController
     view: ViewController
     palette: PaletteController
 

@@ -31,13 +31,15 @@ class ViewController(Controller):
         panes.go(panes.active)
 
     async def back(self) -> None:
-        """Close the first of these that is open: the search, the message, the zoomed pane, the GPUs pane. A page closes
-        itself."""
+        """Close the first of these that is open: the search, the message, the view of an earlier time, the zoomed pane,
+        the GPUs pane. A page closes itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
         elif self.services.notice_bar.display:
             self.services.hush()
+        elif panes.strip.back:
+            panes.strip.to_now()
         elif panes.zoomed:
             self.zoom()
         elif not panes.current.AREA and not panes.single:

@@ -18,6 +18,7 @@ from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
+    from workbench.tui.bindings import Key
     from workbench.tui.pages.base import Page
 
 NOTICE_SIGNS = {
@@ -181,6 +182,7 @@ class Footer(Painted):
     def __init__(self) -> None:
         super().__init__(id="footer")
         self.page: Page | None = None
+        self.first: tuple[Key, ...] = ()
 
     def show(self, page: Page | None) -> None:
         """Show the keys of `page`; None stands for the main screen alone."""
@@ -188,11 +190,16 @@ class Footer(Painted):
             self.page = page
             self.repaint()
 
+    def show_first(self, keys: tuple[Key, ...]) -> None:
+        """Show `keys` in front of the others of the main screen."""
+        self.first = keys
+        self.repaint()
+
     def _keys(self) -> list[tuple[str, str, str]]:
         """Return (key as printed, its word, its name) of every key, the most needed ones first."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
-        others = [k for k in footer_keys() if k.key not in own and k.key not in hidden]
+        others = [k for k in (*self.first, *footer_keys()) if k.key not in own and k.key not in hidden]
         return [
             *((SHOWN.get(key, key), word, key) for key, word in own.items()),
             *((k.shown, k.label, k.key) for k in others),

@@ -1,8 +1,8 @@
-"""The metrics of a GPU on the main screen: the value, its text, and the range of its sparkline."""
+"""The metrics of a GPU on the main screen: the value, its text, and the fixed scale of its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,30 +10,46 @@ from workbench.tui.formats import GIB, NA, short_gpu_name
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
+    from workbench.model.timeline import History
+    from workbench.tui.widgets.time_axis import Window
 
-TEMPERATURE_FLOOR_C = 20.0  # room temperature: the sparkline starts here
+TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
 PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}  # PCI-SIG, after line coding
+UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a GB10 does not
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU on the screen. `field` is its field of GpuSample. `floor` and `top` are the values at the
-    bottom and the top of its sparkline."""
+    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the ends of its
+    graph, which never change for a card. `lines` are the fields of limits that are drawn across the graph, and
+    `setting` the GPU setting that changes them. `unit` follows a value."""
 
     label: str
     field: str
-    value: Callable[[GpuSample], float | None]
+    unit: str
     text: Callable[[GpuSample, GpuInfo | None], str]
-    top: Callable[[GpuSample, GpuInfo | None], float]
+    top: Callable[[GpuInfo | None], float]
     floor: float = 0.0
+    lines: tuple[str, ...] = ()
+    setting: str = ""
+
+    def value(self, sample: GpuSample) -> float | None:
+        value: float | None = getattr(sample, self.field)
+        return value
+
+    def figure(self, value: float | None) -> str:
+        """Return a value of the history with its unit."""
+        if value is None:
+            return NA
+        return f"{value / GIB:.1f}{self.unit}" if self.field == "memory_used_bytes" else f"{value:.0f}{self.unit}"
 
 
 def limit_w(s: GpuSample, i: GpuInfo | None) -> float | None:
     return s.limit_w or (i.power_max_w if i else None)
 
 
-def total_bytes(s: GpuSample, i: GpuInfo | None) -> int | None:
-    return s.memory_total_bytes or (i.memory_total_bytes if i else None)
+def total_bytes(s: GpuSample | None, i: GpuInfo | None) -> int | None:
+    return (s.memory_total_bytes if s else None) or (i.memory_total_bytes if i else None)
 
 
 def _power(s: GpuSample, i: GpuInfo | None) -> str:
@@ -48,83 +64,105 @@ def _memory(s: GpuSample, i: GpuInfo | None) -> str:
         return NA
     total = total_bytes(s, i)
     used = s.memory_used_bytes / GIB
-    return f"{used:.1f}/{total / GIB:.0f}G" if total else f"{used:.1f}G"
+    text = f"{used:.1f}" if used < 100 else f"{used:.0f}"
+    return f"{text}/{total / GIB:.0f}G" if total else f"{text}G"
 
 
-def _pcie(s: GpuSample) -> float | None:
-    if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None:
-        return None
-    return (s.pcie_rx_mb_s or 0.0) + (s.pcie_tx_mb_s or 0.0)
-
-
-def _pcie_text(s: GpuSample) -> str:
-    rate = _pcie(s)
+def _pcie_text(s: GpuSample, i: GpuInfo | None) -> str:
+    rate = s.pcie_rx_mb_s
     return NA if rate is None else f"{rate / 1000:.1f}G/s" if rate >= 100 else f"{rate:.0f}M/s"
 
 
-def _pcie_top(s: GpuSample, i: GpuInfo | None) -> float:
-    gen = (i.pcie_gen_max if i else None) or s.pcie_gen or 4
-    lanes = (i.pcie_width_max if i else None) or s.pcie_width or 16
+def _pcie_top(i: GpuInfo | None) -> float:
+    gen, lanes = (i.pcie_gen_max if i else None) or 4, (i.pcie_width_max if i else None) or 16
     return float(PCIE_MB_S_PER_LANE.get(gen, 1969) * lanes)
 
 
-def _number(value: float | None, unit: str) -> str:
-    return NA if value is None else f"{value:.0f}{unit}"
+def _power_top(i: GpuInfo | None) -> float:
+    if i is None:
+        return UNKNOWN_TOP_W
+    return i.power_max_w or i.power_default_w or (UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W)
 
 
-UTIL = Metric(
-    "util", "gpu_util_pct", lambda s: s.gpu_util_pct, lambda s, i: _number(s.gpu_util_pct, "%"), lambda s, i: 100.0
-)
-POWER = Metric("power", "power_w", lambda s: s.power_w, _power, lambda s, i: limit_w(s, i) or 600.0)
+def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]:
+    def text(s: GpuSample, i: GpuInfo | None) -> str:
+        value = getattr(s, field)
+        return NA if value is None else f"{value:.0f}{unit}"
+
+    return text
+
+
+UTIL = Metric("util", "gpu_util_pct", "%", _number("gpu_util_pct", "%"), lambda i: 100.0)
+POWER = Metric("power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit_w")
 SM = Metric(
     "sm",
     "sm_mhz",
-    lambda s: s.sm_mhz,
-    lambda s, i: _number(s.sm_mhz, " MHz"),
-    lambda s, i: float((i.sm_max_mhz if i else None) or 3000),
-)
-MEM_CLOCK = Metric(
-    "mem",
-    "memory_mhz",
-    lambda s: s.memory_mhz,
-    lambda s, i: _number(s.memory_mhz, " MHz"),
-    lambda s, i: float((i.memory_max_mhz if i else None) or 14000),
+    "MHz",
+    _number("sm_mhz", "MHz"),
+    lambda i: float((i.sm_max_mhz if i else None) or 3000),
+    lines=("sm_lock_max_mhz", "sm_lock_min_mhz"),
+    setting="gpu_clocks",
 )
 VRAM = Metric(
-    "vram",
-    "memory_used_bytes",
-    lambda s: s.memory_used_bytes,
-    _memory,
-    lambda s, i: float(total_bytes(s, i) or 80 * GIB),
+    "vram", "memory_used_bytes", "G", _memory, lambda i: float((i.memory_total_bytes if i else None) or 80 * GIB)
 )
 TEMPERATURE = Metric(
     "temp",
     "temperature_c",
-    lambda s: s.temperature_c,
-    lambda s, i: _number(s.temperature_c, "C"),
-    lambda s, i: (i.temperature_slowdown_c if i else None) or 95.0,
+    "C",
+    _number("temperature_c", "C"),
+    lambda i: (i.temperature_slowdown_c if i else None) or 95.0,
     TEMPERATURE_FLOOR_C,
 )
-PCIE = Metric("pcie", "pcie_rx_mb_s", _pcie, lambda s, i: _pcie_text(s), _pcie_top)
-FAN = Metric("fan", "fan_pct", lambda s: s.fan_pct, lambda s, i: _number(s.fan_pct, "%"), lambda s, i: 100.0)
+MEM_CLOCK = Metric(
+    "mem",
+    "memory_mhz",
+    "MHz",
+    _number("memory_mhz", "MHz"),
+    lambda i: float((i.memory_max_mhz if i else None) or 14000),
+    setting="memory_clocks",
+)
+PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_text, _pcie_top)
+FAN = Metric("fan", "fan_pct", "%", _number("fan_pct", "%"), lambda i: 100.0)
 
-# metric columns per GPU -> metrics, row by row
-LAYOUTS: dict[int, tuple[Metric, ...]] = {
-    4: (UTIL, POWER, SM, MEM_CLOCK, VRAM, TEMPERATURE, PCIE, FAN),
-    2: (UTIL, POWER, VRAM, SM, TEMPERATURE, PCIE),
-    1: (UTIL, VRAM, POWER, TEMPERATURE, SM, PCIE),
-}
-SPARE = (MEM_CLOCK, FAN)  # fill a row that would not be full
+FIRST = (UTIL, POWER, SM)  # always drawn
+SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)  # where there is room: the first ones that the host reports
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
     """Return "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the host."""
-    title = f"GPU{sample.index}"
-    if info is not None:
-        total = total_bytes(sample, info)
-        title += f" {short_gpu_name(info.name)}"
-        if total:
-            title += f" {total / GIB:.0f}G"
-        if info.unified_memory:
-            title += " unified"
-    return title
+    return f"GPU{sample.index} {card_title(info, sample)}".strip()
+
+
+def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
+    """Return "RTX PRO 6000 96G"; "" if the card is not known."""
+    if info is None:
+        return ""
+    name, total = short_gpu_name(info.name), total_bytes(sample, info)
+    size = f" {total / GIB:.0f}G" if total and not name.endswith("GB") else ""
+    return f"{name}{size}{' unified' if info.unified_memory else ''}"
+
+
+def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
+    """Return the means of the cell under the cursor, as a reading of the same GPU."""
+    from workbench.model.gpu import GpuSample
+
+    at_s = ((window.cursor or 0) + 0.5) * window.cell_s
+
+    def mean(field: str) -> float | None:
+        return history.cells((sample.index, field), at_s, window.cell_s, 1)[0]
+
+    whole = {m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v) for m in (*FIRST, *SECOND)}
+    return GpuSample(sample.index, sample.uuid, power_limit_w=mean("limit_w"), **whole)  # type: ignore[arg-type]
+
+
+def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:
+    """Return label, value and note of a group of GPUs in a block of `rows` rows: highest, mean and lowest value."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return metric.label, NA, ""
+    low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
+    if rows == 1:
+        return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
+    texts = [f"{word}{value:>{11 - len(word)}}" for word, value in ((metric.label, high), ("mean", mean), ("min", low))]
+    return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])

@@ -1,28 +1,44 @@
-"""The live metrics of every GPU, in one widget without borders whose layout depends on the GPUs and the width."""
+"""The telemetry strip: utilization, power and clocks of every GPU as graphs on one time axis, at every size."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from textual import events
+from textual.message import Message
+
+from workbench.model.counts import gpus_text
+from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
-from workbench.tui.cells import Painted, Row, cut, fit, joined, pad, row_width, spread, wrap
-from workbench.tui.formats import GIB, NA, setting_name, setting_text
+from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
+from workbench.tui.formats import clock, elapsed, setting_name, setting_text
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.gpu_metrics import LAYOUTS, SPARE, UTIL, Metric, gpu_title, limit_w, total_bytes
-from workbench.tui.widgets.sparks import Spark
+from workbench.tui.widgets.gpu_metrics import (
+    FIRST,
+    SECOND,
+    TEMPERATURE,
+    VRAM,
+    Metric,
+    card_title,
+    gpu_title,
+    group_text,
+    past_sample,
+)
+from workbench.tui.widgets.graph import Graph
 from workbench.tui.widgets.status_bar import stale_age_s
+from workbench.tui.widgets.strip_layout import Group, StripLayout, arrange, most_rows
+from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
-QUIET_REASONS = frozenset({"GPU idle", "idle", "applications clocks setting", "none"})
-METRICS: dict[str, Metric] = {m.label: m for m in LAYOUTS[4]}
+FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
 class GpuStrip(Painted):
-    """The rows with the live metrics. One GPU has a title and two rows of four metrics, up to four GPUs have columns,
-    and more GPUs have one row each."""
+    """The graphs of the GPUs with their time axis. A cursor shows the values and events of an earlier second."""
 
     FIELDS = frozenset(
         {
@@ -37,71 +53,84 @@ class GpuStrip(Painted):
         }
     )
 
-    def __init__(self) -> None:
+    class ViewChanged(Message):
+        """Posted when the user has moved the cursor, changed the length of a cell, or folded GPUs."""
+
+    def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
+        self.history = history
+        self.view = TimeView()
+        self.unfolded: bool | None = None  # the user's choice of a row per GPU; None: as there is room
         self.state: SessionState | None = None
         self.stale: float | None = None
-        self.compact = False
-        self._sparks: dict[tuple[int, str], Spark] = {}
-        self._last_t_s = -1.0
-        self._given: set[str] = set()  # labels of the metrics that some GPU of this host has
+        self.arranged: StripLayout | None = None
+        self._read_s = 0.0  # Unix time of the newest reading
+        self._read_t_s = -1.0
+        self._given: tuple[Metric, ...] = ()  # metrics of the second line that some GPU of this host reports
 
     def show(self, state: SessionState) -> None:
         self.state = state
         self.stale = stale_age_s(state)
-        if state.telemetry is not None and state.telemetry.t_s != self._last_t_s:
-            self._last_t_s = state.telemetry.t_s
-            for sample in state.telemetry.gpus:
-                self._take(sample, state.telemetry.t_s)
-        elif state.telemetry is None and self._sparks:  # another host
-            self._sparks.clear()
-            self._given.clear()
+        telemetry = state.telemetry
+        if telemetry is None:  # another host
+            self._given, self._read_t_s = (), -1.0
+            self.view.to_now()
+        elif telemetry.t_s != self._read_t_s:
+            self._read_s, self._read_t_s = time.time(), telemetry.t_s
+            if len(self._given) < len(SECOND):
+                self._given = tuple(
+                    m for m in SECOND if m in self._given or any(m.value(s) is not None for s in telemetry.gpus)
+                )
         self.repaint()
 
-    def _take(self, sample: GpuSample, t_s: float) -> None:
-        for metric in METRICS.values():
-            spark = self._sparks.get((sample.index, metric.label))
-            if spark is None:
-                spark = self._sparks[sample.index, metric.label] = Spark()
-            value = metric.value(sample) if sample.live else None
-            spark.add(t_s, value)
-            if value is not None:
-                self._given.add(metric.label)
+    @property
+    def now_s(self) -> float:
+        """Return the Unix time of the newest cell: of the newest reading, or of this moment if that is old."""
+        now = time.time()
+        return self._read_s if now - self._read_s < FRESH_S else now
 
-    def _layout(self, columns: int) -> list[tuple[Metric, ...]]:
-        """Return the metrics in rows of `columns`, without metrics that no GPU of this host reports."""
-        shown = [m for m in LAYOUTS[columns] if m.label in self._given] or list(LAYOUTS[columns])
-        spare = [m for m in SPARE if m not in shown and m.label in self._given]
-        shown += spare[: -len(shown) % columns]
-        return [tuple(shown[i : i + columns]) for i in range(0, len(shown), columns)]
+    @property
+    def back(self) -> bool:
+        """Whether a cursor shows an earlier second."""
+        return not self.view.live
 
-    def wanted_height(self, width: int, compact: bool) -> int:
-        """Return the number of rows that the GPUs need. With `compact`, each GPU has one row."""
-        self.compact = compact
+    def wanted_height(self, width: int, height: int) -> int:
+        """Return the number of rows that the strip needs on a terminal of `width` by `height` cells."""
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
+            self.arranged = None
             return len(self._nothing(telemetry, width))
-        count = len(telemetry.gpus)
-        if compact or count > 4:
-            return count
-        return 1 + len(self._layout(self._columns(width, count))) + (1 if self._settings_shown() else 0)
+        self.arranged = arrange(
+            self._groups(), width, most_rows(height), unfolded=self.unfolded, header=bool(self._signs())
+        )
+        return self.arranged.rows + self.back
 
-    def _settings_shown(self) -> bool:
-        return bool(self.state and self.state.alterations)
-
-    @staticmethod
-    def _columns(width: int, count: int) -> int:
-        each = width // count
-        return 4 if each >= 108 else 2 if each >= 56 else 1
+    def _groups(self) -> list[Group]:
+        """Return the GPUs in groups of equal ones."""
+        telemetry = self.state.telemetry if self.state else None
+        groups: dict[str, list[int]] = {}
+        for sample in telemetry.gpus if telemetry else ():
+            info = telemetry.info(sample.index) if telemetry else None
+            groups.setdefault(card_title(info) or str(sample.index), []).append(sample.index)
+        return [tuple(group) for group in groups.values()]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         telemetry = self.state.telemetry if self.state else None
-        if telemetry is None or not telemetry.gpus:
+        layout = self.arranged
+        if telemetry is None or not telemetry.gpus or layout is None:
             return self._nothing(telemetry, width)
-        if self.compact or len(telemetry.gpus) > 4:
-            return [self._one_row(telemetry, sample, width) for sample in telemetry.gpus]
-        return self._columns_of(telemetry, width)
+        window = self.view.window(self.now_s, layout.columns.cells)
+        rows = [self._header(telemetry, layout, width)] if layout.header else []
+        for group in layout.groups:
+            rows += self._block(telemetry, group, layout, window, width)
+        if layout.axis:
+            measuring = bool(self.state and self.state.bench.running)
+            rows.append(layout.columns.under(axis(window, self.history.events, measuring)))
+        if self.back:
+            rows.append(self._moment(window, width))
+        return rows
 
+    # without readings
     def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
         state = self.state
         if telemetry is not None and not telemetry.driver.ok:
@@ -122,96 +151,227 @@ class GpuStrip(Painted):
         where = f" on {state.host.name}" if state else ""
         return [((f"GPUs: waiting for the first reading{where}", "dim"),), ()]
 
-    def _columns_of(self, telemetry: Telemetry, width: int) -> list[Row]:
-        count = len(telemetry.gpus)
-        columns, gap = self._columns(width, count), 2
-        each = (width - gap * (count - 1)) // count
-        blocks = [self._block(telemetry, sample, each, columns) for sample in telemetry.gpus]
-        return [joined(parts, (" " * gap, "text")) for parts in zip(*blocks, strict=True)]
+    # the header: names at the left, signs at the right
+    def _header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
+        left: list[Run] = []
+        for group in self._groups():
+            info = telemetry.info(group[0])
+            name = gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
+            count = f"{len(group)} x " if len(group) > 1 else "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
+            left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
+        if any(len(group) > 1 for group in layout.groups):
+            left += [("highest, mean, lowest  ", "dim"), (" F", "key"), (" unfolds", "dim")]
+        signs = self._signs_row(telemetry, max(20, width - row_width(left) - 2))
+        if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].live:
+            sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)
+            figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
+            if row_width((*left, *signs)) + len(figures) <= width:
+                left.append((figures, self._role))
+        return spread(tuple(left), signs, width)
 
-    def _block(self, telemetry: Telemetry, sample: GpuSample, width: int, columns: int) -> list[Row]:
-        info = telemetry.info(sample.index)
-        live = sample.live and self.stale is None
-        name = (gpu_title(sample, info), "title" if live else "dim")
-        rows = [spread((name,), self._sign(sample), width)]
-        gap = 3
-        each = (width - gap * (columns - 1)) // columns
-        lost = [cut(line, width) for line in wrap(sample.message or str(sample.state), width)]
-        for number, metrics in enumerate(self._layout(columns)):
-            if not sample.live:
-                rows.append(((pad(lost[number] if number < len(lost) else "", width), "text"),))
-                continue
-            sizes = [each] * (columns - 1) + [width - (each + gap) * (columns - 1)]
-            cells = [self._cell(metric, sample, info, size) for metric, size in zip(metrics, sizes, strict=False)]
-            rows.append(fit(joined(cells, (" " * gap, "text")), width))
-        if self._settings_shown():
-            rows.append(((pad(self._settings(sample), width), "warn"),))
-        return rows
+    @property
+    def _role(self) -> str:
+        return "text" if self.stale is None else "dim"
 
-    def _cell(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, width: int) -> Row:
-        """Return a metric in exactly `width` cells, such as "util ▆▆▇▇   97%"."""
-        value = metric.text(sample, info)
-        room = 10
-        label = 6 if width >= 27 else 5
-        cells = max(0, width - label - room)
-        spark = self._sparks[sample.index, metric.label].text(cells, metric.floor, metric.top(sample, info))
-        dead = value == NA or self.stale is not None
-        return (
-            (pad(metric.label, label), "dim"),
-            (spark, "dim" if dead else "spark"),
-            (pad(value, room, right=True), "dim" if dead else "text"),
-        )
-
-    def _sign(self, sample: GpuSample) -> Row:
-        """Return the sign at the right of a GPU's title: a lost GPU, old readings, a setting changed by someone else,
-        the effect of a lock, throttling."""
-        if not sample.live:
-            sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
-            return ((f" {sign} {str(sample.state).upper()}", role),)
+    def _signs_row(self, telemetry: Telemetry, room: int) -> Row:
+        """Return the signs of all GPUs; those that are the same stand once."""
+        alone = len(telemetry.gpus) == 1
+        found: dict[Run, list[int]] = {}
         if self.stale is not None:
-            return ((f" STALE {self.stale:.0f} s", "warnb"),)
-        if self.state and any(d.gpu_index == sample.index for d in self.state.drift):
-            return ((f" {G.alert} changed by someone else", "warn"),)
-        found = [text for index, text in (self.state.gpu_findings if self.state else ()) if index == sample.index]
+            found[f"STALE {self.stale:.0f} s", "warnb"] = []
+        for index, sign in self._signs():
+            found.setdefault(sign, []).append(index)
+        for sample in telemetry.gpus:
+            reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
+            if reasons and sample.live:
+                found.setdefault((f"{G.alert} {reasons[0]}", "warn"), []).append(sample.index)
+        runs: list[Row] = []
+        for (text, role), indexes in found.items():
+            where = "" if alone or not indexes else f"{gpus_text(indexes)} "
+            runs.append(((where + text, role),))
+        row = joined(runs, ("   ", "text"))
+        return row if row_width(row) <= room else fit(row, room)
+
+    def _signs(self) -> list[tuple[int, Run]]:
+        """Return (GPU, sign) for what lasts: a lost GPU, settings that were changed, the effect of a lock."""
+        state = self.state
+        if state is None or state.telemetry is None:
+            return []
+        signs: list[tuple[int, Run]] = []
+        for sample in state.telemetry.gpus:
+            if not sample.live:
+                signs.append((sample.index, _lost(sample)))
+            signs += [(sample.index, sign) for sign in self._settings(state, sample)]
+        return signs
+
+    @staticmethod
+    def _settings(state: SessionState, sample: GpuSample) -> list[Run]:
+        index = sample.index
+        drift = [d for d in state.drift if d.gpu_index == index]
+        if drift:
+            return [(f"{G.alert} {setting_name(drift[0].setting)} {drift[0].text}  r asks", "warn")]
+        found = [text for at, text in state.gpu_findings if at == index]
+        signs: list[Run] = []
         if found:  # every setting without effect, else one that is in force
             alerts = "   ".join(text for text in found if G.alert in text)
-            return ((f" {alerts or found[0]}", "warn" if alerts else "dim"),)
-        reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
-        return ((f" {G.alert} {reasons[0]}", "warn"),) if reasons else ((" ", "text"),)
+            signs.append((alerts or found[0], "warn" if alerts else "dim"))
+        altered = [a for a in state.alterations if a.gpu_index == index]
+        if altered:
+            signs.append((f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts", "warn"))
+        return signs
 
-    def _settings(self, sample: GpuSample) -> str:
-        drift = [d for d in (self.state.drift if self.state else ()) if d.gpu_index == sample.index]
-        if drift:
-            return f"{setting_name(drift[0].setting)} {drift[0].text}  r asks"
-        altered = [a for a in (self.state.alterations if self.state else ()) if a.gpu_index == sample.index]
-        return f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts" if altered else ""
+    # the graphs
+    def _block(self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int) -> list[Row]:
+        """Return the rows of a GPU, or of a group of equal GPUs."""
+        samples = [s for s in telemetry.gpus if s.index in group]
+        if len(samples) == 1 and not samples[0].live and not self.back:
+            return self._lost_block(samples[0], layout, width)
+        info = telemetry.info(group[0])
+        if self.back:
+            samples = [past_sample(self.history, window, s) for s in samples]
+        metrics = (FIRST, self._given) if len(layout.heights) > 1 else (FIRST,)
+        rows: list[Row] = []
+        for line, height in zip(metrics, layout.heights, strict=True):
+            lead = self._lead(samples, info, layout) if not rows else ()
+            if len(samples) == 1:
+                graphs = [self._graph(m, samples[0], info, window) for m in line[: layout.columns.count]]
+            else:
+                graphs = [self._group_graph(m, samples, info, window, height) for m in line[: layout.columns.count]]
+            rows += layout.columns.line(graphs, height, lead, window.cursor_column)
+        return rows
 
-    def _one_row(self, telemetry: Telemetry, sample: GpuSample, width: int) -> Row:
-        """Return the row of a GPU, such as "0 ▆▆▇▇  97%  71.8/80G  603/700W  66C 1755MHz lock"."""
-        info = telemetry.info(sample.index)
-        index = (f"{sample.index:<2}", "title")
-        if not sample.live:
-            sign = self._sign(sample)
-            return (index, *sign, (f"  {sample.message or ''}", "text"))
-        total, limit = total_bytes(sample, info), limit_w(sample, info)
-        used = NA if sample.memory_used_bytes is None else f"{sample.memory_used_bytes / GIB:.1f}"
-        watts = NA if sample.power_w is None else f"{sample.power_w:.0f}"
-        values = (
-            pad(UTIL.text(sample, info), 6, right=True)
-            + pad(used + (f"/{total / GIB:.0f}G" if total else ""), 11, right=True)
-            + pad(watts + (f"/{limit:.0f}W" if limit else "W" if watts != NA else ""), 10, right=True)
-            + pad(NA if sample.temperature_c is None else f"{sample.temperature_c:.0f}C", 5, right=True)
-            + pad(NA if sample.sm_mhz is None else f"{sample.sm_mhz}MHz", 8, right=True)
+    def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
+        """Return the texts in front of the graphs, from the top: the GPU, and figures that have no graph."""
+        width, role = layout.columns.lead, "title" if self.stale is None else "dim"
+        name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
+        if width < 6:
+            return ((name.removeprefix("GPU"), role),)
+        if len(samples) > 1:
+            return ((name, role), (card_title(info).split(" ")[0], "dim"))
+        temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
+        if sum(layout.heights) == 1:
+            return ((f"{name} {temperature:>4} {memory:>9}", role),)
+        return ((f"{name} {temperature:>4}", role), (memory, self._role)) if layout.figures_in_lead else ((name, role),)
+
+    def _graph(self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window) -> Graph:
+        cells = self._cells(sample.index, metric.field, window)
+        top = metric.top(info)
+        limits = (self._cells(sample.index, line, window) for line in metric.lines)
+        return Graph(
+            metric.label,
+            metric.text(sample, info),
+            cells,
+            top,
+            metric.floor,
+            lines=tuple(line for line in limits if any(line)),
+            note=f"max {metric.figure(top)}" if metric.lines else "",
+            role=self._spark_role(metric),
+            value_role=self._value_role(metric, sample.index),
         )
-        sign = self._sign(sample)
-        right = 14 if width < 110 else 30
-        name = pad(gpu_title(sample, info).split(" ", 1)[-1], 22) if width >= 110 else ""
-        cells = max(4, width - 2 - len(name) - len(values) - right)
-        role = "dim" if self.stale is not None else "text"
-        spark = self._sparks[sample.index, UTIL.label].text(cells, 0.0, 100.0)
-        text = sign[0][0]
-        if len(text) > right and G.alert in text:  # the verdict matters more than its values
-            text = " " + text[text.index(G.alert) :]
-        fitted = (cut(text, right), sign[0][1])
-        row: Row = (index, (name, "dim"), (spark, "dim" if role == "dim" else "spark"), (values, role), fitted)
-        return row if row_width(row) <= width else spread(row[:-1], (fitted,), width)
+
+    def _group_graph(
+        self, metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None, window: Window, height: int
+    ) -> Graph:
+        every = list(zip(*(self._cells(s.index, metric.field, window) for s in samples), strict=True))
+        known = [[v for v in cell if v is not None] for cell in every]
+        label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
+        return Graph(
+            label,
+            value,
+            [max(cell, default=None) if height > 1 else sum(cell) / len(cell) if cell else None for cell in known],
+            metric.top(info),
+            metric.floor,
+            low=[min(cell, default=None) for cell in known],
+            note=note,
+            role=self._spark_role(metric),
+            value_role=self._value_role(metric, *(s.index for s in samples)),
+        )
+
+    def _cells(self, index: int, field: str, window: Window) -> list[float | None]:
+        return self.history.cells((index, field), window.end_s, window.cell_s, window.count)
+
+    def _spark_role(self, metric: Metric) -> str:
+        return metric.label if self.stale is None or self.back else "dim"
+
+    def _value_role(self, metric: Metric, *indexes: int) -> str:
+        if self.back:
+            return "strong"
+        altered = self.state.alterations if self.state else ()
+        if metric.setting and any(a.setting == metric.setting and a.gpu_index in indexes for a in altered):
+            return "warn"
+        return self._role
+
+    def _lost_block(self, sample: GpuSample, layout: StripLayout, width: int) -> list[Row]:
+        height = sum(layout.heights)
+        room = width - layout.columns.lead
+        texts = wrap(f"{_lost(sample)[0]}  {sample.message or ''}", room)
+        name = f"GPU{sample.index}" if layout.columns.lead >= 6 else str(sample.index)
+        rows: list[Row] = [((pad(name if layout.columns.lead else "", layout.columns.lead), "dim"), (texts[0], "bad"))]
+        rows += [((" " * layout.columns.lead, "text"), (text, "text")) for text in texts[1:height]]
+        return rows + [()] * (height - len(rows))
+
+    # the cursor
+    def _moment(self, window: Window, width: int) -> Row:
+        """Return the row about the cell under the cursor: its time, and its events."""
+        cell = window.cursor or 0
+        at_s = cell * window.cell_s
+        when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"
+        happened = "; ".join(dict.fromkeys(e.text for e in events_in(self.history.events, window, cell)))
+        left: Row = (
+            (f" {when} ", "lit"),
+            (f" -{elapsed(self.now_s - at_s)}  ", "dim"),
+            (happened or "nothing happened", "text" if happened else "dim"),
+        )
+        return spread(left, (("  esc", "key"), (" now", "dim")), width)
+
+    def move(self, cells: int) -> None:
+        """Move the cursor by `cells` cells; it begins at the newest one."""
+        self.view.move(cells, self.now_s)
+        self.post_message(self.ViewChanged())
+
+    def to_event(self, by: int) -> bool:
+        """Put the cursor on the next event before (`by` -1) or after (1) it. Return False if there is none."""
+        cell_s = self.view.cell_s
+        at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
+        times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
+        found = [t for t in times if t < at] if by < 0 else [t for t in times if t >= at + cell_s]
+        if found:
+            self.view.point(found[-1] if by < 0 else found[0], self.now_s)
+            self.post_message(self.ViewChanged())
+        return bool(found)
+
+    def to_now(self) -> None:
+        self.view.to_now()
+        self.post_message(self.ViewChanged())
+
+    def zoom(self, by: int) -> None:
+        """Make the cells longer (`by` 1) or shorter (-1)."""
+        self.view.zoom(by)
+        self.post_message(self.ViewChanged())
+
+    def fold(self) -> bool:
+        """Fold equal GPUs into one row, or unfold them. Return False if no GPUs are equal."""
+        layout = self.arranged
+        if layout is None or not any(len(group) > 1 for group in self._groups()):
+            return False
+        self.unfolded = any(len(group) > 1 for group in layout.groups)
+        self.post_message(self.ViewChanged())
+        return True
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor on the cell of a graph that was clicked."""
+        at = event.get_content_offset(self)
+        if at is None or self.arranged is None:
+            return
+        columns = self.arranged.columns
+        window = self.view.window(self.now_s, columns.cells)
+        for start in columns.starts:
+            if start <= at.x < start + columns.cells:
+                self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
+                self.post_message(self.ViewChanged())
+                return
+
+
+def _lost(sample: GpuSample) -> Run:
+    sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
+    return f"{sign} {str(sample.state).upper()}", role

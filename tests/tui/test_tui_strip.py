@@ -1,0 +1,228 @@
+"""The telemetry strip on the screen: three graphs at every size, the cursor, the zoom, folding."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_canned import NOW
+from support.fake_session import FakeSession
+from support.real_screen import PROFILE, RealScreen, shown
+
+from workbench.model.settings import GpuSettings
+from workbench.model.timeline import Event, EventKind
+from workbench.sim import driver_state, profiles
+from workbench.tui.glyphs import G
+from workbench.tui.screenshots import plain_fonts, write
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+AGO_S = (12, 2)  # begin and end of the benchmark
+UNITS = {"util": "%", "power": "W", "sm": "MHz"}
+
+
+def after_a_benchmark(gpus: int) -> FakeSession:
+    """Return a session whose GPUs were idle but for a benchmark of 10 s, which ended 2 s ago."""
+    session = FakeSession(gpus)
+    history, now = session.timeline.history, session.ticks
+    history.clear()
+    for tick in range(now - 60, now + 1):
+        session.load = 1.0 if now - AGO_S[0] <= tick < now - AGO_S[1] else 0.02
+        session.remember(tick)
+    kinds = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
+    for kind, ago_s in zip(kinds, AGO_S, strict=True):
+        history.add_event(Event(NOW + now - ago_s, kind, f"{kind} of 8 streams"))
+    return session
+
+
+def strip_rows(d: Any) -> list[str]:
+    return [d.row(1 + n) for n in range(d.app.main.strip.size.height)]
+
+
+def levels(d: Any, label: str) -> list[str]:
+    """Return the graph of the first GPU with this label: the characters of each cell from the bottom."""
+    rows, columns = strip_rows(d), d.app.main.strip.arranged.columns
+    first = next(n for n, row in enumerate(rows) if label in row)
+    start = columns.starts[list(UNITS).index(label)]
+    height = d.app.main.strip.arranged.heights[0]
+    body = [row.ljust(400)[start : start + columns.cells] for row in rows[first : first + height]]
+    return ["".join(column) for column in zip(*reversed(body), strict=True)]
+
+
+def height_of(cell: str) -> int:
+    return sum(G.levels.index(c) + 1 for c in cell if c != " ")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_three_labelled_graphs_show_a_benchmark_at_every_size(drive: Any, size: tuple[int, int], gpus: int) -> None:
+    async def scenario(d: Any) -> None:
+        text, now_s = "\n".join(strip_rows(d)), NOW + d.session.ticks
+        window = d.app.main.strip.view.window(now_s, d.app.main.strip.arranged.columns.cells)
+        shown = 1 if gpus == 8 and size == SIZES[0] else gpus
+        for label, unit in UNITS.items():
+            assert text.count(f"{label} ") == shown and unit in text
+            cells = levels(d, label)
+            busy = [cells[window.column(now_s - ago_s)] for ago_s in range(AGO_S[1] + 1, AGO_S[0])]
+            idle = [cells[window.column(now_s - ago_s)] for ago_s in range(AGO_S[1])]
+            assert min(map(height_of, busy)) > max(map(height_of, idle)) > 0, (label, cells)
+        axis = strip_rows(d)[-1]
+        assert axis.count("=]") == 3 and (axis.count("[=") == 3 or size == SIZES[0])
+        assert d.app.main.strip.size.height <= size[1] * 0.4
+
+    drive(scenario, session=after_a_benchmark(gpus), size=size)
+
+
+def test_the_cursor_shows_the_figures_and_events_of_an_earlier_second(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        live = d.row(3)
+        assert " 11%" not in live and "0/1" not in d.row(3)
+        height = d.app.main.strip.size.height
+        await d.press("less_than_sign")  # the end of the benchmark
+        await d.until(lambda: "benchmark end of 8 streams" in d.text)
+        assert d.app.main.strip.size.height == height + 1
+        assert "-2s" in d.row(height + 1) and " [ Back " in d.row(39)
+        await d.press("left_square_bracket")
+        await d.until(lambda: "nothing happened" in d.text and "-3s" in d.text)
+        assert "100%" in d.row(3) or "9" in d.row(3)[:4]
+        d.session.tick()
+        await d.until(lambda: "-4s" in d.text)  # the time goes on, the picture stands still
+        await d.press("escape")
+        await d.until(lambda: "nothing happened" not in d.text)
+        assert d.app.main.strip.size.height == height and " [ Back " not in d.row(39)
+
+    drive(scenario, session=after_a_benchmark(1))
+
+
+def test_the_cursor_goes_far_and_comes_back(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        strip = d.app.main.strip
+        await d.press("left_curly_bracket", "left_curly_bracket", "left_curly_bracket")
+        assert strip.view.cursor_s == int(NOW) + 100 - 30
+        await d.press("right_curly_bracket", "right_square_bracket")
+        assert strip.view.cursor_s == int(NOW) + 100 - 19
+        await d.press("greater_than_sign")
+        assert strip.view.cursor_s == int(NOW) + 100 - 12
+        await d.press("0")
+        assert strip.view.live
+
+    drive(scenario, session=after_a_benchmark(4))
+
+
+def test_the_length_of_a_cell_is_chosen_with_keys(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for label in ("-1m", "-3m", "-10m", "-1h", "-1h"):
+            await d.press("minus")
+            await d.until(lambda label=label: label in d.text, label)
+        for _ in range(4):
+            await d.press("plus")
+        await d.until(lambda: "-20s" in d.text)
+
+    drive(scenario, gpus=4)
+
+
+def test_equal_gpus_fold_and_unfold(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        strip = d.app.main.strip
+        assert d.row(1).startswith("8 x RTX PRO 6000 96G") and strip.size.height == 5
+        await d.press("F")
+        await d.until(lambda: strip.size.height == 9)
+        assert [d.row(n)[0] for n in range(1, 9)] == list("01234567")
+        await d.press("F")
+        await d.until(lambda: strip.size.height == 5)
+        assert [word in d.text for word in ("mean", "min", "highest, mean, lowest")] == [True] * 3
+
+    drive(scenario, gpus=8, size=(80, 24))
+
+
+def test_a_click_on_a_graph_shows_that_second(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        strip = d.app.main.strip
+        window = strip.view.window(strip.now_s, strip.arranged.columns.cells)
+        await d.pilot.click(strip, offset=(strip.arranged.columns.starts[1] + 5, 2))
+        assert strip.view.cursor_s == window.first + 5
+
+    drive(scenario, gpus=4)
+
+
+@contextmanager
+def working_gpus() -> Iterator[None]:
+    """Let the simulated GPUs work as for an engine, until the end of the block."""
+    driver = driver_state.SimState(
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver", profiles.get(PROFILE)
+    )
+    ended = threading.Event()
+
+    def work() -> None:
+        part = {"busy": 0.95, "memory": 0.8, "compute": 0.9, "memory_bytes": 20e9}
+        while not ended.wait(0.4):
+            loads = {index: dict(part) for index in range(driver.profile.count)}
+            driver.publish_load(os.getpid(), loads, active_unix_s=time.time())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        driver.withdraw_load(os.getpid())
+
+
+@pytest.mark.slow
+def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> None:
+    """250 W, then 170 W, then reverted, all under load: three levels, two marks, and the same past."""
+    seen: list[list[str]] = []
+    key = (0, "power_w")
+
+    async def scenario(s: RealScreen) -> None:
+        strip, history = s.app.main.strip, s.session.timeline.history
+
+        def settled(limit_w: float) -> Callable[[], bool]:
+            """Return whether the newest 6 s have this limit, and stay within it."""
+
+            def now() -> bool:
+                cells = [history.cells((0, name), strip.now_s, 1, 6) for name in ("limit_w", "power_w")]
+                return all(at == limit_w and w is not None and w <= limit_w + 2 for at, w in zip(*cells, strict=True))
+
+            return now
+
+        def picture(from_s: float, to_s: float) -> list[str]:
+            """Return the cells of GPU0's power between two times, as they are drawn now."""
+            window = strip.view.window(strip.now_s, strip.arranged.columns.cells)
+            first, last = max(0, window.column(from_s)), window.column(to_s)
+            start = strip.arranged.columns.starts[1]
+            rows = [s.row(row).ljust(120)[start + first : start + last] for row in (2, 3)]
+            return ["".join(column) for column in zip(*rows, strict=True)]
+
+        await s.until(settled(250.0), lambda: (history.at(key, strip.now_s) or 0) > 175, seconds=40)
+        begun_s = strip.now_s
+        assert (await s.session.gpu.apply(GpuSettings(power_limit_w=170.0))).ok
+        await s.until(settled(170.0), seconds=40)
+        lowered_s = strip.now_s
+        before = picture(begun_s - 6, begun_s - 1)
+        roles = {role for row in strip.rows(*strip.content_size) for _, role in row}
+        assert "limited" in roles  # held at the limit
+        assert (await s.session.gpu.revert()).ok
+        await s.until(settled(250.0), seconds=40)
+        seen.append(before)
+        visible = strip.view.window(strip.now_s, strip.arranged.columns.cells).column(begun_s - 6) >= 0
+        if visible:
+            assert picture(begun_s - 6, begun_s - 1) == before
+        watts = [history.cells(key, at - 1, 1, 3) for at in (begun_s, lowered_s, strip.now_s)]
+        high, low, again = (sum(v or 0 for v in values) / 3 for values in watts)
+        assert low <= 172 < min(high, again)
+        marks = [e.kind for e in history.events]
+        assert marks == [EventKind.SETTING_MADE, EventKind.SETTING_REVERTED]
+        assert " g " in s.row(10) or not visible
+        if folder := os.environ.get("WORKBENCH_PICTURES"):
+            write(plain_fonts(s.app.export_screenshot(title="power limit")), Path(folder) / "power-limit-120x40")
+
+    with working_gpus():
+        shown(scenario)
+    assert seen

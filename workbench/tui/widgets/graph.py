@@ -1,0 +1,186 @@
+"""Labelled graphs of metrics, one cell per step of the time axis, one or several rows high.
+
+`Columns` says where the graphs stand. All rows of the strip use the same columns, so that one axis serves them all.
+The scale of a graph is fixed: a drawn cell never changes when a limit changes or later readings arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from workbench.tui.cells import Row, Run, merged, pad, width_of
+from workbench.tui.glyphs import G
+
+EIGHTHS = 8  # heights of a block character
+AT_LIMIT = 0.98  # of the limit: a value this high is drawn as limited in a graph of one row
+
+Cells = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A metric to draw: its label, its value as text, and its cells on a scale from `floor` to `top`.
+
+    `lines` are drawn across the graph, such as a power limit over time. `low` holds the lowest of several GPUs where
+    `cells` holds the highest. `note` stands below the value where there is room."""
+
+    label: str
+    value: str
+    cells: Cells
+    top: float
+    floor: float = 0.0
+    lines: tuple[Cells, ...] = ()
+    low: Cells | None = None
+    note: str = ""
+    role: str = "spark"
+    value_role: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a strip. `lead` cells stand in front of the first one. A column has `before` cells for the label,
+    `cells` cells for the graph, and `after` cells for the value. Without cells for the value, label and value stand
+    above each other in front of the graph."""
+
+    lead: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    cells: int
+
+    @property
+    def count(self) -> int:
+        return len(self.before)
+
+    @property
+    def starts(self) -> list[int]:
+        """Return the column of the screen in which each graph begins."""
+        out, at = [], self.lead
+        for before, after in zip(self.before, self.after, strict=True):
+            out.append(at + before)
+            at += before + self.cells + after + 1
+        return out
+
+    def under(self, row: Row) -> Row:
+        """Return a row of the width of one graph, such as the axis, repeated under each graph."""
+        runs: list[Run] = []
+        at = 0
+        for start in self.starts:
+            runs += [(" " * (start - at), "text"), *row]
+            at = start + self.cells
+        return tuple(runs)
+
+    def line(
+        self, graphs: Sequence[Graph], height: int, lead: Sequence[Run] = (), cursor: int | None = None
+    ) -> list[Row]:
+        """Return `height` rows with one graph in each column. `lead` are the texts in front, from the top. `cursor` is
+        the column of the graph that is lit."""
+        drawn = [draw(graph, height, cursor) for graph in graphs]
+        rows = []
+        for y in range(height):
+            text, role = lead[y] if y < len(lead) else ("", "text")
+            runs: list[Run] = [(pad(text, self.lead), role)]
+            for graph, body, before, after in zip(graphs, drawn, self.before, self.after, strict=False):
+                runs += [*_before(graph, before, y, height, bool(after)), *body[y]]
+                if after:
+                    runs.append((pad(graph.value if not y else "", after, right=True), graph.value_role))
+                runs.append((" ", "text"))
+            rows.append(merged(runs))
+        return rows
+
+
+def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
+    """Return what stands in front of row `y` of a graph, in `width` cells."""
+    if value_after or height > 1:
+        texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
+        text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
+        return ((pad(text, width), role),)
+    room = width - 1 - width_of(graph.label)
+    return ((graph.label, "dim"), (pad(graph.value, max(room, 0), right=True) + " ", graph.value_role))
+
+
+def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
+    """Return the graph in `height` rows, from the top. A cell without a value is blank."""
+    most = EIGHTHS * height
+    levels = [level_of(v, graph.floor, graph.top, most) for v in graph.cells]
+    if graph.low is not None and height > 1:
+        low = [level_of(v, graph.floor, graph.top, most) for v in graph.low]
+        return [_lit(_banded(levels, low, height - 1 - y, graph.role), cursor) for y in range(height)]
+    texts = ["".join(row) for row in zip(*(_column(level, height) for level in levels), strict=True)]
+    if not graph.lines:
+        return [_lit(((text, graph.role),), cursor) for text in texts]
+    held = [
+        v is not None and v >= AT_LIMIT * (at or math.inf) for v, at in zip(graph.cells, graph.lines[0], strict=True)
+    ]
+    marks = [_line_rows(line, graph, height) for line in graph.lines] if height > 1 else []
+    return [_lit(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor) for y, text in enumerate(texts)]
+
+
+def level_of(value: float | None, floor: float, top: float, most: int) -> int:
+    """Return the height of a value in eighths of a row, from 1 to `most`; 0 for no value. In one row the highest level
+    is kept for values at the top. Higher graphs do without it, which keeps them apart from the row above."""
+    if value is None:
+        return 0
+    share = (value - floor) / max(top - floor, 1e-9)
+    if most == EIGHTHS:
+        return EIGHTHS if share >= 0.995 else max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
+    return max(1, min(most - 1, round(share * (most - 1))))
+
+
+@lru_cache(maxsize=1024)
+def _column(level: int, height: int) -> tuple[str, ...]:
+    """Return the characters of one column from the top."""
+    return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
+
+
+def _part(level: int) -> str:
+    return " " if level <= 0 else G.levels[min(level, EIGHTHS) - 1]
+
+
+def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
+    """Return the row of each cell of a line, from the bottom. It is -1 where the line is at the top of the scale, which
+    needs no line."""
+    most = EIGHTHS * height
+    return [
+        -1 if v is None or v >= 0.995 * graph.top else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
+        for v in line
+    ]
+
+
+def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str) -> Row:
+    """Return one row of a graph: its lines where nothing else is drawn, and where they are, or in the only row, the
+    cells that are held at their limit in a role of their own. `row` is its number from the bottom."""
+    crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
+    if not any(crossed):
+        return ((text, role),)
+    return merged(
+        (c, role) if not at else (G.line, "limit") if c == " " else (c, "limited" if here else role)
+        for c, here, at in zip(text, held, crossed, strict=True)
+    )
+
+
+def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
+    """Return one row of a graph of several GPUs: solid up to the lowest, faint up to the highest."""
+    below = EIGHTHS * row
+    return merged(_banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True))
+
+
+def _banded_cell(high: int, low: int, role: str) -> Run:
+    if low > 0:
+        return _part(low), f"{role} on band" if high >= EIGHTHS > low else role
+    return _part(high), "band" if high > 0 else role
+
+
+def _lit(row: Row, cursor: int | None) -> Row:
+    """Return the row with the cell at `cursor` lit."""
+    if cursor is None:
+        return row
+    cells = list(_characters(row))
+    cells[cursor] = (cells[cursor][0], "lit")
+    return merged(cells)
+
+
+def _characters(row: Row) -> Iterator[Run]:
+    return ((c, role) for text, role in row for c in text)

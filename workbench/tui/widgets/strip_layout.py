@@ -1,0 +1,80 @@
+"""The arrangement of the telemetry strip: which GPUs share a row, how high the graphs are, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.tui.widgets.graph import Columns
+
+Group = tuple[int, ...]  # indexes of equal GPUs that are drawn together
+
+MOST_ROWS = (8, 5)  # of a graph in the first and second line of a GPU
+TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
+BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
+ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
+ROW_LABELS, ROW_VALUES = (5, 6, 3), (5, 10, 8)  # "util ", "power ", "sm "; " 100%", "1000/1000W", " 2310MHz"
+LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 12  # cells in front of a tall graph
+
+
+@dataclass(frozen=True, slots=True)
+class StripLayout:
+    """The blocks of the strip, one per GPU or group of GPUs. `heights` are the heights of the graphs in each line of a
+    block."""
+
+    groups: tuple[Group, ...]
+    columns: Columns
+    heights: tuple[int, ...]
+    header: bool
+    axis: bool
+
+    @property
+    def rows(self) -> int:
+        return self.header + len(self.groups) * sum(self.heights) + self.axis
+
+    @property
+    def figures_in_lead(self) -> bool:
+        """Whether temperature and memory stand as figures in front of the graphs of a GPU."""
+        return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
+
+
+def most_rows(height: int) -> int:
+    """Return the rows that the GPUs may take of a terminal with `height` rows: 5 of 24, 12 of 40, 24 of 60."""
+    return max(1, 5 + round((height - 24) * (0.44 if height <= 40 else 0.527)) if height >= 24 else height // 5)
+
+
+def arrange(groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool) -> StripLayout:
+    """Return the layout of `groups` in at most `most` rows. `unfolded` is the user's choice of a row per GPU; without
+    one, equal GPUs are folded only if they do not fit. With `header` there is a header even if that takes a row more.
+    """
+    single = tuple((index,) for group in groups for index in group)
+    if unfolded:
+        most = max(most, len(single) + 1)
+    folded = unfolded is False or len(single) > max(most - 1, 1)
+    blocks = tuple(groups) if folded else tuple(sorted(single))
+    count, axis = len(blocks), most > 1
+    each, beside = max(1, (most - axis) // count), (most - axis - 1) // count
+    if header and most > 2 and beside < 1:
+        has_header = True
+    elif has_header := most > 2 and beside >= 1 and (beside >= 2 or beside == each):
+        each = beside
+    first = min(each, MOST_ROWS[0]) if each < TWO_LINES else min(-(-each * 3 // 5), MOST_ROWS[0])
+    heights = (first,) if each < TWO_LINES else (first, min(each - first, MOST_ROWS[1]))
+    fits = max(1, most - axis - (has_header and beside >= 1))
+    return StripLayout(blocks[:fits], _columns(width, blocks, first), heights, has_header, axis)
+
+
+def _columns(width: int, blocks: Sequence[Group], height: int) -> Columns:
+    across = 3 if width >= 57 else 2 if width >= 38 else 1
+    before: tuple[int, ...]
+    if height > 1:
+        lead = BLOCK_LEAD if len(blocks) > 1 else 0
+        folded = any(len(block) > 1 for block in blocks)
+        noted = NOTE_LABEL if height > 2 else LABEL
+        label = FOLDED_LABEL if folded else NARROW_LABEL if width < WIDE and lead else noted
+        before, after = (label,) * across, (0,) * across
+    else:
+        lead = WIDE_ROW_LEAD if width >= WIDE else ROW_LEAD
+        before, after = ROW_LABELS[:across], ROW_VALUES[:across]
+    room = width - lead - sum(before) - sum(after) - (across - 1)
+    return Columns(lead, before, after, max(room // across, GRAPH_LEAST))

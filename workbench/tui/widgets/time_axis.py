@@ -1,0 +1,191 @@
+"""The time that the graphs show: the window, its axis with the marks of events, and the cursor that goes back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from workbench.model.timeline import Event, EventKind
+from workbench.tui.cells import Row, Run, merged
+from workbench.tui.formats import clock
+from workbench.tui.glyphs import G
+
+# seconds per cell, each with the seconds between two labels of the axis
+ZOOMS = {1: 10, 5: 60, 15: 180, 60: 600, 300: 3600}
+DAY_S = 86_400
+_BLANK: Run = (" ", "dim")
+_STILL = 12  # the picture stands still until time has passed a twelfth of it, and moves by that much at once
+
+# sign and role of each kind of event; of several in one cell, the one further down is drawn
+MARKS: dict[EventKind, tuple[str, str]] = {
+    EventKind.BENCH_END: ("]", "goodb"),
+    EventKind.BENCH_BEGIN: ("[", "goodb"),
+    EventKind.QUEUEING: ("q", "warnb"),
+    EventKind.SERVER_END: ("E", "strong"),
+    EventKind.SERVER_START: ("S", "strong"),
+    EventKind.SERVER_READY: ("R", "goodb"),
+    EventKind.PREEMPTION: ("p", "warnb"),
+    EventKind.SETTING_MADE: ("g", "warnb"),
+    EventKind.SETTING_TRIAL: ("t", "warnb"),
+    EventKind.SETTING_REVERTED: ("r", "warnb"),
+    EventKind.THROTTLE: ("!", "bad"),
+    EventKind.LINK_BACK: ("c", "goodb"),
+    EventKind.LINK_LOST: ("x", "bad"),
+}
+_WEIGHT = {kind: number for number, kind in enumerate(MARKS)}
+# what fills the time between two kinds of events: sign, role
+_SPANS = {
+    (EventKind.BENCH_BEGIN, EventKind.BENCH_END): ("=", "good"),
+    (EventKind.LINK_LOST, EventKind.LINK_BACK): ("?", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`count` cells of `cell_s` seconds each. A cell has a number: its Unix time divided by `cell_s`. `end` is the
+    number of the last cell, `now` of the cell of this moment, and `cursor` of the one under the cursor, if any."""
+
+    cell_s: int
+    end: int
+    count: int
+    now: int
+    cursor: int | None = None
+
+    @property
+    def first(self) -> int:
+        return self.end - self.count + 1
+
+    @property
+    def end_s(self) -> float:
+        """Return a Unix time within the last cell."""
+        return (self.end + 0.5) * self.cell_s
+
+    @property
+    def cursor_column(self) -> int | None:
+        return None if self.cursor is None else self.cursor - self.first
+
+    def column(self, unix_s: float) -> int:
+        """Return the column of the cell that contains `unix_s`; it may lie outside the window."""
+        return int(unix_s // self.cell_s) - self.first
+
+
+class TimeView:
+    """What the user looks at: the length of a cell, and the cursor if the user went back in time.
+
+    With a cursor the window stands still, and moves only to keep the cursor inside. Without one it follows the time."""
+
+    def __init__(self) -> None:
+        self.cell_s = 1
+        self.cursor_s: int | None = None  # Unix second under the cursor
+        self._held_s = 0  # begin of the last cell of the window, while there is a cursor
+
+    @property
+    def live(self) -> bool:
+        return self.cursor_s is None
+
+    def window(self, now_s: float, count: int) -> Window:
+        """Return the window of `count` cells at the time `now_s`."""
+        now = int(now_s // self.cell_s)
+        if self.cursor_s is None:
+            step = max(1, count // (_STILL * self.cell_s))
+            return Window(self.cell_s, now // step * step + step - 1, count, now)
+        cursor = self.cursor_s // self.cell_s
+        end = min(max(self._held_s // self.cell_s, cursor), cursor + count - 1)
+        self._held_s = end * self.cell_s
+        return Window(self.cell_s, end, count, now, cursor)
+
+    def move(self, cells: int, now_s: float) -> None:
+        """Move the cursor by `cells`; from the present it starts at the newest cell, where it is removed."""
+        at = self.cursor_s
+        if at is None:
+            at = int(now_s // self.cell_s) * self.cell_s
+            self._held_s = at
+        self.point(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
+
+    def point(self, unix_s: float, now_s: float) -> None:
+        """Put the cursor on the cell that contains `unix_s`, or remove it if that is the newest one."""
+        if self.cursor_s is None:
+            self._held_s = int(now_s // self.cell_s) * self.cell_s
+        newest = unix_s // self.cell_s >= now_s // self.cell_s
+        self.cursor_s = None if newest else int(unix_s // self.cell_s) * self.cell_s
+
+    def to_now(self) -> None:
+        self.cursor_s = None
+
+    def zoom(self, by: int) -> None:
+        """Make the cells longer (`by` 1) or shorter (-1)."""
+        steps = list(ZOOMS)
+        self.cell_s = steps[min(max(steps.index(self.cell_s) + by, 0), len(steps) - 1)]
+
+
+def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
+    """Return the events of the window, or of its cell with the number `cell`, oldest first."""
+    first, last = (window.first, window.end) if cell is None else (cell, cell)
+    begin = bisect_left(events, float(first * window.cell_s), key=_time)
+    return events[begin : bisect_left(events, float((last + 1) * window.cell_s), key=_time)]
+
+
+def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
+    """Return the row below the graphs in `window.count` cells: the times, and the marks of the events. `measuring`
+    tells whether a benchmark runs now; one that begins and does not end is drawn up to now only then."""
+    cells: list[Run] = [_BLANK] * window.count
+    for begin, end, what in _spans(window, events, measuring):
+        for column in range(max(0, begin), min(end + 1, window.count)):
+            cells[column] = what
+    drawn: dict[int, EventKind] = {}
+    for event in events_in(events, window):
+        column = window.column(event.unix_s)
+        before = drawn.get(column)
+        if {before, event.kind} == {EventKind.BENCH_BEGIN, EventKind.BENCH_END}:
+            cells[column] = ("=", "goodb")  # a whole benchmark in one cell
+        elif before is None or _WEIGHT[event.kind] > _WEIGHT[before]:
+            cells[column] = MARKS[event.kind]
+        drawn[column] = max(before or event.kind, event.kind, key=_WEIGHT.__getitem__)
+    at = window.cursor_column
+    if at is not None:
+        cells[at] = (G.pointer if cells[at] == _BLANK else cells[at][0], "select")
+    for column, text in _labels(window):
+        end = column + len(text)
+        if column >= 0 and end <= window.count and all(c == _BLANK for c in cells[max(0, column - 1) : end + 1]):
+            cells[column:end] = [(c, "dim") for c in text]
+    return merged(cells)
+
+
+def _time(event: Event) -> float:
+    return event.unix_s
+
+
+def _labels(window: Window) -> Iterator[tuple[int, str]]:
+    """Yield column and text of each label: seconds before now, or times of day while there is a cursor."""
+    if window.cursor is not None:
+        yield 0, clock(window.first * window.cell_s)
+        if window.count >= 20:
+            yield window.count - 8, clock(window.end * window.cell_s)
+        return
+    step_s = ZOOMS[window.cell_s]
+    unit, length = next((u, n) for u, n in (("h", 3600), ("m", 60), ("s", 1)) if step_s % n == 0)
+    for number in range(1, window.count * window.cell_s // step_s + 1):
+        text = f"-{number * step_s // length}{unit}"
+        yield window.count - 1 - number * step_s // window.cell_s, text
+    yield window.count - 3, "now"
+
+
+def _spans(window: Window, events: Sequence[Event], measuring: bool) -> Iterator[tuple[int, int, tuple[str, str]]]:
+    """Yield first column, last column and filling of what lasts, such as a benchmark."""
+    earlier = bisect_left(events, float(window.first * window.cell_s), key=_time)
+    inside = events_in(events, window)
+    for (begin, end), what in _SPANS.items():
+        kinds = (begin, end)
+        before = next((e for e in reversed(events[:earlier]) if e.kind in kinds), None)
+        opened = before if before is not None and before.kind is begin else None
+        for event in _of(inside, kinds):
+            if event.kind is end and opened is not None:
+                yield window.column(opened.unix_s), window.column(event.unix_s), what
+            opened = event if event.kind is begin else None
+        if opened is not None and (measuring or begin is EventKind.LINK_LOST):
+            yield window.column(opened.unix_s), window.now - window.first, what
+
+
+def _of(events: Iterable[Event], kinds: tuple[EventKind, ...]) -> Iterator[Event]:
+    return (event for event in events if event.kind in kinds)

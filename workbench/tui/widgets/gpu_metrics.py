@@ -22,7 +22,7 @@ UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a 
 class Metric:
     """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the ends of its
     graph, which never change for a card. `lines` are the fields of limits that are drawn across the graph, and
-    `setting` the GPU setting that changes them. `unit` follows a value."""
+    `setting` the beginning of the GPU setting that changes them. `unit` follows a value."""
 
     label: str
     field: str
@@ -93,7 +93,7 @@ def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]
 
 
 UTIL = Metric("util", "gpu_util_pct", "%", _number("gpu_util_pct", "%"), lambda i: 100.0)
-POWER = Metric("power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit_w")
+POWER = Metric("power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit")
 SM = Metric(
     "sm",
     "sm_mhz",
@@ -153,7 +153,7 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
         return history.cells((sample.index, field), at_s, window.cell_s, 1)[0]
 
     whole = {m.field: v if (v := mean(m.field)) is None or m in (POWER, PCIE) else round(v) for m in (*FIRST, *SECOND)}
-    return GpuSample(sample.index, sample.uuid, power_limit_w=mean("limit_w"), **whole)  # type: ignore[arg-type]
+    return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=mean("limit_w"), **whole)  # type: ignore[arg-type]
 
 
 def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:

@@ -297,7 +297,7 @@ class GpuStrip(Painted):
         if self.back:
             return "strong"
         altered = self.state.alterations if self.state else ()
-        if metric.setting and any(a.setting == metric.setting and a.gpu_index in indexes for a in altered):
+        if metric.setting and any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
             return "warn"
         return self._role
 

@@ -15,13 +15,15 @@ from collections.abc import Callable
 
 from workbench.bench import records
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.connection import Connection, Endpoint, ReceiveClock
+from workbench.bench.client_report import ClientReport
+from workbench.bench.connection import Connection, Endpoint, ReceiveClock, failure_of
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
+from workbench.bench.share import WHOLE, Share, WarmedUp
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload
@@ -53,20 +55,30 @@ class Client:
     finished request to `on_record`.
 
     `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` and
-    `counted` contain the records of the warm-up and of the measured requests, and `notes` contains sentences that
-    explain the result to the user.
+    `counted` contain the records of the warm-up and of the measured requests, and `report` returns what else is known.
+
+    If several processes share the load, each has a client for its `share`, and all have the same `began_ns`, the
+    monotonic time of second 0. `agree` waits for the other processes after the warm-up, and `on_steady` is called when
+    the warm-up of this share need not go on.
     """
 
     def __init__(
-        self, spec: BenchSpec, endpoint: Endpoint, key: str | None, on_record: Callable[[RequestRecord], None]
+        self,
+        spec: BenchSpec,
+        endpoint: Endpoint,
+        key: str | None,
+        on_record: Callable[[RequestRecord], None],
+        *,
+        share: Share = WHOLE,
+        began_ns: int = 0,
     ):
-        self.spec = spec
+        self.share, self._whole = share, spec
+        self.spec = share.spec(spec)
         self.endpoint = endpoint
         self.workload = Workload(spec)
         self.clock = ReceiveClock()
         self.counted: list[RequestRecord] = []
         self.warmups: list[RequestRecord] = []
-        self.notes: list[str] = []
         self.phase = "connecting"
         self.stopped: str | None = None
         self.cpu = CpuLog()
@@ -75,21 +87,25 @@ class Client:
         self.capped = 0  # requests of an open loop that were due while all streams were busy
         self.unsent = 0  # requests of an open loop with a time limit that were due but never sent
         self.tick: Callable[[int], None] = lambda now_ns: None
+        self.agree: Callable[[WarmedUp], WarmedUp] = lambda warmed: warmed
+        self.on_steady: Callable[[], None] = self.end_warmup
         self.poller: Poller = open_poller()
         self._pause = ReadPause(spec.max_tokens, self.clock)
         self._on_record = on_record
         self._watched: dict[int, Callable[[int], None]] = {}
         self._by_fd: dict[int, Slot] = {}
-        self._slots = [Slot() for _ in range(max(1, spec.concurrency))]
+        self._slots = [Slot() for _ in range(max(1, self.spec.concurrency))]
         self._idle = deque(self._slots)  # sorted by the time at which they may start
-        self._warmup = Warmup(spec)
-        self._phase = RequestPhase(True, self._warmup.limit, arrivals(spec, warmup=True), 0)
+        self._warmup = Warmup(self.spec)
+        self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
         self._start_until_ns = _NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
         self._head = self._request_head(key)
-        self._began_ns = self._measured_ns = 0
+        self._began_ns, self._measured_ns = began_ns, 0
+        self._gave_up: str | None = None
+        self._not_sent = 0
         self._ok = self._failed = 0
         self._unheard = self._heard_ns = 0  # requests failed since the last byte of any answer; about when it arrived
         self._limits = Limits(spec)
@@ -121,10 +137,10 @@ class Client:
         self.stopped = self.stopped or reason
 
     def run(self) -> None:
-        self._began_ns = self._phase.begin_ns = time.monotonic_ns()
+        self._phase.begin_ns = self._began_ns = self._began_ns or time.monotonic_ns()
         if self._phase.left:
             self.phase = "warming up"
-            self._stagger(stagger_s(self.spec, None))
+            self._stagger(stagger_s(self._whole, None), self._began_ns)
             if self._warmup.limit_ns:
                 self._start_until_ns = self._began_ns + self._warmup.limit_ns
             self._turn_until_done()
@@ -205,13 +221,18 @@ class Client:
 
     def _note_warmup(self, record: RequestRecord) -> None:
         if self._warmup.enough(record):
-            self._drop_unsent_requests()
+            self.on_steady()
         elif self._warmup.until_steady and record.ok and record.prompt_tokens and not self.workload.calibrated:
             words = self.workload.words  # adjusted, so that the next requests have the measured length
             self.workload.calibrate(record.prompt_tokens)
             if self.workload.words != words:
                 self._remake_bodies()
                 self._warmup.prompts_resized(self._ready[0].index if self._ready else self._phase.next)
+
+    def end_warmup(self) -> None:
+        """Start no more requests of the warm-up."""
+        if self._phase.warmup:
+            self._drop_unsent_requests()
 
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
         """Drop the requests that have not started, so that this phase (warm-up or measured) starts no more. Add to
@@ -245,30 +266,35 @@ class Client:
     def _in_flight(self) -> int:
         return len(self._slots) - len(self._idle)
 
-    def _stagger(self, over_s: float) -> None:
-        """Spread the first requests of all slots evenly over `over_s` seconds. All slots must be idle."""
-        now, step_ns = time.monotonic_ns(), over_s * _SECOND_NS / len(self._slots)
+    def _stagger(self, over_s: float, begin_ns: int) -> None:
+        """Spread the first requests of all slots evenly over `over_s` seconds from `begin_ns` on. All slots must be
+        idle. The slots of other processes are between those of this one."""
+        step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
-            slot.ready_ns = now + int(step_ns * i)
+            slot.ready_ns = begin_ns + int(step_ns * (self.share.first + i * self.share.of))
         self.ramp_end_s = (self._slots[-1].ready_ns - self._began_ns) / 1e9
 
+    def _new_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
+        times = self.share.times(arrivals(self._whole, warmup=warmup))
+        return RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
+
     def _begin_measuring(self) -> None:
-        spec, good = self.spec, [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
-        tokens = [r.prompt_tokens for r in good if r.prompt_tokens]
-        if tokens:
-            self.workload.calibrate(round(sum(tokens) / len(tokens)))
-        if note := self._warmup.note():
-            self.notes.append(note)
-        latest = good[-self._warmup.window :]
-        self._stagger(stagger_s(spec, sum(r.end_us for r in latest) / len(latest) / 1e6 if latest else None))
-        now = time.monotonic_ns()
-        self._start_until_ns = _NEVER if spec.seconds is None else now + int(spec.seconds * _SECOND_NS)
-        self._phase = RequestPhase(False, spec.requests, arrivals(spec, warmup=False), now)
+        good = [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
+        tokens = tuple(r.prompt_tokens for r in good if r.prompt_tokens)
+        latest = tuple(r.end_us / 1e6 for r in good[-self._warmup.window :])
+        warmed = self.agree(WarmedUp(tokens, latest, time.monotonic_ns()))
+        if warmed.prompt_tokens:
+            self.workload.calibrate(round(sum(warmed.prompt_tokens) / len(warmed.prompt_tokens)))
+        latest, begin = warmed.durations_s, warmed.begin_ns
+        self._stagger(stagger_s(self._whole, sum(latest) / len(latest) if latest else None), begin)
+        seconds = self.spec.seconds
+        self._start_until_ns = _NEVER if seconds is None else begin + int(seconds * _SECOND_NS)
+        self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
         self.capped = self.unsent = 0  # forget those of the warm-up
-        if self._hopeless(now):
+        if self._hopeless(time.monotonic_ns()):
             self._give_up(_NO_SUCCESS)
         self._measured_ns = time.monotonic_ns()
         self.cpu.note(self._measured_ns)
@@ -279,10 +305,28 @@ class Client:
         self.phase = "done"
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
-    def cpu_pct(self, begin_s: float, end_s: float) -> float | None:
-        """Return the CPU use of the load client between two times in seconds after the run began, in percent of one
-        core. None if too few readings were made."""
-        return self.cpu.pct(self._began_ns + int(begin_s * 1e9), self._began_ns + int(end_s * 1e9))
+    def report(self) -> ClientReport:
+        """Return what the client knows beside the records. Call it after `run`."""
+        clock = self.clock
+        return ClientReport(
+            began_ns=self._began_ns,
+            began_unix=self.began_unix,
+            ramp_end_s=self.ramp_end_s,
+            stopped=self.stopped,
+            gave_up=self._gave_up,
+            not_sent=self._not_sent,
+            capped=self.capped,
+            unsent=self.unsent,
+            calibrated=self.workload.calibrated,
+            words=self.workload.words,
+            dropped=tuple(self.workload.dropped),
+            warmup=self._warmup.outcome(),
+            reads=clock.reads,
+            unstamped_reads=clock.unstamped,
+            late_reads=clock.late,
+            latest_read_ns=clock.latest_ns,
+            cpu=self.cpu.readings,
+        )
 
     # -- one request ---------------------------------------------------------------------------------------------
 
@@ -301,7 +345,7 @@ class Client:
             try:
                 slot.connection = Connection(self.endpoint, self.clock)
             except OSError as error:
-                self._finish(slot, *_socket_kind(error, connecting=True))
+                self._finish(slot, *failure_of(error, connecting=True))
                 return
             slot.open = False
             self._by_fd[slot.connection.fd] = slot
@@ -420,7 +464,7 @@ class Client:
         elif self._may_reconnect(slot):
             self._reconnect(slot)
         else:
-            self._finish(slot, *_socket_kind(error, connecting=not slot.open))
+            self._finish(slot, *failure_of(error, connecting=not slot.open))
 
     def _finish(self, slot: Slot, error: str | None, detail: str | None) -> None:
         exchange, slot.exchange = slot.exchange, None
@@ -511,7 +555,8 @@ class Client:
         left = self._waiting()
         self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
-            self.notes.append(f"{why}; {left} of {self.spec.requests} requests were not sent")
+            self._gave_up = self._gave_up or why
+            self._not_sent += left
 
     def progress(self) -> BenchProgress:
         warming = self.phase == "warming up"
@@ -543,14 +588,3 @@ class Client:
         arrived. 0.0 if no request is in flight."""
         last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
         return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0
-
-
-def _socket_kind(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    detail = error.strerror or str(error)
-    if isinstance(error, ConnectionRefusedError):
-        return records.REFUSED, detail
-    if connecting:
-        return records.CONNECT, detail
-    if isinstance(error, ConnectionError):
-        return records.RESET, detail
-    return records.RESET, f"{type(error).__name__}: {detail}"

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Iterable
 
 
 class CpuLog:
-    """Readings of this process's CPU time. `note` must be called several times a second."""
+    """Readings of this process's CPU time. `note` must be called several times a second. `readings` are (monotonic
+    time, CPU time) in nanoseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, readings: Iterable[tuple[int, int]] = ()) -> None:
         self._at_ns: list[int] = []
         self._cpu_ns: list[int] = []
+        for at, used in readings:
+            self._at_ns.append(at)
+            self._cpu_ns.append(used)
+
+    @property
+    def readings(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self._at_ns, self._cpu_ns, strict=True))
 
     def note(self, now_ns: int) -> None:
         self._at_ns.append(now_ns)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from workbench.bench import records
 from workbench.model.errors import BenchError
 
 if TYPE_CHECKING:
@@ -288,3 +289,15 @@ class _Tls:
                 return b"".join(pieces) if pieces else b""
             pieces.append(piece)
         return b"".join(pieces) or None
+
+
+def failure_of(error: OSError, *, connecting: bool) -> tuple[str, str]:
+    """Return (kind of failure, message) for an error of a connection. `connecting` says whether it was not open yet."""
+    detail = error.strerror or str(error)
+    if isinstance(error, ConnectionRefusedError):
+        return records.REFUSED, detail
+    if connecting:
+        return records.CONNECT, detail
+    if isinstance(error, ConnectionError):
+        return records.RESET, detail
+    return records.RESET, f"{type(error).__name__}: {detail}"

@@ -55,12 +55,13 @@ async def run(
     cancel: asyncio.Event | None = None,
     env: Mapping[str, str] | None = None,
     worker: Process | None = None,
+    processes: int | None = None,
 ) -> BenchOutcome:
     """Run one benchmark and return its outcome. Failed requests raise nothing; the summary counts them.
 
     On `cancel`, the outcome covers the part that was measured; if nothing was measured, BenchCancelled is raised. `env`
     must contain the API key under the name `spec.api_key_env` if this process's environment lacks it. `worker` is a
-    process from `started_worker`.
+    process from `started_worker`. `processes` is how many processes send the load; None: as many as it needs.
 
     The worker and everything that it started are ended on `cancel`, when this task is cancelled, and on any error.
     Raises BenchError if the benchmark could not be run.
@@ -69,7 +70,7 @@ async def run(
     process = worker or await _spawn()
     key = (env or {}).get(spec.api_key_env or "")
     stderr = asyncio.ensure_future(_tail(process.stderr))
-    reading = asyncio.ensure_future(_send_spec_and_read_messages(process, spec, key, on_progress))
+    reading = asyncio.ensure_future(_send_spec_and_read_messages(process, spec, key, processes, on_progress))
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         await asyncio.wait([t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +115,11 @@ async def _spawn() -> Process:
 
 
 async def _send_spec_and_read_messages(
-    process: Process, spec: BenchSpec, key: str | None, on_progress: Callable[[BenchProgress], None] | None
+    process: Process,
+    spec: BenchSpec,
+    key: str | None,
+    processes: int | None,
+    on_progress: Callable[[BenchProgress], None] | None,
 ) -> BenchOutcome | None:
     """Send the spec to the worker and read its messages until the summary. Return the outcome, or None if the worker
     ended without one. Raises BenchError for an error that the worker reports."""
@@ -124,6 +129,8 @@ async def _send_spec_and_read_messages(
         message = to_json(replace(spec, prompts=used))
         if key:
             message["api_key"] = key
+        if processes:
+            message["processes"] = processes
         process.stdin.write(json.dumps(message).encode() + b"\n")
         await process.stdin.drain()
     requests: list[RequestRecord] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from workbench.bench.records import RequestRecord
@@ -47,23 +47,22 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """Progress through one phase of a run: the warm-up or the measured part. `next` is the index of the next request.
-    `end` is one past the last index. `times` yields the due times; it is None in a closed loop."""
+    """Progress through one phase of a run: the warm-up or the measured part. `left` is the number of requests to come,
+    `next` the index of the next one, and `step` the distance to the one after it. `times` yields their due times; it is
+    None in a closed loop."""
 
     warmup: bool
-    end: int  # one past the last index
+    left: int
     times: Iterator[float] | None  # `arrivals`
     begin_ns: int
     next: int = 0
-
-    @property
-    def left(self) -> int:
-        return self.end - self.next
+    step: int = 1
 
     def take(self) -> tuple[int, int]:
         """Return (index, due time) of the next request and advance. The due time is in monotonic nanoseconds; 0 means
         at once."""
-        index, self.next = self.next, self.next + 1
+        index, self.next = self.next, self.next + self.step
+        self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
@@ -73,7 +72,7 @@ class RequestPhase:
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
-        self.end = self.next
+        self.left = 0
         return overdue
 
 
@@ -92,6 +91,34 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     if spec.seconds is not None and duration_s > 0:
         rounds = min(rounds, spec.seconds / duration_s)
     return duration_s if rounds >= STEADY_ROUNDS else duration_s * _RAMP_SHARE * rounds
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupOutcome:
+    """How a warm-up until the server is steady ended: after `seen` requests, in windows of `window` requests. `apart`
+    is the last difference between two windows, None if there were not two."""
+
+    seen: int
+    window: int
+    steady: bool
+    apart: float | None
+
+    @classmethod
+    def of_all(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
+        """Return the outcome of a warm-up that several processes shared."""
+        apart = [one.apart for one in outcomes if one.apart is not None]
+        return cls(
+            sum(one.seen for one in outcomes),
+            sum(one.window for one in outcomes),
+            all(one.steady for one in outcomes),
+            max(apart, default=None),
+        )
+
+    def note(self) -> str:
+        if self.steady:
+            return f"warmed up by {self.seen} requests, until two windows of {self.window} requests agreed within 3 %"
+        apart = "" if self.apart is None else f": the last two windows are {100 * self.apart:.0f} % apart"
+        return f"the server had not become steady after {self.seen} warm-up requests{apart}"
 
 
 class Warmup:
@@ -140,10 +167,6 @@ class Warmup:
         part = self._per_token[begin:end]
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 
-    def note(self) -> str | None:
-        if not self.until_steady:
-            return None
-        if self.steady:
-            return f"warmed up by {self._seen} requests, until two windows of {self.window} requests agreed within 3 %"
-        apart = "" if self._apart is None else f": the last two windows are {100 * self._apart:.0f} % apart"
-        return f"the server had not become steady after {self._seen} warm-up requests{apart}"
+    def outcome(self) -> WarmupOutcome | None:
+        """Return how the warm-up ended. None if it had a fixed number of requests."""
+        return WarmupOutcome(self._seen, self.window, self.steady, self._apart) if self.until_steady else None

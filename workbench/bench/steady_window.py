@@ -43,9 +43,10 @@ def end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
-def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0) -> Window:
+def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1) -> Window:
     """Return the window of a run over which rates are computed: the steady window, or the whole run if there is none.
-    `ramp_end_s` is when the last stream started.
+    `ramp_end_s` is when the last stream started. `processes` is how many processes of the load client shared the
+    requests; the window ends when the first of them has started its last request.
 
     A closed loop has a steady window if it has four successful requests per stream, an open loop if the window lasts as
     long as two mean requests. There is none if a stream stalled. With a single stream, the whole run is steady, because
@@ -63,7 +64,10 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
     if spec.rate is None and spec.concurrency == 1:
         return Window(STEADY, *whole)
     begin = max(ramp_end_s, min(end_s(r) for r in good))
-    end = max(r.start_s for r in counted)
+    last: dict[int, float] = {}
+    for record in counted:
+        last[record.index % processes] = max(record.start_s, last.get(record.index % processes, 0.0))
+    end = min(last.values())
     if spec.rate is None:
         needed = STEADY_ROUNDS * spec.concurrency
         short = "" if len(good) >= needed else f"a steady window needs {needed} requests ({STEADY_ROUNDS} per stream)"

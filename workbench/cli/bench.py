@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -69,6 +71,7 @@ async def bench(arguments: argparse.Namespace) -> int:
         raise InputError(
             "--repeat must be 1 or more, and takes only one concurrency", next_step="for example --repeat 5"
         )
+    asyncio.get_running_loop().call_soon(_load_ahead)  # at the first wait; before it, the imports would compete
     async with connected(arguments) as session:
         shown = not arguments.json and sys.stderr.isatty()
         session.subscribe(_draw_progress if shown else report_silence())
@@ -83,6 +86,16 @@ async def bench(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         emit(result_output.result_json(results[0]))
     return 128 + received[0] if received else _exit_code(results)
+
+
+def _load_ahead() -> None:
+    """Import in a thread what the benchmark needs later, while the command waits for programs on the host."""
+
+    def load() -> None:
+        for module in ("workbench.session.bench", "httpx"):
+            importlib.import_module(module)
+
+    asyncio.get_running_loop().run_in_executor(None, load)
 
 
 async def _bench_repeatedly(

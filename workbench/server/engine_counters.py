@@ -78,6 +78,17 @@ def disagreements(engine: EngineDuring, requests: int, prompt: int | None, outpu
     return tuple(found)
 
 
+def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:
+    """Return whether no count of the engine is below the benchmark's own (see `disagreements`). A count that is above
+    it was not made by this benchmark alone, so waiting would not make it agree."""
+    return all(
+        counted is None or own is None or counted >= own
+        for counted, own in zip(
+            (getattr(engine, name) for name, _ in _COMPARED), (requests, prompt, output), strict=True
+        )
+    )
+
+
 def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple[int | None, str | None]:
     """Return (increase of counter `name`, None), or (None, reason) if it is unknown. A counter that is missing in
     `before` began at 0, because some engines report a counter only after its first use."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "restart, benchmark, compare"
 _IDLE_VALID_S = 900.0
+_READ_VALID_S = 1.0  # of the altered settings: a command has read them when it began
 
 
 class Bench:
@@ -183,22 +184,26 @@ class Bench:
         idle, since_s = self._idles.get(idle_key, (None, 0.0))
         if time.monotonic() - since_s > _IDLE_VALID_S:
             idle = None
-        await self._gpu.alterations.read()
-        locks, changes = self._gpu.alterations.locks_on, self._gpu.alterations.lock_changes
+        alterations = self._gpu.alterations
+        if time.monotonic() - alterations.read_monotonic_s > _READ_VALID_S:
+            await alterations.read()
+        locks, changes = alterations.locks_on, alterations.lock_changes
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
+        read: list[asyncio.Future[None]] = []
         measured = await Measurement(
             self._core.host,
             load,
             on_progress=self.show_progress,
+            on_sent=lambda: read.append(asyncio.ensure_future(alterations.read())),
             alterations=self._core.state.alterations,
             known=known,
             idle=idle,
         ).run()
         if idle is None and measured.idle is not None and measured.idle.power_w is not None:
             self._idles = {idle_key: (measured.idle, time.monotonic())}
-        await self._gpu.alterations.read()
-        changes = self._gpu.alterations.lock_changes - changes
-        if changed := locks_changed(locks, self._gpu.alterations.locks_on, measured.gpus, changes):
+        await asyncio.gather(*read)
+        changes = alterations.lock_changes - changes
+        if changed := locks_changed(locks, alterations.locks_on, measured.gpus, changes):
             measured = measured.with_locks_changed(changed)
         else:
             await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)

@@ -21,7 +21,7 @@ from workbench.model.bench import BenchProgress
 from workbench.model.errors import BenchError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
-from workbench.server.engine_counters import disagreements
+from workbench.server.engine_counters import caught_up, disagreements
 from workbench.session.conditions import gpus_of
 from workbench.session.engine_watch import EngineWatch
 from workbench.session.gpu_meter import Meter, span_of, window_unix
@@ -76,7 +76,7 @@ class Measured:
 
 class Measurement:
     """Measures one load, once. `idle` is the power of the idle GPUs if it is known already. `known` are the clocks that
-    earlier loads have shown."""
+    earlier loads have shown. `on_sent` is called when the load has ended, before the last readings."""
 
     def __init__(
         self,
@@ -84,13 +84,14 @@ class Measurement:
         load: Load,
         *,
         on_progress: Callable[[BenchProgress], None],
+        on_sent: Callable[[], None],
         alterations: Sequence[Alteration] = (),
         known: ContrastEvidence | None = None,
         idle: Idle | None = None,
     ) -> None:
         self._host, self._load, self._server = host, load, load.server
         self._spec, self._cancel = load.spec, load.cancel
-        self._on_progress = on_progress
+        self._on_progress, self._on_sent = on_progress, on_sent
         self._alterations, self._known, self._idle = alterations, known, idle
         self._length: Length | None = None
 
@@ -188,11 +189,12 @@ class Measurement:
     async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
         async with engine.watching():
             outcome = await (self._own_command() if self._spec.command else self._client())
+        self._on_sent()
         begin, end = window_unix(outcome)
         if self._spec.command:
             return outcome, await engine.after(begin, end)
         sent = _sent(outcome.summary)
-        return outcome, await engine.after(begin, end, lambda e: not disagreements(e, *sent) or self._cancel.is_set())
+        return outcome, await engine.after(begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set())
 
     async def _client(self) -> BenchOutcome:
         return await runner.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,11 +66,12 @@ class Load:
 
 
 @asynccontextmanager
-async def prestarted(host: Host, *, worker: bool, meter: bool) -> AsyncIterator[Prestarted]:
-    """Start the worker and the meter of a benchmark, each if its argument is True. Yield them, and end them after the
-    block."""
+async def prestarted(
+    host: Host, lock: AbstractAsyncContextManager[None], *, worker: bool, meter: bool
+) -> AsyncIterator[Prestarted]:
+    """Hold `lock`, and yield the worker and the meter of a benchmark, as far as they are asked for. They are ended with
+    the block. The worker starts while the lock is taken; it does nothing before it gets its spec."""
     async with AsyncExitStack() as stack:
-        yield Prestarted(
-            await stack.enter_async_context(runner.started_worker()) if worker else None,
-            await stack.enter_async_context(Meter(host, wait=False)) if meter else None,
-        )
+        process = await stack.enter_async_context(runner.started_worker()) if worker else None
+        await stack.enter_async_context(lock)
+        yield Prestarted(process, await stack.enter_async_context(Meter(host, wait=False)) if meter else None)

@@ -125,15 +125,13 @@ class ServerLoad:
             raise BenchError(
                 "another benchmark is running", host=host, next_step="wait until that benchmark has ended, or cancel it"
             )
-        async with self._busy, self._lock.hold(what) if gpus_known else nullcontext():
+        lock = self._lock.hold(what) if gpus_known else nullcontext()
+        worker, meter = spec is not None and not spec.command, spec is not None and gpus_known
+        async with self._busy, prestarted(self._core.host, lock, worker=worker, meter=meter) as started:
             cancel = asyncio.Event()
             self._cancel, self._run_id = cancel, run_id
             try:
-                if spec is None:
-                    yield cancel, Prestarted()
-                else:
-                    async with prestarted(self._core.host, worker=not spec.command, meter=gpus_known) as started:
-                        yield cancel, started
+                yield cancel, started
             finally:
                 self._cancel = self._run_id = None
 

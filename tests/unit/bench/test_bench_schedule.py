@@ -14,6 +14,7 @@ from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, c
 
 from workbench.bench.client import Client
 from workbench.bench.client_cpu import CpuLog
+from workbench.bench.client_report import run_notes
 from workbench.bench.connection import resolve
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts, refusals
@@ -169,7 +170,11 @@ def test_a_run_ends_by_time_and_reports_its_requests() -> None:
         began = time.monotonic()
         client = bench(server.url, requests=10_000, concurrency=2, seconds=0.5)
         assert 0.5 < time.monotonic() - began < 2.0
-    assert 8 <= len(client.counted) <= 22 and all(r.ok for r in client.counted) and client.notes == []
+    assert (
+        8 <= len(client.counted) <= 22
+        and all(r.ok for r in client.counted)
+        and run_notes(client.spec, [client.report()]) == ()
+    )
     assert max(r.start_s for r in client.counted) < 0.5
     progress = client.progress()
     assert (progress.done, progress.total, progress.in_flight) == (len(client.counted), len(client.counted), 0)
@@ -198,10 +203,16 @@ def ended(warmup: Warmup, *end_us: int) -> list[bool]:
     return [warmup.enough(record(first + i, end_us=us)) for i, us in enumerate(end_us)]
 
 
+def outcome_note(warmup: Warmup) -> str:
+    outcome = warmup.outcome()
+    assert outcome is not None
+    return outcome.note()
+
+
 def test_warming_up_ends_when_two_windows_agree() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=2))
     assert ended(warmup, 900, 800, 500, 500, 490, 500) == [False] * 5 + [True]
-    assert warmup.note() == "warmed up by 6 requests, until two windows of 2 requests agreed within 3 %"
+    assert outcome_note(warmup) == "warmed up by 6 requests, until two windows of 2 requests agreed within 3 %"
 
 
 def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end() -> None:
@@ -210,11 +221,11 @@ def test_a_warmup_makes_at_least_the_requested_requests_and_gives_up_in_the_end(
     assert never.limit == 16
     assert not any(ended(never, *(1000 * 2**i for i in range(16))))
     assert (
-        never.note()
+        outcome_note(never)
         == "the server had not become steady after 16 warm-up requests: the last two windows are 300 % apart"
     )
     fixed = Warmup(replace(SPEC, warmup=3))
-    assert fixed.limit == 3 and not any(ended(fixed, 500, 500, 500)) and fixed.note() is None
+    assert fixed.limit == 3 and not any(ended(fixed, 500, 500, 500)) and fixed.outcome() is None
 
 
 def test_failures_and_prompts_of_another_length_say_nothing() -> None:
@@ -242,13 +253,15 @@ def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measure
     assert client.workload.calibrated
     assert abs((client.counted[0].prompt_tokens or 0) - 200) < 40
     assert abs((client.warmups[-1].prompt_tokens or 0) - 200) < 40 < (client.warmups[0].prompt_tokens or 0) - 200
-    assert client.notes[0].startswith(("warmed up by", "the server had not become steady"))
+    assert run_notes(client.spec, [client.report()])[0].startswith(("warmed up by", "the server had not become steady"))
 
 
 def test_a_warm_up_that_fails_throughout_ends() -> None:
     with ScriptedServer(lambda request, n: [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]) as server:
         client = bench(server.url, requests=2, concurrency=2, warmup=2, until_steady=True)
-    assert len(client.warmups) == 16 and client.notes == ["the server had not become steady after 16 warm-up requests"]
+    assert len(client.warmups) == 16 and run_notes(client.spec, [client.report()]) == (
+        "the server had not become steady after 16 warm-up requests",
+    )
 
 
 def test_progress_names_the_warm_up_phase() -> None:

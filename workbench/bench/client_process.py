@@ -1,0 +1,131 @@
+"""What every process of the load client does around its client: output that does not block, signals, priority, progress
+and the garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from workbench.bench.client import Client
+from workbench.bench.poller import IN, OUT
+
+_PROGRESS_NS = 200_000_000
+_NICE = -10
+TERMINATED = "ended by a signal"
+
+
+class Loop(Protocol):
+    """An event loop on file descriptors."""
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+    def stop(self, reason: str) -> None: ...
+
+
+class WorkerOutput:
+    """Writes lines to stdout without blocking the event loop. Bytes that the pipe does not accept now are written
+    later."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._loop: Loop | None = None
+        self._waiting = bytearray()
+        self._watching = False
+        self._was_blocking = os.get_blocking(fd)
+
+    def attach(self, loop: Loop) -> None:
+        self._loop = loop
+        os.set_blocking(self.fd, False)
+
+    def line(self, data: dict[str, Any]) -> None:
+        self.raw_line(json.dumps(data, separators=(",", ":")).encode())
+
+    def raw_line(self, line: bytes) -> None:
+        self._waiting += line + b"\n"
+        self.flush()
+
+    def flush(self, events: int = 0) -> None:
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self.fd, self._waiting[:65536])]
+        except BlockingIOError:
+            if not self._watching and self._loop is not None:
+                self._loop.watch(self.fd, OUT, self.flush)
+                self._watching = True
+            return
+        except OSError:  # the reader is gone
+            self._waiting.clear()
+            if self._loop is not None:
+                self._loop.stop("nobody reads the output of the worker")
+        if self._watching and self._loop is not None:
+            self._loop.unwatch(self.fd)
+            self._watching = False
+
+    def finish(self, *, wait_s: float) -> None:
+        """Write the remaining bytes. Give up after `wait_s` seconds if nobody reads them."""
+        until = time.monotonic() + wait_s
+        self.flush()
+        while self._waiting and time.monotonic() < until:
+            select.select([], [self.fd], [], 0.1)
+            self.flush()
+        os.set_blocking(self.fd, self._was_blocking)
+
+
+def wake_on_signals() -> int:
+    """Make SIGTERM and SIGINT only wake this process. Return a descriptor that is readable after a signal."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return wake_read
+
+
+def drive(client: Client, output: WorkerOutput, wake: int) -> None:
+    """Run the client, with progress on `output`. A byte on the descriptor `wake` stops it."""
+    output.attach(client)
+    _raise_priority()
+    client.watch(wake, IN, lambda _: client.stop(TERMINATED))
+    _report_progress(client, output)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a garbage collection during the run would look like a pause of the server
+    client.run()
+    output.line({"type": "progress", **asdict(client.progress())})
+
+
+def _raise_priority() -> None:
+    """Raise this process's priority if that is allowed (root), so that other programs do not delay receive times.
+
+    Linux compares whole sessions (autogroup), and nice values only within one. The worker leads a session of its own,
+    so it may raise the session's priority too.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        if os.getsid(0) == os.getpid():
+            autogroup = os.open("/proc/self/autogroup", os.O_WRONLY)
+            try:
+                os.write(autogroup, str(_NICE).encode())
+            finally:
+                os.close(autogroup)
+
+
+def _report_progress(client: Client, output: WorkerOutput) -> None:
+    last = 0
+
+    def tick(now_ns: int) -> None:
+        nonlocal last
+        if now_ns - last >= _PROGRESS_NS:
+            last = now_ns
+            output.line({"type": "progress", **asdict(client.progress())})
+
+    client.tick = tick

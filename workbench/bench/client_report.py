@@ -1,0 +1,111 @@
+"""What a load client knows about its run beside the records of the requests, and the summary of a run from the reports
+of all its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from workbench.bench.client_cpu import CpuLog
+from workbench.bench.records import RequestRecord
+from workbench.bench.result_validity import ClientFacts
+from workbench.bench.schedule import WarmupOutcome
+from workbench.bench.steady_window import Window, end_s, window_of
+from workbench.bench.summary import summarize
+from workbench.model.bench import BenchSpec
+from workbench.model.json_records import to_json
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """The report of one process of the load client. Times in seconds count from the begin of the run."""
+
+    began_ns: int  # monotonic time of second 0 of the records
+    began_unix: float
+    ramp_end_s: float  # scheduled start of the last stream
+    stopped: str | None  # why the run ended early
+    gave_up: str | None  # why requests were not sent,
+    not_sent: int  # and how many
+    capped: int  # requests that were due while all streams were taken
+    unsent: int  # requests that were due before the run's time was over, and never sent
+    calibrated: bool
+    words: int  # of a synthetic prompt
+    dropped: tuple[str, ...]
+    warmup: WarmupOutcome | None
+    reads: int
+    unstamped_reads: int
+    late_reads: int
+    latest_read_ns: int
+    cpu: tuple[tuple[int, int], ...]  # readings of the client's CPU time: (monotonic time, CPU time) in nanoseconds
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ClientReport:
+        warmup = data["warmup"] and WarmupOutcome(**data["warmup"])
+        cpu = tuple((at, used) for at, used in data["cpu"])
+        return cls(**{**data, "warmup": warmup, "cpu": cpu, "dropped": tuple(data["dropped"])})
+
+    def cpu_pct(self, window: Window) -> float | None:
+        """Return the CPU use in a window, in percent of one core. None if too few readings were made."""
+        log = CpuLog(self.cpu)
+        return log.pct(*(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s)))
+
+
+def summary_message(
+    spec: BenchSpec,
+    reports: Sequence[ClientReport],
+    counted: Sequence[RequestRecord],
+    warmups: Sequence[RequestRecord],
+) -> dict[str, Any]:
+    """Return the message with the summary of a run, as the worker writes it. `reports` are those of all processes of
+    the load client, and the records are of all of them together."""
+    window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
+    stopped = any(r.stopped for r in reports)
+    facts = _facts(spec, reports, warmups, window)
+    began = reports[0].began_unix
+    return {
+        "type": "summary",
+        "partial": stopped,
+        "summary": to_json(summarize(spec, counted, warmups, facts)),
+        "t0_unix": began + min((r.start_s for r in counted), default=0.0),
+        "t1_unix": began + max(map(end_s, counted), default=0.0),
+        "window_t0_unix": began + window.begin_s,
+        "window_t1_unix": began + window.end_s,
+    }
+
+
+def _facts(
+    spec: BenchSpec, reports: Sequence[ClientReport], warmups: Sequence[RequestRecord], window: Window
+) -> ClientFacts:
+    known = [r.first_tokens for r in warmups if r.ok and r.first_tokens]
+    used = [pct for r in reports if (pct := r.cpu_pct(window)) is not None]
+    return ClientFacts(
+        notes=run_notes(spec, reports),
+        dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
+        client_cpu_pct=max(used, default=None),  # the busiest process limits the load
+        calibrated=any(r.calibrated for r in reports),
+        prompt_words=None if spec.prompts else reports[0].words,
+        capped=sum(r.capped for r in reports),
+        unsent=sum(r.unsent for r in reports),
+        window=window,
+        first_tokens=sum(known) / len(known) if known else None,
+        partial="stopped by the user" if any(r.stopped for r in reports) else "",
+        reads=sum(r.reads for r in reports),
+        unstamped_reads=sum(r.unstamped_reads for r in reports),
+        late_reads=sum(r.late_reads for r in reports),
+        latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
+    )
+
+
+def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:
+    """Return the notes on a run that only the load client can make: its processes, its warm-up, and requests that were
+    not sent."""
+    notes = [f"{len(reports)} processes of the load client sent the requests"] if len(reports) > 1 else []
+    warm = [r.warmup for r in reports if r.warmup]
+    if warm:
+        notes.append(WarmupOutcome.of_all(warm).note())
+    for why in dict.fromkeys(r.gave_up for r in reports if r.gave_up):
+        left = sum(r.not_sent for r in reports if r.gave_up == why)
+        notes.append(f"{why}; {left} of {spec.requests} requests were not sent")
+    return tuple(notes)

@@ -1,0 +1,298 @@
+"""One run of the load client in several processes, so that a large load is not limited by one core.
+
+The worker forks one process for each share of the load and collects what they write. They start the measured part
+together: each sends what its warm-up has shown, and all get the same answer. If one of them dies, the run fails. They
+end when the worker ends, because their input is a pipe that the worker holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+from workbench.bench.client import Client
+from workbench.bench.client_process import TERMINATED, WorkerOutput, drive, wake_on_signals
+from workbench.bench.client_report import ClientReport, summary_message
+from workbench.bench.connection import Endpoint
+from workbench.bench.poller import GONE, IN, open_poller
+from workbench.bench.records import RequestRecord
+from workbench.bench.share import Share, WarmedUp
+from workbench.model.bench import BenchSpec
+
+_PROGRESS_S = 0.2
+_START_AFTER_NS = 20_000_000  # all processes have read the agreed begin by then
+_PHASES = ("connecting", "warming up", "measuring", "done")
+_LARGEST = ("elapsed_s",)
+_SMALLEST = ("silent_s",)
+
+
+class _Process:
+    """One process of the run, as the worker sees it: its id, its pipes, and what it has written."""
+
+    def __init__(self, pid: int, output: int, control: int) -> None:
+        self.pid, self.output, self.control = pid, output, control
+        self.progress: dict[str, Any] = {}
+        self.steady = False
+        self.warmed: WarmedUp | None = None
+        self.report: ClientReport | None = None
+        self.status: int | None = None  # None until `wait`, so the process id is still its own
+        self.rest = b""
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which the end of its output tells
+            os.write(self.control, json.dumps(message).encode() + b"\n")
+
+    def signal(self, number: int) -> None:
+        if self.status is None:
+            os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Wait until the process has ended. Return its exit code, or the negative number of the signal that ended
+        it."""
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status
+
+
+class SharedRun:
+    """A run of the load client in `count` processes. `run` starts them and returns the last message of the worker: a
+    summary, an error, or the reason why the run was stopped."""
+
+    def __init__(self, spec: BenchSpec, endpoint: Endpoint, key: str | None, count: int, output: WorkerOutput) -> None:
+        self._spec, self._output = spec, output
+        self._records: list[bytes] = []
+        self._stopped: str | None = None
+        self._ending_warmup = False
+        self._shown_s = 0.0
+        began_ns = time.monotonic_ns() + _START_AFTER_NS
+        self._processes: list[_Process] = []
+        for first in range(count):
+            others = [fd for one in self._processes for fd in (one.output, one.control)]
+            self._processes.append(_fork(spec, endpoint, key, Share(first, count), began_ns, others))
+        self._poller = open_poller()
+        self._watched: dict[int, Callable[[int], None]] = {}
+
+    # -- the loop
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        self._poller.register(fd, events)
+        self._watched[fd] = callback
+
+    def unwatch(self, fd: int) -> None:
+        if self._watched.pop(fd, None):
+            self._poller.unregister(fd)
+
+    def stop(self, reason: str) -> None:
+        """End the run early. The processes still report what they have measured."""
+        if self._stopped is None:
+            self._stopped = reason
+            for process in self._processes:
+                process.signal(signal.SIGTERM)
+
+    def run(self) -> dict[str, Any]:
+        self._output.attach(self)
+        for number, process in enumerate(self._processes, start=1):
+            self.watch(process.output, IN, self._reader(process, number))
+        failure: str | None = None
+        living = dict.fromkeys(process.output for process in self._processes)
+        try:
+            while living and failure is None:
+                for fd, events in self._poller.poll(1.0):
+                    if fd in self._watched:
+                        self._watched[fd](events)
+                    if fd in living and fd not in self._watched:
+                        del living[fd]
+                        failure = failure or self._failure(fd)
+        finally:
+            for process in self._processes:
+                process.signal(signal.SIGKILL)
+                process.wait()
+        return (
+            {"type": "error", "error": failure, "next_step": "run the benchmark again"} if failure else self._result()
+        )
+
+    def _failure(self, fd: int) -> str | None:
+        """Return how the process that has closed its output `fd` failed; None if it has reported."""
+        number, process = next((n, p) for n, p in enumerate(self._processes, start=1) if p.output == fd)
+        if process.report is not None:
+            return None
+        code = process.wait()
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"process {number} of {len(self._processes)} of the load client ended {how} before it had a result"
+
+    def _result(self) -> dict[str, Any]:
+        reports = [process.report for process in self._processes if process.report is not None]
+        stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
+        records = [_record(line) for line in self._records]
+        counted = sorted((r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6)
+        if stopped and (stopped != TERMINATED or not any(r.ok for r in counted)):
+            return {"type": "stopped", "reason": stopped}
+        return summary_message(self._spec, reports, counted, [r for r in records if r.warmup])
+
+    # -- what the processes write
+
+    def _reader(self, process: _Process, number: int) -> Callable[[int], None]:
+        def read(events: int) -> None:
+            data = os.read(process.output, 1 << 20) if events & (IN | GONE) else b""
+            if not data:
+                self.unwatch(process.output)
+                return
+            *lines, process.rest = (process.rest + data).split(b"\n")
+            for line in lines:
+                self._take(process, line)
+
+        return read
+
+    def _take(self, process: _Process, line: bytes) -> None:
+        if line.startswith(b'{"type":"request"'):  # most lines; parsed when the run is over
+            self._records.append(line)
+            self._output.raw_line(line)
+            return
+        message = json.loads(line)
+        kind = message.pop("type")
+        if kind == "progress":
+            process.progress = message
+            self._show_progress()
+        elif kind == "steady":
+            process.steady = True
+            if all(one.steady for one in self._processes):
+                self._end_warmup()
+        elif kind == "warmed up":
+            process.warmed = WarmedUp(tuple(message["prompt_tokens"]), tuple(message["durations_s"]), 0)
+            self._end_warmup()
+            self._begin_together()
+        elif kind == "report":
+            process.report = ClientReport.from_json(message)
+
+    def _end_warmup(self) -> None:
+        """End the warm-up of all processes: all are steady, or one of them may send no more."""
+        if not self._ending_warmup:
+            self._ending_warmup = True
+            if self._spec.until_steady:
+                for process in self._processes:
+                    process.tell({"type": "end of warm-up"})
+
+    def _begin_together(self) -> None:
+        warmed = [process.warmed for process in self._processes if process.warmed]
+        if len(warmed) < len(self._processes):
+            return
+        agreed = WarmedUp(
+            tuple(chain.from_iterable(one.prompt_tokens for one in warmed)),
+            tuple(chain.from_iterable(one.durations_s for one in warmed)),
+            time.monotonic_ns() + _START_AFTER_NS,
+        )
+        for process in self._processes:
+            process.tell({"type": "begin", **asdict(agreed)})
+
+    def _show_progress(self) -> None:
+        each = [process.progress for process in self._processes]
+        if not all(each) or time.monotonic() - self._shown_s < _PROGRESS_S:
+            return
+        self._shown_s = time.monotonic()
+        merged: dict[str, Any] = {"line": "", "phase": min((one["phase"] for one in each), key=_PHASES.index)}
+        for name in each[0].keys() - merged.keys():
+            merge = max if name in _LARGEST else min if name in _SMALLEST else sum
+            merged[name] = merge(one[name] for one in each)
+        self._output.line({"type": "progress", **merged})
+
+
+def _record(line: bytes) -> RequestRecord:
+    fields = json.loads(line)
+    del fields["type"]
+    return RequestRecord(**{**fields, "gaps_us": tuple(fields.get("gaps_us", ()))})
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+def _fork(
+    spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int, close: list[int]
+) -> _Process:
+    """Start the process of one share. `close` are the descriptors of the other processes, which must not keep each
+    other's pipes open."""
+    output_read, output_write = os.pipe()
+    control_read, control_write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(output_write)
+        os.close(control_read)
+        return _Process(pid, output_read, control_write)
+    status = 1
+    try:
+        os.dup2(control_read, 0)
+        os.dup2(output_write, 1)
+        for fd in (*close, output_read, output_write, control_read, control_write):
+            os.close(fd)
+        _send_share(spec, endpoint, key, share, began_ns)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int) -> None:
+    wake = wake_on_signals()
+    output = WorkerOutput(1)
+
+    def on_record(record: RequestRecord) -> None:
+        output.line({"type": "request", **record.as_json()})
+
+    client = Client(spec, endpoint, key, on_record, share=share, began_ns=began_ns)
+    control = _Control(client, output, wake)
+    client.agree, client.on_steady = control.agree, control.steady
+    client.watch(0, IN, lambda _: control.read())
+    drive(client, output, wake)
+    output.line({"type": "report", **asdict(client.report())})
+    output.finish(wait_s=60.0)
+
+
+class _Control:
+    """The client's side of the agreement with the other processes."""
+
+    def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
+        self._client, self._output, self._wake = client, output, wake
+        self._said_steady = False
+        self._agreed: WarmedUp | None = None
+        self._rest = b""
+
+    def steady(self) -> None:
+        if not self._said_steady:
+            self._said_steady = True
+            self._output.line({"type": "steady"})
+
+    def agree(self, warmed: WarmedUp) -> WarmedUp:
+        """Send what the warm-up has shown. Wait until all processes have, and return what they agree on."""
+        self._output.line({"type": "warmed up", **asdict(warmed)})
+        while self._agreed is None and not self._client.stopped:
+            self._output.flush()
+            ready, _, _ = select.select([0, self._wake], [], [], 0.1)
+            if self._wake in ready:
+                self._client.stop(TERMINATED)
+            elif ready:
+                self.read()
+        return self._agreed or warmed
+
+    def read(self) -> None:
+        data = os.read(0, 1 << 20)
+        if not data:
+            self._client.stop("the worker process has ended")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message.pop("type") == "begin":
+                tokens, durations = message["prompt_tokens"], message["durations_s"]
+                self._agreed = WarmedUp(tuple(tokens), tuple(durations), message["begin_ns"])
+            else:
+                self._client.end_warmup()

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
 from workbench.model.experiment import Experiment, ExperimentRun
-from workbench.sim import models, step_time
+from workbench.sim import model_sizes, step_time
 from workbench.sim.profiles import PROFILES
 
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
 SERVING = step_time.ModelReplica(
-    PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, models.describe("Qwen/Qwen3-32B-AWQ")
+    PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, model_sizes.describe("Qwen/Qwen3-32B-AWQ")
 )
 
 

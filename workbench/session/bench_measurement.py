@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
-    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
+    from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
     from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
     from workbench.gpu.telemetry.moments import Moment

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.contrast import CONTRAST_MHZ, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import CONTRAST_MHZ, Clock, ContrastEvidence
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock

@@ -15,7 +15,7 @@ from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
-    from workbench.gpu.settings.contrast import Clock, ContrastEvidence
+    from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
     from workbench.gpu.settings.proof import Proof
     from workbench.session.state_holder import StateHolder
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize

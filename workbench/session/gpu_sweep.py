@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import knee
+from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.contrast import CAPS, contrast
+from workbench.gpu.settings.clock_contrasts import CAPS, contrast
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
@@ -200,7 +200,7 @@ class GpuSweep:
     # ---- the named value against the previous one
 
     async def _confirm(self) -> None:
-        best = knee.of_setting(self.progress.sweep.points).index
+        best = sweep_knee.of_setting(self.progress.sweep.points).index
         if best is None or self.pairs < 1:
             return self.progress.note(
                 "no value was compared in pairs"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import knee
+from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
@@ -257,5 +257,5 @@ class Sweeps:
 def _best_value(sweep: Sweep) -> dict[str, Any]:
     if sweep.kind == "flag":
         return {}
-    found = (knee.of_concurrency if sweep.kind == "concurrency" else knee.of_setting)(sweep.points)
+    found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(sweep.points)
     return {"knee": found.index, "knee_text": found.text}

@@ -4,7 +4,7 @@ Nothing here is measured. The simulation is a model with constants from vendor d
 tuning it has the effects of tuning real hardware. Workbench marks all results of it as simulated.
 
 simulated_host.py  the host that a session uses: an environment in which the programs of bin/ come first
-profiles.py        hosts and GPUs; models.py has the models (data in JSON files beside both)
+profiles.py        hosts and GPUs; model_sizes.py has LLMs (data in JSON files beside both)
 driver_state.py    the driver: settings, loads and faults; physics.py computes clocks, power and temperature
 nvml_library.py    the driver as NVML, which driver.py gives to the telemetry agent; nvidia_smi.py as nvidia-smi
 engine_server.py   one inference server, with flag_parser, launch_options, memory_fit, startup, openai_api, scheduler

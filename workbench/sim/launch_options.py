@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.sim import flag_parser
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
-from workbench.sim.models import SimulatedModel
+from workbench.sim.model_sizes import SimulatedModel
 
 if TYPE_CHECKING:
     from workbench.sim.engines.base import SimulatedEngine

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.sim import models
+from workbench.sim import model_sizes
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState
@@ -97,7 +97,7 @@ def place(launch: LaunchOptions, state: SimState) -> Fit:
 
 
 def _exists(path: str) -> bool:
-    known = not models.describe(Path(path).name).guessed
+    known = not model_sizes.describe(Path(path).name).guessed
     return known or path.startswith(MODELS_ROOT) or Path(path).expanduser().exists()
 
 

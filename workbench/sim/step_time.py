@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.sim import models, physics
-from workbench.sim.models import SimulatedModel
+from workbench.sim import model_sizes, physics
+from workbench.sim.model_sizes import SimulatedModel
 from workbench.sim.profiles import GpuModel, Interconnect
 
 STEP_BASE_S = 0.0004  # scheduler, sampling, output
@@ -104,7 +104,7 @@ def _weights_read(model: SimulatedModel, tokens: int) -> float:
 
 
 def _flops(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> float:
-    peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(models.COMPUTE.get(model.quantization, ""))
+    peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(model_sizes.COMPUTE.get(model.quantization, ""))
     return (peak or gpu.tflops_bf16) * 1e12 * TENSOR_REACH * sm_mhz / gpu.sm_compute_mhz
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_speed import single_stream_tok_s
 
-from workbench.sim import models, physics, profiles, step_time
+from workbench.sim import model_sizes, physics, profiles, step_time
 from workbench.sim.step_time import ModelReplica
 
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
@@ -16,7 +16,7 @@ QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 
 def serving(profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more) -> ModelReplica:
     host = profiles.get(profile)
-    described = models.describe(model, quantization=quantization)
+    described = model_sizes.describe(model, quantization=quantization)
     return ModelReplica(host.gpu, host.interconnect, described, tp, **more)
 
 
@@ -143,28 +143,28 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     ],
 )
 def test_bytes_of_the_presets_models(name, flags, gb_per_token):
-    model = models.describe(name, **flags)
+    model = model_sizes.describe(name, **flags)
     assert model.bytes_per_token == pytest.approx(gb_per_token * 1e9) and not model.guessed
     assert model.weight_bytes >= model.bytes_per_token * 0.99
 
 
 def test_unknown_models_are_sized_by_their_names():
-    dense = models.describe("acme/Thing-13B-chat")
+    dense = model_sizes.describe("acme/Thing-13B-chat")
     assert dense.guessed and dense.bytes_per_token == pytest.approx(26e9) and dense.layers == 40
-    mixture = models.describe("acme/Thing-30B-A3B-Instruct-FP8")
+    mixture = model_sizes.describe("acme/Thing-30B-A3B-Instruct-FP8")
     assert mixture.bytes_per_token == pytest.approx(3e9) and mixture.weight_bytes == pytest.approx(30e9)
-    quant = models.describe("acme/Thing-7B-5.0bpw-exl3")
+    quant = model_sizes.describe("acme/Thing-7B-5.0bpw-exl3")
     assert quant.bytes_per_token == pytest.approx(7e9 * 5.1 / 8)
-    assert models.describe("acme/Thing").parameters == 1e9
-    assert models.describe("acme/Thing-7B", kv_fp8=True).kv_bytes_per_token * 2 == (
-        models.describe("acme/Thing-7B").kv_bytes_per_token
+    assert model_sizes.describe("acme/Thing").parameters == 1e9
+    assert model_sizes.describe("acme/Thing-7B", kv_fp8=True).kv_bytes_per_token * 2 == (
+        model_sizes.describe("acme/Thing-7B").kv_bytes_per_token
     )
 
 
 def test_a_local_checkpoint_is_as_big_as_its_files(tmp_path):
     (tmp_path / "model-00001.safetensors").write_bytes(b"\0" * 4096)
     (tmp_path / "model-00002.safetensors").write_bytes(b"\0" * 1024)
-    assert models.describe(str(tmp_path)).weight_bytes == 5120
+    assert model_sizes.describe(str(tmp_path)).weight_bytes == 5120
 
 
 def test_a_mixture_reads_more_experts_the_larger_the_batch():

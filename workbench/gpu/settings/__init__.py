@@ -10,7 +10,8 @@ alterations                     the settings that Workbench changed, compared wi
 register, register_client       the settings that other users changed, published on the host
 claims                          what other users' changes mean for a change or a revert
 rights, root_owned, sudoers     who may change settings, programs that root may run, and a file that allows it
-proof, proof_files, contrast    proof that a setting is in force, from readings under load
+proof, proof_files              proof that a setting is in force, from readings under load
+clock_contrasts                 clocks under one load with different locks, which prove a lock
 disturbance                     changes by others during a benchmark
 preset_settings                 the settings of a preset
 setting_traps                   known traps of settings, with sources

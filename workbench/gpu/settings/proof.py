@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.engines.gpu_table import find
 from workbench.gpu.settings.alterations import lock_drift, locks_on
-from workbench.gpu.settings.contrast import (
+from workbench.gpu.settings.clock_contrasts import (
     BINDS_SHARE,
     CONTRAST_MHZ,
     ENOUGH,

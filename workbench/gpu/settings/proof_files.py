@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
-from workbench.gpu.settings.contrast import MOST_KEPT, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import MOST_KEPT, Clock, ContrastEvidence
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, stored

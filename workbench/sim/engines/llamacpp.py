@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim import launch_options, models
+from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
@@ -59,8 +59,8 @@ class SimulatedLlamacpp(SimulatedEngine):
         if not name:
             raise self.reject("--model or --hf-repo is needed")
         # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
-        quant = models.named_quantization(str(name))
-        model = models.describe(str(name) if quant else f"{name}-Q4_K_M")
+        quant = model_sizes.named_quantization(str(name))
+        model = model_sizes.describe(str(name) if quant else f"{name}-Q4_K_M")
         slots = int(flags.get("parallel") or -1)
         context = int(flags.get("ctx-size") or 0) or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.of_flags(

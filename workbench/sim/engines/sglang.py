@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim import launch_options, models
+from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
@@ -59,7 +59,7 @@ class SimulatedSglang(SimulatedEngine):
         return launch_options.of_flags(
             catalog,
             flags,
-            models.describe(
+            model_sizes.describe(
                 str(name),
                 quantization=flags.get("quantization"),
                 dtype=str(flags.get("dtype") or "auto"),

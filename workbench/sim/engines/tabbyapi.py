@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim import driver_state, launch_options, models
+from workbench.sim import driver_state, launch_options, model_sizes
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog, small_yaml
 from workbench.sim.launch_options import LaunchOptions
@@ -43,9 +43,9 @@ class SimulatedTabbyapi(SimulatedEngine):
             raise self.reject("unrecognized arguments: " + " ".join(positional))
         name = str(flags.get("model-name") or "none")
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
-        quant = models.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
+        quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
         cache = str(flags.get("cache-mode") or "FP16")
-        model = models.describe(name, quantization=quant or None, kv_fp8=cache.upper() != "FP16")
+        model = model_sizes.describe(name, quantization=quant or None, kv_fp8=cache.upper() != "FP16")
         length = int(flags.get("max-seq-len") or 0) or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.of_flags(
             catalog,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim import launch_options, models
+from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
@@ -81,7 +81,7 @@ class SimulatedVllm(SimulatedEngine):
         return launch_options.of_flags(
             catalog,
             flags,
-            models.describe(
+            model_sizes.describe(
                 name,
                 quantization=flags.get("quantization"),
                 dtype=str(flags.get("dtype") or "auto"),

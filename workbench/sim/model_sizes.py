@@ -1,4 +1,4 @@
-"""Sizes and shapes of models. Those of known ids are in models.json; those of other ids are guessed from the number of
+"""Sizes and shapes of models. Those of known ids are in model_sizes.json; those of other ids are guessed from the number of
 parameters in the name.
 """
 
@@ -38,7 +38,7 @@ class SimulatedModel:
 
 @dataclass(frozen=True)
 class _Known:
-    """One row of models.json, which lists the shapes of known models."""
+    """One row of model_sizes.json, which lists the shapes of known models."""
 
     parameters: float
     layers: int

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.knee import CONCURRENCY_LOSS, FLAT_LOSS, NEEDED, SETTING_LOSS, of_concurrency, of_setting
+from workbench.bench.sweep_knee import CONCURRENCY_LOSS, FLAT_LOSS, NEEDED, SETTING_LOSS, of_concurrency, of_setting
 from workbench.model.sweep import SweepPoint
 
 

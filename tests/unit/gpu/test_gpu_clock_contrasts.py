@@ -13,7 +13,7 @@ from test_gpu_proof import lock, moments, told
 
 from workbench.gpu.settings import proof_files
 from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.contrast import Clock, ContrastEvidence, clocks_of
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.moments import Moment
 from workbench.hosts.local import LocalHost

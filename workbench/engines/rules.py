@@ -130,7 +130,7 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
 
 
 def memory(here: Situation) -> Iterator[Finding]:
-    """Report the estimated GPU memory of the plan, as a warning if it does not fit."""
+    """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as information."""
     estimate = fit(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:
         fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
@@ -139,8 +139,8 @@ def memory(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.INFO, "memory.estimate", estimate.text)
 
 
-def metrics_on(here: Situation) -> Iterator[Finding]:
-    """Report that the plan does not enable the engine's metrics, without which Workbench cannot read the engine's
+def metrics_off(here: Situation) -> Iterator[Finding]:
+    """Report that the plan does not switch the engine's metrics on, so that Workbench could not read the engine's
     counters.
     """
     flag = here.engine.metrics_flag
@@ -185,7 +185,7 @@ _RULES: tuple[Rule, ...] = (
     allocator,
     unified_memory,
     memory,
-    metrics_on,
+    metrics_off,
     custom_all_reduce,
     eager,
 )

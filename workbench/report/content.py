@@ -18,9 +18,9 @@ Record = TypeVar("Record")
 
 
 class Layout(Enum):
-    """The arrangement of a data format (JSON or CSV). RESULT writes one result alone: one object, or rows of name and
-    value. REQUESTS writes a CSV row for each request, the default one for each result. Documents for human readers
-    ignore the layout.
+    """The arrangement of a data format (JSON or CSV). REPORT writes a list of results, RESULT one result alone (one
+    object, or rows of name and value), and REQUESTS a CSV row for each request. Documents for human readers ignore the
+    layout.
     """
 
     REPORT = "report"

@@ -110,8 +110,8 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the share of the GPU's variable power that this load draws: 1.0 in memory-bound decoding, about 0.35 if
-    the GPU mostly waits for its next kernel.
+    """Return the power that this load draws beyond the floor, as a factor of that in memory-bound decoding (1.0). The
+    factor is about 0.35 if the GPU mostly waits for its next kernel.
     """
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 

@@ -245,8 +245,8 @@ async def mark_act_seen(host: Host, did_unix_s: float) -> None:
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
     """Confirm the trials of this host, so that the tried settings stay, and return the guard's state. With
-    `heartbeat_s`, the guard reverts them when this Workbench has sent no heartbeat for that time; settings that are
-    kept deliberately are left alone. Raises SettingsError if no trial runs."""
+    `heartbeat_s`, the guard from now on reverts all settings, except those kept deliberately, when this Workbench has
+    sent no heartbeat for that time. Raises SettingsError if no trial runs."""
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]

@@ -125,9 +125,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return (time in Unix seconds, note). If the field is absent, the time is the modification time of the file,
-        and the note says so; otherwise the note is "". `form` is the format of a time given as text, for
-        datetime.strptime; None for a number.
+        """Return (time in Unix seconds, note). The note is "" if the time is certain. If the field is absent, the time
+        is the modification time of the file; a time without a zone is taken as this machine's; the note then says so.
+        `form` is the format of the text for datetime.strptime; None stands for ISO 8601.
         """
         text = self.text(name)
         if text is None:

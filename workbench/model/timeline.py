@@ -6,9 +6,10 @@ that the cells of all metrics begin together and a drawn cell never changes once
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -209,9 +210,11 @@ class Pace:
 
 
 class History:
-    """The series of all metrics of a host, and its events in the order of their times."""
+    """The series of all metrics of a host, and its events in the order of their times. `clock` returns the present Unix
+    time of the history: that of this machine, or in a replay that of the recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
         self._series: dict[Key, Series] = {}
         self.events: list[Event] = []
 

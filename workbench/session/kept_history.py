@@ -13,6 +13,7 @@ from workbench.model.findings import Level
 if TYPE_CHECKING:
     from workbench.model.timeline import Event, Key
     from workbench.session.state_holder import StateHolder
+    from workbench.session.telemetry_watch import TelemetryWatch
     from workbench.session.timeline import Timeline
     from workbench.store.history_files import HistoryWriter
     from workbench.store.recording import CellWriter
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 class KeptHistory:
     """Reads and writes the files of the host's history, from its first reading on. `close` writes what is left."""
 
-    def __init__(self, core: StateHolder, timeline: Timeline) -> None:
+    def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
         self._writer: HistoryWriter | None = None
         self._cells: tuple[CellWriter, ...] = ()
         timeline.on_values.append(self._take)
         timeline.on_event.append(self._take_event)
         timeline.on_clear.append(self.close)
+        telemetry.on_gpus_changed.append(self._take_infos)
 
     def close(self) -> None:
         """Write the last cells and close the files. A later reading opens new ones."""
@@ -43,6 +45,14 @@ class KeptHistory:
         for cells in self._cells:
             for line in cells.add(seconds, values):
                 writer.write(cells.step_s, line)
+
+    def _take_infos(self) -> None:
+        from workbench.store.history_files import STEPS_S
+        from workbench.store.recording import infos_line
+
+        telemetry = self._core.state.telemetry
+        if telemetry is not None:
+            (self._writer or self._open()).write(STEPS_S[-1], infos_line(time.time(), telemetry.infos))
 
     def _take_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
@@ -75,7 +85,7 @@ class KeptHistory:
             history_files.load, writer.folder, self._core.host.name, time.time(), writer.name
         )
         if writer is self._writer:  # still the same host
-            self._timeline.put_under(older)
+            self._timeline.put_under(older.history)
 
     def _tell(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,12 @@ class ResultTimelines:
         around = (e for e in self._timeline.history.events if first_s <= e.unix_s <= last_s and e.kind not in _MARKS)
         events = sorted([*marks, *around], key=lambda event: event.unix_s)
         read = _history_of(measured.moments)
-        lines = [*_lines([read, self._timeline.history], first_s, last_s, step_s), *map(recording.event_line, events)]
+        lines = [
+            *recording.history_lines([read, self._timeline.history], first_s, last_s, step_s),
+            *map(recording.event_line, events),
+        ]
+        if measured.telemetry is not None:
+            lines.insert(0, recording.infos_line(begin_s, measured.telemetry.infos))
         header = recording.Header(self._core.host.name, self._core.state.simulated, step_s, begin_s)
         try:
             path = self.path(result_id)
@@ -78,19 +83,3 @@ def _history_of(moments: Sequence[Moment]) -> History:
             for name in _FIELDS:
                 history.add((gpu.gpu_index, name), moment.at_s + shift_s, getattr(gpu, name))
     return history
-
-
-def _lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
-    """Yield the lines of the cells from `first_s` to `last_s`. Of several histories the first that knows a cell of a
-    metric counts."""
-    count = math.ceil((last_s - first_s) / step_s) + 1
-    writer = recording.CellWriter(step_s)
-    keys = {key: None for history in histories for key in history}
-    columns = {key: [history.cells(key, last_s, step_s, count) for history in histories] for key in keys}
-    begin_s = last_s // step_s * step_s - (count - 1) * step_s
-    for index in range(count):
-        cell = begin_s + index * step_s
-        found = {key: next((c[index] for c in cells if c[index] is not None), None) for key, cells in columns.items()}
-        values = {key: value for key, value in found.items() if value is not None}
-        if values:
-            yield writer.line(cell, {key: recording.rounded(key[1], value) for key, value in values.items()})

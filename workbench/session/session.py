@@ -220,7 +220,7 @@ class Session:
         from workbench.session.kept_history import KeptHistory
 
         if self._kept is None:
-            self._kept = KeptHistory(self.core, self.timeline)
+            self._kept = KeptHistory(self.core, self.timeline, self.telemetry)
 
     async def _read_own_files(self) -> None:
         with suppress(TimeoutError):

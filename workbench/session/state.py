@@ -43,6 +43,16 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayView:
+    """A recording that is shown in place of a host, at `unix_s` of the recording. `speed` 2.0 is twice as fast."""
+
+    unix_s: float
+    speed: float = 1.0
+    paused: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PresetEntry:
     """One row of the list of presets. A preset with a `problem` is listed but cannot be loaded."""
 
@@ -171,6 +181,7 @@ class SessionState:
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
     unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
     guard: GuardView | None = None  # of this host; None: not read yet, or never started
+    replay: ReplayView | None = None  # of a recording in place of the host
     presets: tuple[PresetEntry, ...] = ()
     presets_read: bool = False  # whether the library was read
     plan: PlanView | None = None

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.model.errors import InputError
+from workbench.model.gpu import GpuInfo
 from workbench.model.timeline import FINE_S, OWN_BENCHMARK, Event, EventKind, History
 from workbench.store import recording
 from workbench.store.paths import state_dir
@@ -177,24 +178,32 @@ class _Writer:
     last_s: float = 0.0  # its last line
 
 
-def load(folder: Path, host: str, now: float, without: str = "") -> History:
+@dataclass
+class Kept:
+    """What the files of a host say: its history, and its GPUs as they were last."""
+
+    history: History
+    infos: tuple[GpuInfo, ...] = ()
+
+
+def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
     """Return the kept history of a host up to the Unix time `now`. Files that cannot be read, and damaged lines, are
     left out. `without` is the name of a writer whose files are not read."""
-    history, writers = History(), dict[str, _Writer]()
+    kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, _ in reversed(_files(folder.glob("*.jsonl"))):
         name = path.name.split(".")[0]
         if name != without:
             with contextlib.suppress(OSError, InputError):
-                _load_file(history, path, host, now, writers.setdefault(name, _Writer()))
+                _load_file(kept, path, host, now, writers.setdefault(name, _Writer()))
     for writer in writers.values():
         if writer.begun is not None and not writer.alive:
             text = f"{writer.begun.text.removesuffix(' begins')} ends: {_CUT}"
-            history.add_event(Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text))
-    return history
+            kept.history.add_event(Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text))
+    return kept
 
 
-def _load_file(history: History, path: Path, host: str, now: float, writer: _Writer) -> None:
+def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -> None:
     with path.open("rb") as file:
         header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
         if header.host != host or header.step_s not in STEPS_S:
@@ -209,11 +218,13 @@ def _load_file(history: History, path: Path, host: str, now: float, writer: _Wri
             writer.last_s = max(writer.last_s, item.unix_s)
             if isinstance(item, recording.Cell):
                 for key, value in item.values.items():
-                    history.load(key, item.unix_s, value, header.step_s)
+                    kept.history.load(key, item.unix_s, value, header.step_s)
             elif isinstance(item, Event):
-                history.add_event(item)
+                kept.history.add_event(item)
                 if item.text.startswith(OWN_BENCHMARK):
                     writer.begun = item if item.kind is EventKind.BENCH_BEGIN else None
+            else:
+                kept.infos = item.infos
 
 
 def _is_written(descriptor: int) -> bool:

@@ -13,17 +13,21 @@ line can be read without the lines after it, so a file that ends in the middle o
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
 from workbench.model.json_records import from_json
-from workbench.model.timeline import ENGINE, Event, EventKind, Key
+from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
 from workbench.model.untrusted_text import NAME_CHARS, clean, clean_data
 
 VERSION = 1
@@ -132,6 +136,46 @@ def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
     kept = [asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={})) for info in infos]
     shown = [{name: value for name, value in info.items() if value not in (None, [], (), {})} for info in kept]
     return _line({"t": round(unix_s, 3), "infos": shown})
+
+
+def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
+    """Yield the lines of the cells from `first_s` to `last_s`. Of several histories the first that knows a cell of a
+    metric counts."""
+    count = math.ceil((last_s - first_s) / step_s) + 1
+    writer = CellWriter(step_s)
+    keys = {key: None for history in histories for key in history}
+    columns = {key: [history.cells(key, last_s, step_s, count) for history in histories] for key in keys}
+    begin_s = last_s // step_s * step_s - (count - 1) * step_s
+    for index in range(count):
+        cell = begin_s + index * step_s
+        found = {key: next((c[index] for c in cells if c[index] is not None), None) for key, cells in columns.items()}
+        values = {key: value for key, value in found.items() if value is not None}
+        if values:
+            yield writer.line(cell, {key: rounded(key[1], value) for key, value in values.items()})
+
+
+def time_of(line: str) -> float:
+    """Return the time of a line that this module wrote, to sort lines."""
+    return float(json.loads(line)["t"])
+
+
+def opened(path: Path) -> tuple[Header, Iterator[Item]]:
+    """Return the header of a recording, which may be compressed, and an iterator over what it says. Raises InputError
+    if the file is not a recording or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+        lines = _lines_of(path, compressed=compressed)
+        return header_of(next(lines, b""), path.name), items(lines)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
+    """Yield the lines of a file until its end, or until it is damaged."""
+    with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) if compressed else path.open("rb") as file:
+        while line := file.readline(MOST_LINE_BYTES):
+            yield line
 
 
 def header_of(line: str | bytes, name: str) -> Header:

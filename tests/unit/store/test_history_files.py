@@ -139,12 +139,12 @@ def test_two_workbenches_on_one_host_are_merged_and_a_simulated_host_is_apart(fo
         for line in lines_at(first, 10, watts):
             writer.write(1, line)
         writer.close()
-    history = history_files.load(folder, "box", NOW)
+    history = history_files.load(folder, "box", NOW).history
     assert history.at(POWER, T0 + 5) == 100.0 and history.at(POWER, T0 + 305) == 200.0
     assert history.at(ENGINE_RATE, T0 + 5) == 5.0
     assert history.at(POWER, T0 + 100) is None, "the time between is a gap"
     assert history_files.directory("box", simulated=True) != folder
-    assert not list(history_files.load(folder, "another host", NOW)), "the header names the host"
+    assert not list(history_files.load(folder, "another host", NOW).history), "the header names the host"
 
 
 def test_damaged_foreign_and_unreadable_files_leave_the_others(folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_damaged_foreign_and_unreadable_files_leave_the_others(folder: Path) -> 
     os.mkfifo(folder / "4-4-d.1.1s.jsonl")
     (folder / "5-5-e.1.1s.jsonl").mkdir()
     written(folder, *lines_at(10**6, 10, 5.0), name="6-6-f.1.1s.jsonl")  # of a clock that was wrong
-    history = history_files.load(folder, "box", NOW)
+    history = history_files.load(folder, "box", NOW).history
     assert history.at(POWER, T0 + 5) == 100.0 and history.at(POWER, NOW) is None
 
 
@@ -182,12 +182,12 @@ def test_a_kill_loses_at_most_the_last_seconds_and_the_benchmark_that_it_cut_has
     assert child.stdout is not None
     while int(child.stdout.readline()) < T0 + 200:
         pass
-    alive = history_files.load(folder, "box", NOW)
+    alive = history_files.load(folder, "box", NOW).history
     assert [event.kind for event in alive.events] == [EventKind.BENCH_BEGIN], "its Workbench is alive"
     child.send_signal(signal.SIGKILL)
     last = int((child.stdout.read().split() or [T0 + 200])[-1])
     child.wait()
-    history = history_files.load(folder, "box", float(last))
+    history = history_files.load(folder, "box", float(last)).history
     known = [second for second in range(T0, last) if history.at(POWER, second) is not None]
     assert known[0] == T0 and known[-1] > last - 50 and len(known) == known[-1] - T0 + 1
     assert all(history.at(POWER, second) == second % 100 for second in known)
@@ -244,5 +244,5 @@ def test_own_files_are_not_read_again(folder: Path, writer: HistoryWriter) -> No
     for line in lines_at(0, 10, 100.0):
         writer.write(1, line)
     writer.close()
-    assert POWER in history_files.load(folder, "box", NOW)
-    assert POWER not in history_files.load(folder, "box", NOW, writer.name)
+    assert POWER in history_files.load(folder, "box", NOW).history
+    assert POWER not in history_files.load(folder, "box", NOW, writer.name).history

@@ -1,0 +1,84 @@
+"""The commands `record` and `replay`: the history of a host as a file, and that file on the screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from workbench.cli.open_session import connected, session_of
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.registry import command, one_of, option
+
+_MOST_S = 86_400.0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 1 <= seconds <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}")
+    return seconds
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
+    if not 0.25 <= speed <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed from 0.25 to 64")
+    return speed
+
+
+@command(
+    "record",
+    "record the GPUs, the engine and the events of a host to a file, for `workbench replay`",
+    option("file", "new file for the recording", metavar="FILE"),
+    one_of(
+        option("--seconds N", "end after this time; without it, Ctrl-C ends the recording", _seconds),
+        option("--last N", "write the last N seconds that the screen of this host has kept, and end", _seconds),
+    ),
+    examples=("workbench record slow.jsonl --seconds 60", "workbench --host gpu-box record lunch.jsonl --last 3600"),
+)
+async def record(arguments: argparse.Namespace) -> int:
+    from workbench.session.recorder import Recorder, export
+
+    path = Path(arguments.file)
+    if arguments.last is not None:
+        cells = await asyncio.to_thread(export, session_of(arguments).host, path, arguments.last)
+        return _written(arguments, path, cells)
+    async with connected(arguments) as session:
+        recorder = Recorder(session, path)
+        await session.open()
+        if arguments.seconds is None:
+            note("recording; Ctrl-C ends it")
+        try:
+            await asyncio.sleep(arguments.seconds or _MOST_S)
+        except asyncio.CancelledError:
+            if arguments.seconds is not None:
+                raise
+        finally:
+            recorder.close()
+    return _written(arguments, path, recorder.seconds)
+
+
+def _written(arguments: argparse.Namespace, path: Path, cells: int) -> int:
+    document = {"written": str(path), "lines": cells}
+    return emit_or_say(arguments.json, document, f"{path}: {cells} lines of readings; workbench replay {path} shows it")
+
+
+@command(
+    "replay",
+    "show a recording on the screen; nothing can be run or changed",
+    option("file", "a recording, also the timeline of a stored result", metavar="FILE"),
+    option("--speed X", "times as fast, from 0.25 to 64 (1)", _speed, default=1.0),
+    examples=("workbench replay slow.jsonl", "workbench replay slow.jsonl --speed 8"),
+)
+def replay(arguments: argparse.Namespace) -> int:
+    from workbench import tui
+    from workbench.session.replay import Replay
+
+    return tui.run(Replay(Path(arguments.file), arguments.speed))

@@ -1,0 +1,101 @@
+"""Recordings: what a session sees, or what the screens of a host have kept, as one file to replay or to share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.timeline import FINE_S
+from workbench.store import history_files, recording
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.timeline import Event, Key
+    from workbench.session.session import Session
+
+
+class Recorder:
+    """Writes everything that a session's timeline hears to a new file, from the construction on until `close`. Raises
+    InputError if the file exists, and StoreError if it cannot be written."""
+
+    def __init__(self, session: Session, path: Path) -> None:
+        self._session, self._path = session, path
+        self._cells = recording.CellWriter(1)
+        self._file = _new_file(path)
+        self.problem: StoreError | None = None
+        self.seconds = 0  # lines with values
+        simulated = session.host.simulated is not None or session.state.simulated
+        self._write([recording.Header(session.host.name, simulated, 1, time.time()).line()])
+        session.timeline.on_values.append(self._take)
+        session.timeline.on_event.append(self._take_event)
+        session.telemetry.on_gpus_changed.append(self._take_infos)
+
+    def close(self) -> None:
+        """Write the last seconds. Raises StoreError if the recording is not complete."""
+        self._write(self._cells.end())
+        self._file.close()
+        if self.problem is not None:
+            raise self.problem
+
+    def _take(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+        self.seconds += self._write(self._cells.add(seconds, values))
+
+    def _take_event(self, event: Event) -> None:
+        self._write([recording.event_line(event)])
+
+    def _take_infos(self) -> None:
+        telemetry = self._session.state.telemetry
+        if telemetry is not None:
+            self._write([recording.infos_line(time.time(), telemetry.infos)])
+
+    def _write(self, lines: Iterable[str]) -> int:
+        count = 0
+        if self._file.closed or self.problem is not None:
+            return 0
+        try:
+            for line in lines:
+                self._file.write(line)
+                count += 1
+            self._file.flush()
+        except OSError as error:
+            self.problem = _unwritable(self._path, error)
+        return count
+
+
+def export(host: Host, path: Path, last_s: float) -> int:
+    """Write the last seconds that the screens of a host have kept to a new file. Return the number of cells. Raises
+    InputError if nothing was kept or the file exists."""
+    now = time.time()
+    simulated = host.simulated is not None
+    kept = history_files.load(history_files.directory(host.name, simulated=simulated), host.name, now)
+    step_s = 1 if last_s <= FINE_S else 10
+    cells = list(recording.history_lines([kept.history], int(now - last_s), int(now), step_s))
+    if not cells:
+        text = f"no history of {host.name} is kept for the last {last_s:,.0f} s"
+        raise InputError(text, next_step="a screen keeps it while it is open: workbench; or record without --last")
+    events = [recording.event_line(e) for e in kept.history.events if e.unix_s >= now - last_s]
+    lines = [recording.Header(host.name, simulated, step_s, now - last_s).line()]
+    lines += [recording.infos_line(now - last_s, kept.infos), *sorted([*cells, *events], key=recording.time_of)]
+    try:
+        with _new_file(path) as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return len(cells)
+
+
+def _new_file(path: Path) -> TextIO:
+    try:
+        return path.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise InputError(f"{path} exists", next_step="give another name, or move the file away") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    text = f"the recording could not be written to {path}: {error.strerror or error}"
+    return StoreError(text, next_step="check that the directory is writable and the disk is not full")

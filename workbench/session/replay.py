@@ -1,0 +1,189 @@
+"""A recording in place of a host: its readings and events come as they came then, and nothing can be run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from workbench.hosts.base import BaseHost, Completed, Forward, HostFacts, Stream
+from workbench.model.errors import HostError, InputError
+from workbench.model.findings import Level
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.timeline import ENGINE, Event, EventKind
+from workbench.session.session import Session
+from workbench.session.state import BenchState, ReplayView
+from workbench.session.timeline import Timeline
+from workbench.store import recording
+from workbench.store.recording import Cell, Infos, Item
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+TICK_S = 0.1  # between two looks for what is due
+SKIPPED_S = 30.0  # a longer gap of the recording is left out
+_LEFT_S = 2.0  # of such a gap
+_FIELDS = frozenset(field.name for field in fields(GpuSample)) - {"index", "uuid"}
+_WHOLE = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
+
+
+class RecordedHost(BaseHost):
+    """The host of a recording. Whatever would run there raises HostError."""
+
+    kind = "recording"
+    connected = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def _nothing(self) -> HostError:
+        text = "this is a recording: nothing runs on it and nothing can be changed"
+        return HostError(text, host=self.name, next_step="leave with q, and open the host itself with `workbench`")
+
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+    ) -> Completed:
+        raise self._nothing()
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Stream:
+        raise self._nothing()
+
+    async def state_dir(self) -> str:
+        raise self._nothing()
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        raise self._nothing()
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        raise self._nothing()
+
+    async def forward(self, port: int) -> Forward:
+        raise self._nothing()
+
+    async def facts(self) -> HostFacts:
+        return HostFacts(self.name, self.kind)
+
+
+class Replay(Session):
+    """A session of a recording. `speed` is the first one; `pause` and `faster` change it. Raises InputError if the file
+    is not a recording."""
+
+    def __init__(self, path: Path, speed: float = 1.0) -> None:
+        self._header, self._items = recording.opened(path)
+        super().__init__(RecordedHost(self._header.host))
+        self._infos: tuple[GpuInfo, ...] = ()
+        self._next: Item | None = None
+        self.core.update(replay=ReplayView(self._header.unix_s, speed), presets_read=True)
+        self.core.update_host(link="connected")
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        made = Timeline(self.core, self.telemetry)
+        made.history.clock = lambda: self._view.unix_s
+        return made
+
+    @property
+    def _view(self) -> ReplayView:
+        assert self.core.state.replay is not None
+        return self.core.state.replay
+
+    async def open(self) -> None:
+        """Begin to play the recording."""
+        self._next = next(self._items, None)
+        if self._next is not None:
+            self._show(unix_s=self._next.unix_s)
+        self.core.spawn(self._play())
+
+    def pause(self) -> None:
+        """Pause, or go on."""
+        self._show(paused=not self._view.paused)
+
+    def faster(self, by: int) -> None:
+        """Play faster (`by` 1) or slower (-1), by a factor of two."""
+        nearest = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - self._view.speed))
+        self._show(speed=SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)])
+
+    async def switch_host(self, name: str) -> None:
+        raise InputError("this is a recording of one host", next_step="leave with q, and open the other host")
+
+    def _show(self, **changes: Any) -> None:
+        self.core.update(replay=replace(self._view, **changes))
+
+    async def _play(self) -> None:
+        before_s = time.monotonic()
+        while self._next is not None:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            elapsed_s, before_s = now_s - before_s, now_s
+            if not self._view.paused:
+                self._advance(self._view.unix_s + elapsed_s * self._view.speed)
+        self._show(ended=True, paused=True)
+        self.core.notify(Level.INFO, "the recording ends here", "[ and ] go through its time, q leaves")
+
+    def _advance(self, until_s: float) -> None:
+        """Show what the recording has up to the Unix time `until_s`."""
+        cell: Cell | None = None
+        for item in self._due(until_s):
+            if isinstance(item, Cell):
+                cell = item
+                self.timeline.history.add_all(cell.values, range(cell.unix_s, cell.unix_s + self._header.step_s))
+            elif isinstance(item, Infos):
+                self._infos = item.infos
+            else:
+                self._show_event(item)
+        if self._next is not None and self._next.unix_s - until_s > SKIPPED_S:
+            until_s = self._next.unix_s - _LEFT_S
+        self._show(unix_s=until_s)
+        if cell is not None:
+            self._show_cell(cell)
+
+    def _due(self, until_s: float) -> Iterator[Item]:
+        while self._next is not None and self._next.unix_s <= until_s:
+            yield self._next
+            self._next = next(self._items, None)
+
+    def _show_event(self, event: Event) -> None:
+        self.timeline.history.add_event(event)
+        self.core.notify(Level.INFO, event.text)
+        if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END):
+            self.core.update(bench=BenchState(running=event.kind is EventKind.BENCH_BEGIN))
+
+    def _show_cell(self, cell: Cell) -> None:
+        by_gpu: dict[int, dict[str, float]] = {}
+        for (gpu, name), value in cell.values.items():
+            by_gpu.setdefault(gpu, {})[name] = value
+        by_gpu.pop(ENGINE, None)
+        samples = tuple(_sample(gpu, values, self._infos) for gpu, values in sorted(by_gpu.items()))
+        known = {info.index for info in self._infos}
+        unknown = tuple(GpuInfo(s.index, s.uuid, "GPU") for s in samples if s.index not in known)
+        telemetry = Telemetry(
+            float(cell.unix_s),
+            float(cell.unix_s),
+            DriverInfo(source="recording"),
+            HostSample(),
+            (*self._infos, *unknown),
+            samples,
+            self._header.simulated,
+        )
+        self.core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
+
+
+def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> GpuSample:
+    """Return a reading of a GPU with the recorded values. The others are absent."""
+    info = next((i for i in infos if i.index == gpu), None)
+    known: dict[str, Any] = {
+        name: round(value) if name in _WHOLE else value for name, value in values.items() if name in _FIELDS
+    }
+    absent = dict.fromkeys(_FIELDS - known.keys(), "not in the recording")
+    return GpuSample(
+        gpu,
+        info.uuid if info else "",
+        power_limit_w=values.get("limit_w"),
+        memory_total_bytes=info.memory_total_bytes if info else None,
+        absent=absent,
+        **{name: value for name, value in known.items() if name not in ("power_limit_w", "memory_total_bytes")},
+    )

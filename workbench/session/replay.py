@@ -77,13 +77,14 @@ class Replay(Session):
         super().__init__(RecordedHost(self._header.host))
         self._infos: tuple[GpuInfo, ...] = ()
         self._next: Item | None = None
+        self._position_s = self._header.unix_s
         self.core.update(replay=ReplayView(self._header.unix_s, speed), presets_read=True)
         self.core.update_host(link="connected")
 
     @cached_property
     def timeline(self) -> Timeline:
         made = Timeline(self.core, self.telemetry)
-        made.history.clock = lambda: self._view.unix_s
+        made.history.clock = lambda: self._position_s
         return made
 
     @property
@@ -95,7 +96,7 @@ class Replay(Session):
         """Begin to play the recording."""
         self._next = next(self._items, None)
         if self._next is not None:
-            self._show(unix_s=self._next.unix_s)
+            self._position_s = self._next.unix_s
         self.core.spawn(self._play())
 
     def pause(self) -> None:
@@ -120,7 +121,7 @@ class Replay(Session):
             now_s = time.monotonic()
             elapsed_s, before_s = now_s - before_s, now_s
             if not self._view.paused:
-                self._advance(self._view.unix_s + elapsed_s * self._view.speed)
+                self._advance(self._position_s + elapsed_s * self._view.speed)
         self._show(ended=True, paused=True)
         self.core.notify(Level.INFO, "the recording ends here", "[ and ] go through its time, q leaves")
 
@@ -137,7 +138,8 @@ class Replay(Session):
                 self._show_event(item)
         if self._next is not None and self._next.unix_s - until_s > SKIPPED_S:
             until_s = self._next.unix_s - _LEFT_S
-        self._show(unix_s=until_s)
+        self._position_s = until_s
+        self._show(unix_s=float(int(until_s)))
         if cell is not None:
             self._show_cell(cell)
 

@@ -11,6 +11,7 @@ search                the search inputs above the panes
 timeline              going back in time, and the length of a cell of the graphs
 view                  moving between panes, the help page, leaving
 palette               the list of every action by name
+replay                pausing a recording, and playing it faster or slower
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.hosts import HostController
     from workbench.tui.controllers.palette import PaletteController
     from workbench.tui.controllers.plan import PlanController
+    from workbench.tui.controllers.replay import ReplayController
     from workbench.tui.controllers.results import ResultController
     from workbench.tui.controllers.search import SearchController
     from workbench.tui.controllers.servers import ServerController
@@ -54,6 +56,7 @@ class Controllers:
     timeline: TimelineController
     view: ViewController
     palette: PaletteController
+    replay: ReplayController
 
     def __init__(self, services: Services) -> None:
         self.services = services

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.session.state import SessionState
+from workbench.session.state import ReplayView, SessionState
 from workbench.tui.cells import Painted, Row, cut_middle, fit, joined, row_width
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import countdown, elapsed, preset_name
+from workbench.tui.formats import clock, countdown, elapsed, preset_name
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
@@ -72,6 +72,12 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     elif host.link == "failed":
         runs.append((" x NOT CONNECTED (R retries)", "bad"))
     return tuple(runs)
+
+
+def replay_runs(replay: ReplayView) -> Row:
+    """Return the time that a recording shows, and how fast it plays."""
+    pace = "ended" if replay.ended else "paused" if replay.paused else f"{replay.speed:g}x"
+    return ((f" {clock(replay.unix_s)} {pace}", "text"),)
 
 
 class StatusBar(Painted):
@@ -138,6 +144,8 @@ class StatusBar(Painted):
         age = stale_age_s(state)
         if age is not None:
             tail.append((f" STALE {age:.0f} s ", "warnb"))
+        if state.replay is not None:
+            tail += [*replay_runs(state.replay), (" ", "text"), (" REPLAY ", "reverse")]
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))

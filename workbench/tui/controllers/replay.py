@@ -1,0 +1,30 @@
+"""The keys of a replay: pause, and play faster or slower."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.tui.controllers.base import Controller
+
+if TYPE_CHECKING:
+    from workbench.session.replay import Replay
+
+
+class ReplayController(Controller):
+    def pause(self) -> None:
+        self.try_now(lambda: self._replay().pause())
+
+    def faster(self, by: int) -> None:
+        self.try_now(lambda: self._replay().faster(by))
+
+    def _replay(self) -> Replay:
+        """Return the session of the recording. Raises InputError if the screen shows a host."""
+        from workbench.session.replay import Replay
+
+        if not isinstance(self.session, Replay):
+            raise InputError(
+                "this key works in a replay, and the screen shows a host",
+                next_step="`workbench replay FILE` shows a recording",
+            )
+        return self.session

@@ -148,13 +148,27 @@ def _load(result: BenchResult, concurrency: int) -> str:
 
 @command("results show", "show one result with all its conditions", _ID, examples=("workbench results show 42 --json",))
 def show_result(arguments: argparse.Namespace) -> int:
-    result = results_db().get(arguments.id)
+    db = results_db()
+    result, timeline = db.get(arguments.id), _timeline_of(db, arguments.id)
     if arguments.json:
-        return emit(result_json(result))
+        return emit({**result_json(result), "timeline": timeline})
     from workbench.report.content import Report
 
     say_lines([output_format("txt").render(Report.of_result(result)).rstrip("\n")])
+    say(
+        f"timeline: {shlex.join(['workbench', 'replay', timeline])}"
+        if timeline
+        else "timeline: none was kept with this result"
+    )
     return 0
+
+
+def _timeline_of(db: ResultsDb, result_id: int) -> str | None:
+    """Return the path of the recording of the seconds around a benchmark, None if there is none."""
+    from workbench.store.result_timelines import path_of
+
+    path = path_of(db.path.parent, db.uid(result_id))
+    return str(path) if path.exists() else None
 
 
 @command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -89,7 +90,8 @@ def export(host: Host, path: Path, last_s: float) -> int:
 
 def _new_file(path: Path) -> TextIO:
     try:
-        return path.open("x", encoding="utf-8")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return os.fdopen(descriptor, "w", encoding="utf-8")
     except FileExistsError:
         raise InputError(f"{path} exists", next_step="give another name, or move the file away") from None
     except OSError as error:

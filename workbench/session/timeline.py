@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Pace
@@ -89,6 +90,10 @@ class Timeline:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
+        """Add an event, with secrets masked, because the history is kept on disk."""
+        from workbench.model.secrets import mask_text, seen_secrets
+
+        event = replace(event, text=mask_text(event.text, seen_secrets()))
         if self.history.add_event(event):
             for hear in self.on_event:
                 hear(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from workbench.cli.open_session import connected, session_of
@@ -11,6 +12,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, one_of, option
 
 _MOST_S = 86_400.0
+_FIRST_S = 20.0  # for the first reading
 
 
 def _seconds(text: str) -> float:
@@ -53,6 +55,8 @@ async def record(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         recorder = Recorder(session, path)
         await session.open()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(recorder.begun.wait(), _FIRST_S)
         if arguments.seconds is None:
             note("recording; Ctrl-C ends it")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -28,6 +29,7 @@ class Recorder:
         self._file = _new_file(path)
         self.problem: StoreError | None = None
         self.seconds = 0  # lines with values
+        self.begun = asyncio.Event()  # the first reading has come
         simulated = session.host.simulated is not None or session.state.simulated
         self._write([recording.Header(session.host.name, simulated, 1, time.time()).line()])
         session.timeline.on_values.append(self._take)
@@ -36,12 +38,13 @@ class Recorder:
 
     def close(self) -> None:
         """Write the last seconds. Raises StoreError if the recording is not complete."""
-        self._write(self._cells.end())
+        self.seconds += self._write(self._cells.end())
         self._file.close()
         if self.problem is not None:
             raise self.problem
 
     def _take(self, seconds: range, values: Mapping[Key, float | None]) -> None:
+        self.begun.set()
         self.seconds += self._write(self._cells.add(seconds, values))
 
     def _take_event(self, event: Event) -> None:

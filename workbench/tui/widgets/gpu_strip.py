@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -76,7 +75,7 @@ class GpuStrip(Painted):
             self._given, self._read_t_s = (), -1.0
             self.view.to_now()
         elif telemetry.t_s != self._read_t_s:
-            self._read_s, self._read_t_s = time.time(), telemetry.t_s
+            self._read_s, self._read_t_s = self.history.clock(), telemetry.t_s
             if len(self._given) < len(SECOND):
                 self._given = tuple(
                     m for m in SECOND if m in self._given or any(m.value(s) is not None for s in telemetry.gpus)
@@ -86,7 +85,7 @@ class GpuStrip(Painted):
     @property
     def now_s(self) -> float:
         """Return the Unix time of the newest cell: of the newest reading, or of this moment if that is old."""
-        now = time.time()
+        now = self.history.clock()
         return self._read_s if now - self._read_s < FRESH_S else now
 
     @property

@@ -82,7 +82,7 @@ def test_nothing_runs_on_a_recording_and_a_simulated_one_says_so(tmp_path: Path)
             await asyncio.sleep(0.05)
             await s.press("escape")
         await s.press("g")
-        await s.until(lambda: s.state.replay.ended)
+        await s.until(lambda: s.state.host.replay.ended)
         assert not s.state.servers and not s.state.alterations
 
     replayed(recorded(tmp_path / "a.jsonl", simulated=True), scenario)
@@ -132,7 +132,7 @@ def test_a_hostile_recording_neither_crashes_nor_escapes(tmp_path: Path, lines: 
     (tmp_path / "h.jsonl").write_text(header + "".join(json.dumps(line) + "\n" for line in lines))
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("REPLAY", lambda: s.state.replay.ended)
+        await s.until("REPLAY", lambda: s.state.host.replay.ended)
         assert "\x1b" not in s.text
 
     replayed(tmp_path / "h.jsonl", scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 from workbench.hosts.base import BaseHost, Completed, Forward, HostFacts, Stream
 from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
-from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.session.session import Session
 from workbench.session.state import BenchState, ReplayView
-from workbench.session.timeline import Timeline
+from workbench.session.timeline import MORE_GPU_FIELDS, Timeline
 from workbench.store import recording
 from workbench.store.recording import Cell, Infos, Item
 
@@ -25,7 +25,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 TICK_S = 0.1  # between two looks for what is due
 SKIPPED_S = 30.0  # a longer gap of the recording is left out
 _LEFT_S = 2.0  # of such a gap
-_FIELDS = frozenset(field.name for field in fields(GpuSample)) - {"index", "uuid"}
+_FIELDS = frozenset((*READINGS, *MORE_GPU_FIELDS)) - {"limit_w"}
 _WHOLE = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
 
 
@@ -78,8 +78,8 @@ class Replay(Session):
         self._infos: tuple[GpuInfo, ...] = ()
         self._next: Item | None = None
         self._position_s = self._header.unix_s
-        self.core.update(replay=ReplayView(self._header.unix_s, speed), presets_read=True)
-        self.core.update_host(link="connected")
+        self.core.update(presets_read=True)
+        self.core.update_host(link="connected", replay=ReplayView(self._header.unix_s, speed))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -89,8 +89,8 @@ class Replay(Session):
 
     @property
     def _view(self) -> ReplayView:
-        assert self.core.state.replay is not None
-        return self.core.state.replay
+        assert self.core.state.host.replay is not None
+        return self.core.state.host.replay
 
     async def open(self) -> None:
         """Begin to play the recording."""
@@ -112,7 +112,7 @@ class Replay(Session):
         raise InputError("this is a recording of one host", next_step="leave with q, and open the other host")
 
     def _show(self, **changes: Any) -> None:
-        self.core.update(replay=replace(self._view, **changes))
+        self.core.update_host(replay=replace(self._view, **changes))
 
     async def _play(self) -> None:
         before_s = time.monotonic()
@@ -184,8 +184,8 @@ def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> 
     return GpuSample(
         gpu,
         info.uuid if info else "",
-        power_limit_w=values.get("limit_w"),
+        power_limit_enforced_w=values.get("limit_w"),
         memory_total_bytes=info.memory_total_bytes if info else None,
         absent=absent,
-        **{name: value for name, value in known.items() if name not in ("power_limit_w", "memory_total_bytes")},
+        **known,
     )

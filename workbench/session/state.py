@@ -22,6 +22,16 @@ PREPARING = "preparing"  # phase of a benchmark before its first request
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayView:
+    """A recording that is shown in place of a host, at `unix_s` of the recording. `speed` 2.0 is twice as fast."""
+
+    unix_s: float
+    speed: float = 1.0
+    paused: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HostView:
     """The host of the session and the link to it."""
 
@@ -39,17 +49,8 @@ class HostView:
     telemetry_problem: str | None = None  # why the GPUs are not read
     others_problem: str | None = None  # why the changes of other users' Workbenches are not known
     measured_by: MeasurementOwner | None = None  # another Workbench that measures on this host now
+    replay: ReplayView | None = None  # a recording in place of the host
     unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayView:
-    """A recording that is shown in place of a host, at `unix_s` of the recording. `speed` 2.0 is twice as fast."""
-
-    unix_s: float
-    speed: float = 1.0
-    paused: bool = False
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,6 @@ class SessionState:
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
     unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
     guard: GuardView | None = None  # of this host; None: not read yet, or never started
-    replay: ReplayView | None = None  # of a recording in place of the host
     presets: tuple[PresetEntry, ...] = ()
     presets_read: bool = False  # whether the library was read
     plan: PlanView | None = None

@@ -92,6 +92,12 @@ TIME_KEYS: tuple[Key, ...] = (
     ),
 )
 
+REPLAY_KEYS: tuple[Key, ...] = (
+    Key("P", "Pause", "pause a replay, and go on", lambda c: c.replay.pause()),
+    Key("left_parenthesis", "Slower", "play a replay at half the speed", lambda c: c.replay.faster(-1)),
+    Key("right_parenthesis", "Faster", "play a replay at twice the speed", lambda c: c.replay.faster(1)),
+)
+
 SCREEN_KEYS: tuple[Key, ...] = (
     Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 1),
     Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
@@ -122,9 +128,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
-    Key("P", "Pause", "pause a replay, and go on", lambda c: c.replay.pause()),
-    Key("left_parenthesis", "Slower", "play a replay at half the speed", lambda c: c.replay.faster(-1)),
-    Key("right_parenthesis", "Faster", "play a replay at twice the speed", lambda c: c.replay.faster(1)),
+    *REPLAY_KEYS,
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
     Key("question_mark", "Help", "explain every key, sign and word", lambda c: c.view.help(), 6),

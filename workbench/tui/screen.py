@@ -13,7 +13,7 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.bindings import TIME_KEYS, bindings_for
+from workbench.tui.bindings import REPLAY_KEYS, TIME_KEYS, bindings_for
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
 from workbench.tui.pages.frame import PageFrame
@@ -68,6 +68,9 @@ class MainScreen(Screen[None]):
         self.notice_bar.display = False
         if self.session.state.plan:
             self.panes.active = "launch"
+        if self.session.state.host.replay is not None:
+            self.panes.active = "gpu"  # the other panes are about what can be run
+            self._show_first_keys()
         self.panes.arrange()
         self.set_focus(self.panes.current)
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
@@ -104,7 +107,12 @@ class MainScreen(Screen[None]):
     def on_gpu_strip_view_changed(self, event: GpuStrip.ViewChanged) -> None:
         self.panes.arrange()
         self.strip.repaint()
-        self.footer.show_first(TIME_KEYS if self.strip.back else ())
+        self._show_first_keys()
+
+    def _show_first_keys(self) -> None:
+        """Put the keys of what the user is at in front of the footer: a replay, or an earlier time."""
+        replay = self.session.state.host.replay is not None
+        self.footer.show_first((*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ())))
 
     # drawing
     @property

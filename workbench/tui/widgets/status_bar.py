@@ -144,8 +144,8 @@ class StatusBar(Painted):
         age = stale_age_s(state)
         if age is not None:
             tail.append((f" STALE {age:.0f} s ", "warnb"))
-        if state.replay is not None:
-            tail += [*replay_runs(state.replay), (" ", "text"), (" REPLAY ", "reverse")]
+        if state.host.replay is not None:
+            tail += [*replay_runs(state.host.replay), (" ", "text"), (" REPLAY ", "reverse")]
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))

@@ -97,7 +97,7 @@ class Tabbyapi(Engine):
             names = ", ".join(f.name for f in in_file)
             raise PlanError(
                 f"{names} can only be set in a configuration file, and the plan has one of its own (config)",
-                next_step=f"set {names} in that file and unset it here, or unset config",
+                next_step=f"set {names} in the configuration file and remove them from the plan, or unset config",
             )
         sections: dict[str, dict[str, Any]] = {}
         for setting in in_file:

@@ -73,7 +73,7 @@ async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> T
 
 
 def checked_runs(runs: int) -> int:
-    """Return `runs`. Raises InputError if `runs` is not a possible number of runs for each value."""
+    """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to MOST_RUNS."""
     if not 1 <= runs <= MOST_RUNS:
         raise InputError(
             f"a sweep with {runs} runs of each value is not possible", next_step=f"give --runs 1 to {MOST_RUNS}"

@@ -296,7 +296,7 @@ async def read(host: Host) -> Journal:
         return _recovered(known, "it was missing") or known
     try:
         if done.returncode == 4:
-            raise _broken("the path is not that of a regular file", path, host.name)
+            raise _broken("a link, a FIFO or a device is in its place", path, host.name)
         if len(text) > MOST_BYTES:
             raise _broken(f"the file is larger than {MOST_BYTES >> 20} MiB", path, host.name)
         found = parse(text, boot_id, path, host.name)

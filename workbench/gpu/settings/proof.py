@@ -287,7 +287,7 @@ def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tup
 
 
 def _pct(share: float) -> str:
-    """Return a share (0 to 1) as a percentage. It is rounded to "100 %" and "0 %" only if it is exactly that."""
+    """Return a share (0 to 1) as a percentage. A share near 0 or 1 is not rounded to "0 %" or "100 %"."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
 
 

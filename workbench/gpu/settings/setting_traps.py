@@ -60,6 +60,6 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
 
 
 def alternative(info: GpuInfo) -> str | None:
-    """Return what the user can do on a card that lacks a setting; None if nothing is known."""
+    """Return a text on what the user can do on a card that lacks a setting; None if no alternative is known."""
     known = find(info.name)
     return trap("gb10.clock-lock-only").text if known is not None and known.chip.endswith("GB10") else None

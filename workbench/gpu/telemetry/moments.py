@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 def reading(sample: GpuSample) -> BenchmarkReading:
-    """Return those values of a sample that the summary of a benchmark needs."""
+    """Return the values of a GPU's sample that the summary of a benchmark needs."""
     return BenchmarkReading(
         sample.index,
         sample.power_w,

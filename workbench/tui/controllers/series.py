@@ -28,10 +28,10 @@ class SeriesController(Controller, Generic[M]):
     @property
     def measured(self) -> M | None:
         """Return the sweep or experiment that runs or ran last; None if there is none."""
-        raise AssertionError("every subclass overrides this method")
+        raise AssertionError("a subclass of SeriesController must define this method")
 
     def new_page(self) -> Live:
-        raise AssertionError("every subclass overrides this method")
+        raise AssertionError("a subclass of SeriesController must define this method")
 
     async def new(self) -> None:
         """Show the form for a new measurement."""
@@ -45,7 +45,7 @@ class SeriesController(Controller, Generic[M]):
 
     def summary(self, measured: M) -> tuple[str, str]:
         """Return (message, next step) about a measurement that has ended."""
-        raise AssertionError("every subclass overrides this method")
+        raise AssertionError("a subclass of SeriesController must define this method")
 
     def pick(self) -> None:
         """Show a list of the measurements on this host, and open the page of the chosen one."""

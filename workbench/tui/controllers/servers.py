@@ -154,7 +154,7 @@ class ServerController(Controller):
 
     def show_matches(self) -> None:
         if not self.matches:
-            self.say("no text has been found in the log", next_step="press / in the Log pane to search")
+            self.say("there is no search of the log to continue", next_step="press / in the Log pane to search")
             return
 
         def rows(width: int) -> list[Row]:

@@ -64,7 +64,7 @@ class Columns:
         return out
 
     def under(self, row: Row) -> Row:
-        """Return a row of the width of one graph, such as the axis, repeated under each graph."""
+        """Return `row`, such as the axis of one graph, repeated below each graph."""
         runs: list[Run] = []
         at = 0
         for start in self.starts:

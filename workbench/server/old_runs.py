@@ -33,7 +33,7 @@ class EndedRun:
 
     @property
     def kept(self) -> bool:
-        """Whether the run is never removed, because it failed and nobody has read why."""
+        """Whether the run must not be removed, because it failed and nobody has read its log."""
         return self.failed and not self.read
 
 
@@ -48,7 +48,7 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write the marks, by run id, of those runs that have one."""
+    """Write the mark of each run that has one. `marks` has the marks by run id."""
     await detached_process.mark_ended(host, root, {run_id: text for run_id, text in marks.items() if text})
 
 

@@ -20,9 +20,10 @@ UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the ends of its
-    graph, which never change for a card. `lines` are the fields of limits that are drawn across the graph, and
-    `setting` the beginning of the GPU setting that changes them. `unit` follows a value."""
+    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the ends of the
+    scale of its graph, which never change for a card. `lines` are the fields of the limits that are drawn across the
+    graph. `setting` is the beginning of the key of the GPU setting that changes these limits. `unit` follows the
+    value."""
 
     label: str
     field: str
@@ -38,7 +39,7 @@ class Metric:
         return value
 
     def figure(self, value: float | None) -> str:
-        """Return a value of the history with its unit."""
+        """Return a value from the history as text with its unit."""
         if value is None:
             return NA
         return f"{value / GIB:.1f}{self.unit}" if self.field == "memory_used_bytes" else f"{value:.0f}{self.unit}"
@@ -144,7 +145,7 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
 
 
 def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
-    """Return the means of the cell under the cursor, as a reading of the same GPU."""
+    """Return the means of the cell under the cursor in the form of a reading of the GPU."""
     from workbench.model.gpu import GpuSample
 
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s

@@ -90,7 +90,7 @@ class GpuStrip(Painted):
 
     @property
     def back(self) -> bool:
-        """Whether a cursor shows an earlier second."""
+        """Whether the cursor is on an earlier second."""
         return not self.view.live
 
     def wanted_height(self, width: int, height: int) -> int:
@@ -173,7 +173,7 @@ class GpuStrip(Painted):
         return "text" if self.stale is None else "dim"
 
     def _signs_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return the signs of all GPUs; those that are the same stand once."""
+        """Return the signs of all GPUs in one row; equal signs are shown once."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
@@ -192,7 +192,7 @@ class GpuStrip(Painted):
         return row if row_width(row) <= room else fit(row, room)
 
     def _signs(self) -> list[tuple[int, Run]]:
-        """Return (GPU, sign) for what lasts: a lost GPU, settings that were changed, the effect of a lock."""
+        """Return (GPU, sign) for each lasting condition: a lost GPU, changed settings, the effect of a lock."""
         state = self.state
         if state is None or state.telemetry is None:
             return []
@@ -221,7 +221,7 @@ class GpuStrip(Painted):
 
     # the graphs
     def _block(self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int) -> list[Row]:
-        """Return the rows of a GPU, or of a group of equal GPUs."""
+        """Return the rows of one GPU, or of a group of equal GPUs that are drawn together."""
         samples = [s for s in telemetry.gpus if s.index in group]
         if len(samples) == 1 and not samples[0].live and not self.back:
             return self._lost_block(samples[0], layout, width)
@@ -240,7 +240,7 @@ class GpuStrip(Painted):
         return rows
 
     def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
-        """Return the texts in front of the graphs, from the top: the GPU, and figures that have no graph."""
+        """Return the texts at the left of the graphs, from the top: the GPU, and values without a graph."""
         width, role = layout.columns.lead, "title" if self.stale is None else "dim"
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:

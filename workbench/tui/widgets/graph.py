@@ -1,6 +1,6 @@
 """Labelled graphs of metrics, one cell per step of the time axis, one or several rows high.
 
-`Columns` says where the graphs stand. All rows of the strip use the same columns, so that one axis serves them all.
+`Columns` has the positions of the graphs. All rows of the strip use the same columns, so that one axis serves them all.
 The scale of a graph is fixed: a drawn cell never changes when a limit changes or later readings arrive.
 """
 
@@ -22,10 +22,9 @@ Cells = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A metric to draw: its label, its value as text, and its cells on a scale from `floor` to `top`.
-
-    `lines` are drawn across the graph, such as a power limit over time. `low` holds the lowest of several GPUs where
-    `cells` holds the highest. `note` stands below the value where there is room."""
+    """A metric to draw: its label, its value as text, and its cells on a scale from `floor` to `top`. `lines` are drawn
+    across the graph, such as a power limit over time. For a group of GPUs, `cells` has the highest values and `low` the
+    lowest. `note` is drawn below the value if there is room."""
 
     label: str
     value: str
@@ -41,9 +40,9 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a strip. `lead` cells stand in front of the first one. A column has `before` cells for the label,
-    `cells` cells for the graph, and `after` cells for the value. Without cells for the value, label and value stand
-    above each other in front of the graph."""
+    """The positions of the graphs in a row of the strip. The first `lead` cells of the row are for texts about the GPU.
+    Each column has `before` cells for the label, `cells` cells for the graph, and `after` cells for the value. If
+    `after` is 0, label and value are both in front of the graph, one above the other."""
 
     lead: int
     before: tuple[int, ...]
@@ -56,7 +55,7 @@ class Columns:
 
     @property
     def starts(self) -> list[int]:
-        """Return the column of the screen in which each graph begins."""
+        """Return the screen column in which each graph begins."""
         out, at = [], self.lead
         for before, after in zip(self.before, self.after, strict=True):
             out.append(at + before)
@@ -75,8 +74,8 @@ class Columns:
     def line(
         self, graphs: Sequence[Graph], height: int, lead: Sequence[Run] = (), cursor: int | None = None
     ) -> list[Row]:
-        """Return `height` rows with one graph in each column. `lead` are the texts in front, from the top. `cursor` is
-        the column of the graph that is lit."""
+        """Return `height` rows with one graph in each column. `lead` are the texts at the left, from the top. `cursor`
+        is the highlighted cell of each graph, None for none."""
         drawn = [draw(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
@@ -92,7 +91,7 @@ class Columns:
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return what stands in front of row `y` of a graph, in `width` cells."""
+    """Return the text in front of row `y` of a graph, in `width` cells."""
     if value_after or height > 1:
         texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
         text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
@@ -119,8 +118,9 @@ def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
 
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:
-    """Return the height of a value in eighths of a row, from 1 to `most`; 0 for no value. In one row the highest level
-    is kept for values at the top. Higher graphs do without it, which keeps them apart from the row above."""
+    """Return the height of a value in eighths of a row, from 1 to `most`; 0 for no value. In a graph of one row, the
+    full block is kept for values at the top of the scale. Higher graphs leave the full block out, so that they do not
+    touch the row above."""
     if value is None:
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
@@ -131,7 +131,7 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _column(level: int, height: int) -> tuple[str, ...]:
-    """Return the characters of one column from the top."""
+    """Return the characters of one column of a graph, from the top."""
     return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
 
 
@@ -174,7 +174,7 @@ def _banded_cell(high: int, low: int, role: str) -> Run:
 
 
 def _lit(row: Row, cursor: int | None) -> Row:
-    """Return the row with the cell at `cursor` lit."""
+    """Return the row with the cell at `cursor` highlighted."""
     if cursor is None:
         return row
     cells = list(_characters(row))

@@ -51,7 +51,8 @@ def about(left_s: float | None) -> str:
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
-    """Return the start of a server. The time left is that of earlier starts of the same engine and model."""
+    """Return the work of a server that is starting. Its time left is estimated from earlier starts of the same engine
+    and model."""
     known = [
         one.ready_after_s
         for one in state.servers
@@ -67,7 +68,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
 
 
 def bench_work(state: SessionState) -> Work:
-    """Return the benchmark that runs. The time left follows from the requests or seconds so far."""
+    """Return the work of the running benchmark. Its time left is estimated from the requests or seconds so far."""
     bench = state.bench
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
@@ -104,7 +105,7 @@ class ProgressRows(Painted):
             self.repaint()
 
     def of(self, state: SessionState) -> list[Work]:
-        """Return the work that is under way, the measurement first."""
+        """Return the running work, measurements first."""
         series = self._series(state)
         measured = series or self._load(state)
         found = [measured] if measured else []
@@ -118,7 +119,7 @@ class ProgressRows(Painted):
         return found
 
     def _series(self, state: SessionState) -> Work | None:
-        """Return the experiment or the sweep that runs."""
+        """Return the work of the running experiment or sweep."""
         experiment, sweep = state.experiment, state.sweep
         now = progress_text(state)
         if experiment is not None and experiment.state == "running":
@@ -141,7 +142,7 @@ class ProgressRows(Painted):
         return Work(what, how_far, left, done / max(1, count), "K")
 
     def _load(self, state: SessionState) -> Work | None:
-        """Return the check of GPU settings or the benchmark that runs or waits."""
+        """Return the work of the check of GPU settings, or of the running or waiting benchmark."""
         server = state.server
         if self.counted is not None:
             what, began, seconds = self.counted

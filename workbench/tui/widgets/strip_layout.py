@@ -34,7 +34,7 @@ class StripLayout:
 
     @property
     def figures_in_lead(self) -> bool:
-        """Whether temperature and memory stand as figures in front of the graphs of a GPU."""
+        """Whether temperature and memory are shown as numbers at the left of a GPU's graphs."""
         return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
 
 

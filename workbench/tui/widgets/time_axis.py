@@ -71,9 +71,8 @@ class Window:
 
 
 class TimeView:
-    """What the user looks at: the length of a cell, and the cursor if the user went back in time.
-
-    With a cursor the window stands still, and moves only to keep the cursor inside. Without one it follows the time."""
+    """The part of the history that the user sees: the length of a cell, and the cursor if the user went back in time.
+    With a cursor, the window moves only to keep the cursor inside. Without a cursor, the window follows the time."""
 
     def __init__(self) -> None:
         self.cell_s = 1
@@ -157,7 +156,7 @@ def _time(event: Event) -> float:
 
 
 def _labels(window: Window) -> Iterator[tuple[int, str]]:
-    """Yield column and text of each label: seconds before now, or times of day while there is a cursor."""
+    """Yield (column, text) of each label of the axis: seconds before now, or times of day while there is a cursor."""
     if window.cursor is not None:
         yield 0, clock(window.first * window.cell_s)
         if window.count >= 20:
@@ -172,7 +171,7 @@ def _labels(window: Window) -> Iterator[tuple[int, str]]:
 
 
 def _spans(window: Window, events: Sequence[Event], measuring: bool) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield first column, last column and filling of what lasts, such as a benchmark."""
+    """Yield (first column, last column, filling) of each event that lasts, such as a benchmark."""
     earlier = bisect_left(events, float(window.first * window.cell_s), key=_time)
     inside = events_in(events, window)
     for (begin, end), what in _SPANS.items():

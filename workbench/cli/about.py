@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command
@@ -24,7 +25,7 @@ def config_print(arguments: argparse.Namespace) -> int:
     from workbench.store.config import ConfigStore
 
     store = ConfigStore()
-    settings = store.config.model_dump(mode="json", exclude_none=True)
+    settings = asdict(store.config)
     document = {"file": str(store.path), "config": settings, "findings": [f.as_json() for f in store.findings]}
     emit_or_say(arguments.json, document, tomlkit.dumps(settings).rstrip())
     return 2 if any(f.level is Level.ERROR for f in store.findings) else 0

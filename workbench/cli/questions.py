@@ -5,8 +5,8 @@ command's output.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
@@ -36,7 +36,7 @@ async def ask_yes_no(question: str) -> bool:
     sys.stdout.flush()  # the text that the question is about comes first
     sys.stderr.write(clean(f"{question} [y/N] ", lines=True))
     sys.stderr.flush()
-    answer = await asyncio.to_thread(sys.stdin.readline)
+    answer = await _in_thread(sys.stdin.readline)
     return answer.strip().lower() in ("y", "yes")
 
 
@@ -45,7 +45,7 @@ async def ask_login_secret(prompt: str) -> str | None:
     from getpass import getpass
 
     try:
-        return await asyncio.to_thread(getpass, f"{prompt.rstrip(': ')}: ")
+        return await _in_thread(getpass, f"{prompt.rstrip(': ')}: ")
     except EOFError:
         return None
 
@@ -57,4 +57,10 @@ async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> 
     from getpass import getpass
 
     prompt = f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to sudo only): "
-    return await asyncio.to_thread(getpass, prompt) or None
+    return await _in_thread(getpass, prompt) or None
+
+
+async def _in_thread(read: Callable[..., str], *arguments: str) -> str:
+    import asyncio  # takes 20 ms to load, and most commands that use this module ask nothing
+
+    return await asyncio.to_thread(read, *arguments)

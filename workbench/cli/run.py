@@ -70,7 +70,7 @@ def _run(argv: list[str]) -> int:
 def _report_config_errors() -> None:
     from workbench.store import paths
 
-    if not paths.config_file().exists():  # the check loads pydantic, which is slow
+    if not paths.config_file().exists():
         return
     from workbench.store.config import ConfigStore
 

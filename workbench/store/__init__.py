@@ -19,6 +19,7 @@ recording.py          the format of recordings: readings by the second, and even
 history_files.py      the last hours of each host, on disk
 result_timelines.py   the seconds around each benchmark
 trusted_presets.py    what the user has agreed to run
+preset_list_cache.py  the list of presets on disk, for libraries of many files
 config.py             config.toml; config_schema.py is its schema
 screen_state.py       marks and forms of the screen between two starts
 activity_log.py       what was done to hosts

@@ -5,21 +5,18 @@ unknown settings; a file that is not valid TOML is not changed."""
 
 from __future__ import annotations
 
-import copy
 import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
 from workbench.store import paths
+from workbench.store.config_schema import Config, Remembered, checked
 from workbench.store.text_files import write_atomic
-from workbench.store.toml_edit import merge
 from workbench.store.toml_lines import LineIndex
-
-if TYPE_CHECKING:
-    from workbench.store.config_schema import Config, Remembered
 
 _RETIRED = {  # settings of earlier versions that may still be in the file
     **dict.fromkeys(
@@ -58,7 +55,7 @@ class ConfigStore:
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
-            old = {n: v.model_dump() for n, v in known.items()}
+            old = {n: asdict(v) for n, v in known.items()}
             rows = {n: {"value": value, "run": run_id} for n, value in new.items()}
             self.set(("remembered", host, preset_id), {**old, **rows})
 
@@ -66,6 +63,8 @@ class ConfigStore:
         """Write one setting to the file, for example (("ui", "refresh_s"), 2.0), or remove it if `value` is None.
         Raises StoreError if the value is invalid or the file cannot be written."""
         import tomlkit
+
+        from workbench.store.toml_edit import merge
 
         text = self._text() or ""
         try:
@@ -96,8 +95,6 @@ class ConfigStore:
             raise StoreError(f"{self.path} cannot be read: {reason}", next_step="correct or remove the file") from error
 
     def _load(self) -> tuple[Config, tuple[Finding, ...]]:
-        from workbench.store.config_schema import Config
-
         file = str(self.path)
         try:
             text = self._text()
@@ -116,48 +113,22 @@ def _unusable(reason: str, file: str) -> Finding:
 
 def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
     """Return the configuration and a finding for each invalid setting. An invalid setting gets its default value."""
-    from pydantic import ValidationError
-
-    from workbench.store.config_schema import Config
-
-    usable = copy.deepcopy(dict(document))
-    findings: list[Finding] = []
-    while True:
-        try:
-            config = Config.model_validate(usable)
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            path = _remove(usable, detail["loc"])
-            message = detail["msg"][:1].lower() + detail["msg"][1:]
-            unknown = detail["type"] == "extra_forbidden"
-            text = "Workbench has no such setting and ignores it" if unknown else f"{message}; the default is used"
-            text = _RETIRED.get(".".join(path), text)
-            findings.append(
-                Finding(
-                    Level.WARN if unknown else Level.ERROR,
-                    "config.unknown-setting" if unknown else "config.wrong-value",
-                    f"{'.'.join(path)}: {text}",
-                    file=file,
-                    line=lines.line(path) if lines else None,
-                    field=".".join(path),
-                )
+    config, problems = checked(document)
+    findings = []
+    for path, wrong in problems:
+        name = ".".join(path)
+        text = f"{wrong}; the default is used" if wrong else "Workbench has no such setting and ignores it"
+        findings.append(
+            Finding(
+                Level.ERROR if wrong else Level.WARN,
+                "config.wrong-value" if wrong else "config.unknown-setting",
+                f"{name}: {_RETIRED.get(name, text)}",
+                file=file,
+                line=lines.line(path) if lines else None,
+                field=name,
             )
-        else:
-            return config, tuple(findings)
-
-
-def _remove(document: dict[str, Any], location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Remove from `document` the value at `location`, or the nearest existing table around it. Return the path of the
-    removed value."""
-    path: list[str] = []
-    here: Any = document
-    for part in location:
-        if not (isinstance(here, dict) and part in here):
-            break
-        path.append(str(part))
-        parent, here = here, here[part]
-    del parent[path[-1]]
-    return tuple(path)
+        )
+    return config, tuple(findings)
 
 
 def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

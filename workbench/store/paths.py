@@ -44,6 +44,10 @@ def results_db() -> Path:
     return data_dir() / "results.sqlite3"
 
 
+def preset_list_file() -> Path:
+    return state_dir() / "preset-list"
+
+
 def own_presets_dir() -> Path:
     """Return the directory of the user's own presets. It may not exist."""
     return config_dir() / "presets"

@@ -15,6 +15,7 @@ from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
 from workbench.store import paths
+from workbench.store import presets as presets_module
 from workbench.store.preset_check import check
 from workbench.store.preset_edit import from_plan
 from workbench.store.presets import PresetLibrary
@@ -246,3 +247,37 @@ def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(di
     preset = library.get("other-model")
     assert preset.model.id == "Qwen/Qwen3-0.6B" and preset.model.bytes_per_token_gb is None
     assert preset.variables == {}
+
+
+def test_the_list_of_many_presets_is_kept_on_disk(dirs: Dirs, minimal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process reads only files that changed. A damaged list is written again."""
+    own, _ = dirs
+    for number in range(60):
+        put(own, f"p{number}", minimal)
+    (own / "bad.toml").write_text("id = \n")
+    parsed: list[str] = []
+    parse = presets_module.parse
+    monkeypatch.setattr(presets_module, "parse", lambda text, file: parsed.append(Path(file).stem) or parse(text, file))
+
+    def listed() -> set[str]:
+        parsed.clear()
+        assert len(PresetLibrary(dirs).list()) == 61
+        return set(parsed)
+
+    assert len(listed()) == 61 and listed() == {"bad"}
+    put(own, "p7", minimal, Mine="Changed")
+    assert listed() == {"bad", "p7"} and listed() == {"bad"}
+    assert {e.title for e in PresetLibrary(dirs).list() if e.id == "p7"} == {"Changed"}
+    whole = paths.preset_list_file().read_bytes()
+    for damaged in (
+        b"",
+        whole[:-9],
+        whole.replace(b"Mine", b"Mime"),
+        whole.replace(b"format 1", b"format 0"),
+        b"\xff\n{}",
+    ):
+        paths.preset_list_file().write_bytes(damaged)
+        assert len(listed()) == 61 and paths.preset_list_file().read_bytes() == whole
+    paths.preset_list_file().unlink()
+    paths.preset_list_file().mkdir()  # cannot be written
+    assert len(listed()) == 61

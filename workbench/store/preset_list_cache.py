@@ -1,0 +1,43 @@
+"""The list of presets on disk, so that a command does not parse a thousand files to list them.
+
+An entry counts only while its file has the same time of modification, size and inode. A file that is missing, damaged
+or of another version counts as empty; it is written again by the next list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench import __version__
+from workbench.model.errors import StoreError
+from workbench.model.json_records import with_tuples
+from workbench.store.text_files import write_atomic
+
+Stamp = tuple[int, ...]
+_FORMAT = f"presets of workbench {__version__}, format 1"
+
+
+def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
+    """Return the stamp and the fields of each entry, by the path of the preset file."""
+    with contextlib.suppress(OSError, ValueError):
+        head, _, body = path.read_bytes().partition(b"\n")
+        if head == _head(body):
+            entries = json.loads(body)
+            return {name: (tuple(stamp), with_tuples(fields)) for name, (stamp, fields) in entries.items()}
+    return {}
+
+
+def write(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
+    """Write the entries. Without the rights to do so, nothing is kept."""
+    body = json.dumps(entries)
+    with contextlib.suppress(StoreError):
+        write_atomic(path, f"{_head(body.encode()).decode()}\n{body}")
+
+
+def _head(body: bytes) -> bytes:
+    return f"{_FORMAT}, {zlib.crc32(body):08x}".encode()

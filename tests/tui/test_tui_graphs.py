@@ -121,6 +121,7 @@ def test_a_lost_link_is_drawn_until_it_is_back() -> None:
 
 def test_the_cursor_stays_in_the_window_and_ends_at_now() -> None:
     view = TimeView()
+    assert view.window(NOW, 20).end == NOW
     view.move(-1, NOW)
     assert not view.live and view.window(NOW, 20).cursor_column == 18
     view.move(-40, NOW)

@@ -27,7 +27,7 @@ from workbench.tui.widgets.gpu_metrics import (
 )
 from workbench.tui.widgets.graph import Graph
 from workbench.tui.widgets.status_bar import stale_age_s
-from workbench.tui.widgets.strip_layout import Group, StripLayout, arrange, most_rows
+from workbench.tui.widgets.strip_layout import WIDE, Group, StripLayout, arrange, most_rows
 from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ class GpuStrip(Painted):
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
             if row_width((*left, *signs)) + len(figures) <= width:
                 left.append((figures, self._role))
+        if not signs and width >= WIDE:
+            signs = (("[", "key"), (" earlier   ", "dim"), ("+ -", "key"), (" zoom", "dim"))
         return spread(tuple(left), signs, width)
 
     @property

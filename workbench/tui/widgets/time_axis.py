@@ -77,7 +77,7 @@ class TimeView:
     def __init__(self) -> None:
         self.cell_s = 1
         self.cursor_s: int | None = None  # Unix second under the cursor
-        self._held_s = 0  # begin of the last cell of the window, while there is a cursor
+        self._held_s = 0  # begin of the last cell of the window
 
     @property
     def live(self) -> bool:
@@ -88,7 +88,9 @@ class TimeView:
         now = int(now_s // self.cell_s)
         if self.cursor_s is None:
             step = max(1, count // (_STILL * self.cell_s))
-            return Window(self.cell_s, now // step * step + step - 1, count, now)
+            end = now // step * step + step - 1
+            self._held_s = end * self.cell_s
+            return Window(self.cell_s, end, count, now)
         cursor = self.cursor_s // self.cell_s
         end = min(max(self._held_s // self.cell_s, cursor), cursor + count - 1)
         self._held_s = end * self.cell_s
@@ -99,13 +101,10 @@ class TimeView:
         at = self.cursor_s
         if at is None:
             at = int(now_s // self.cell_s) * self.cell_s
-            self._held_s = at
         self.point(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
 
     def point(self, unix_s: float, now_s: float) -> None:
         """Put the cursor on the cell that contains `unix_s`, or remove it if that is the newest one."""
-        if self.cursor_s is None:
-            self._held_s = int(now_s // self.cell_s) * self.cell_s
         newest = unix_s // self.cell_s >= now_s // self.cell_s
         self.cursor_s = None if newest else int(unix_s // self.cell_s) * self.cell_s
 

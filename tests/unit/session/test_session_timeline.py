@@ -17,7 +17,7 @@ from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.server_run import ServerState
 from workbench.model.setting_records import Drift
-from workbench.model.settings import GpuSettings
+from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.timeline import ENGINE, EventKind
 from workbench.session.session import Session
 from workbench.session.timeline_events import EventSource
@@ -219,3 +219,21 @@ def test_a_throttle_reason_is_told_when_it_begins_and_a_flapping_one_ever_more_r
     assert flapping == 1
     slow = sum(len(told(5000 + s, [], ["sync boost"] if s % 40 == 0 else [])) for s in range(7200))
     assert slow <= 8, slow
+
+
+@pytest.mark.slow
+def test_a_clock_lock_is_kept_beside_the_readings() -> None:
+    async def scenario(session: Session) -> None:
+        await session.telemetry.start()
+        history = session.timeline.history
+        await eventually(lambda: (0, "power_w") in history, "a reading")
+        assert (0, "sm_lock_max_mhz") not in history
+        assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1500)))).ok
+        ends = [(0, "sm_lock_min_mhz"), (0, "sm_lock_max_mhz")]
+        await eventually(lambda: [history.at(key, time.time()) for key in ends] == [1200.0, 1500.0], "the lock")
+        assert (await session.gpu.revert()).ok
+        await eventually(
+            lambda: history.at((0, "power_w"), time.time()) and history.at(ends[0], time.time()) is None, ""
+        )
+
+    on(scenario)

@@ -165,5 +165,5 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
     if rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
-    texts = [f"{word}{value:>{11 - len(word)}}" for word, value in ((metric.label, high), ("mean", mean), ("min", low))]
+    texts = [f"{word}{value:>{12 - len(word)}}" for word, value in ((metric.label, high), ("mean", mean), ("min", low))]
     return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])

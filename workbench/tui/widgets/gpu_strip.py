@@ -18,11 +18,13 @@ from workbench.tui.widgets.gpu_metrics import (
     FIRST,
     SECOND,
     TEMPERATURE,
+    UTIL,
     VRAM,
     Metric,
     card_title,
     gpu_title,
     group_text,
+    limit_w,
     past_sample,
 )
 from workbench.tui.widgets.graph import Graph
@@ -159,7 +161,11 @@ class GpuStrip(Painted):
             count = f"{len(group)} x " if len(group) > 1 else "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
             left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
         if any(len(group) > 1 for group in layout.groups):
-            left += [("highest, mean, lowest  ", "dim"), (" F", "key"), (" unfolds", "dim")]
+            limits = sorted({w for s in telemetry.gpus if (w := limit_w(s, telemetry.info(s.index)))})
+            limit = (
+                f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W" if limits else ""
+            )
+            left += [(f"highest, mean, lowest{limit}  ", "dim"), (" F", "key"), (" unfolds", "dim")]
         signs = self._signs_row(telemetry, max(20, width - row_width(left) - 2))
         if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].live:
             sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)
@@ -321,9 +327,17 @@ class GpuStrip(Painted):
         left: Row = (
             (f" {when} ", "lit"),
             (f" -{elapsed(self.now_s - at_s)}  ", "dim"),
-            (happened or "nothing happened", "text" if happened else "dim"),
+            (
+                happened or ("nothing happened" if self._was_read(window) else "no readings"),
+                "text" if happened else "dim",
+            ),
         )
         return spread(left, (("  esc", "key"), (" now", "dim")), width)
+
+    def _was_read(self, window: Window) -> bool:
+        """Return whether a GPU was read in the cell under the cursor."""
+        column = window.cursor_column or 0
+        return any(self._cells(group[0], UTIL.field, window)[column] is not None for group in self._groups())
 
     def move(self, cells: int) -> None:
         """Move the cursor by `cells` cells; it begins at the newest one."""

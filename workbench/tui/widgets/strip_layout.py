@@ -14,7 +14,7 @@ TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
 BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
 ROW_LABELS, ROW_VALUES = (5, 6, 3), (5, 10, 8)  # "util ", "power ", "sm "; " 100%", "1000/1000W", " 2310MHz"
-LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 12  # cells in front of a tall graph
+LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front of a tall graph
 
 
 @dataclass(frozen=True, slots=True)

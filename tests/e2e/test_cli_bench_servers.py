@@ -160,7 +160,7 @@ def test_a_benchmark_that_is_stopped_before_anything_was_measured_stores_nothing
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and json.loads(out)["error"] == "interrupted"
-    assert command("results", "list").document == {"results": []}
+    assert command("results", "list").document["results"] == []
 
 
 # -- a command of the user's own -------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_a_terminated_bench_ends_its_worker_and_stores_nothing(running: dict[str
         assert bench.returncode == 130 and "interrupted" in err and json.loads(out)["error"] == "interrupted"
     else:
         assert bench.returncode == -sent
-    assert json.loads(run("results", "list", "--json").stdout) == {"results": []}
+    assert json.loads(run("results", "list", "--json").stdout)["results"] == []
     assert alive(running["pid"])
 
 

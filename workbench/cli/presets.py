@@ -107,12 +107,16 @@ def flags(arguments: argparse.Namespace) -> int:
 
     engine = engines.get(arguments.engine)
     catalog = engine.catalog(arguments.engine_version)
-    found = engines.search(catalog, arguments.search) if arguments.search else list(catalog.flags.values())
+    found = (
+        engines.search(catalog, arguments.search)
+        if arguments.search
+        else sorted(catalog.flags.values(), key=engines.place_of)
+    )
     if arguments.json:
         return emit({"engine": engine.name, "version": catalog.version, "flags": [asdict(f) for f in found]})
     note(f"{engine.title} {catalog.version}: {len(found)} of {len(catalog.flags)} flags")
     for flag in found:
         values = "|".join(flag.choices[:6]) if flag.choices else str(flag.kind)
         default = "" if flag.default is None else f" = {engines.format_value(flag.default)}"
-        say(f"--{flag.name} {values}{default}  {flag.help}")
+        say(f"--{flag.name} {values}{default}  {flag.help} ({flag.area})")
     return 0

@@ -19,6 +19,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "screenshots": ("screen",),
     "presets": ("presets",),
     "flags": ("presets",),
+    "explain": ("explain",),
     "plan": ("plan",),
     "start": ("servers",),
     "servers": ("servers",),

@@ -3,6 +3,7 @@
 base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
 registry.py         engines by name
 catalog.py          flags and variables of each version (data in catalogs/): lookup and search
+flag_groups.py      groups of flags and the most used ones (data in catalogs/)
 flag_values.py      parse, format and check values
 plans.py            plans from presets and assignments; rows of a flag editor
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
@@ -30,6 +31,7 @@ from workbench.engines.catalog import (
     search_env,
     version_key,
 )
+from workbench.engines.flag_groups import group_names, place_of
 from workbench.engines.flag_values import format_value, parse_value
 from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plans import (
@@ -56,10 +58,12 @@ __all__ = [
     "fit",
     "format_value",
     "get",
+    "group_names",
     "lookup",
     "names",
     "nearest_name",
     "parse_value",
+    "place_of",
     "plan_from_preset",
     "rows",
     "satisfies",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from workbench.engines.catalog_files import DIRECTORY
 from workbench.engines.flag_groups import group_of, place_among_most_used
 from workbench.model import fuzzy
-from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSpec
+from workbench.model.flags import MOST_USED, EnvSpec, FlagCatalog, FlagKind, FlagSpec
 
 _TUPLES = ("aliases", "choices", "json_fields", "words")
 
@@ -188,8 +188,8 @@ def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
 def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     """Return the flags that match `text`, best match first. Blank text matches all flags, in catalog order.
 
-    First comes the flag with exactly this name or alias, then matches in a name (model/fuzzy.py), then flags whose help
-    contains all words. Similar spellings match only if nothing else does.
+    First comes the flag with exactly this name or alias, then matches in a name (model/fuzzy.py) and flags of the
+    group with this name, then flags whose help contains all words. Similar spellings match only if nothing else does.
     """
     query = text.strip().lstrip("-").replace("_", "-").lower()
     if not query:
@@ -209,8 +209,14 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 def _score(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
     found = [value for name in names if (value := fuzzy.score(" ".join(words), name)) is not None]
+    group = " ".join(words)
+    in_group = [200.0] if len(group) > 2 and any(name.lower().startswith(group) for name in _groups(spec)) else []
     in_help = [-1000.0] if words and all(word in spec.help.lower() for word in words) else []
-    return max([*found, *in_help], default=None)
+    return max([*found, *in_group, *in_help], default=None)
+
+
+def _groups(spec: FlagSpec) -> tuple[str, ...]:
+    return (spec.area, MOST_USED) if spec.most_used else (spec.area,)
 
 
 def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
-
-MOST_USED = "most used"
+from workbench.model.flags import MOST_USED, FlagSpec
 
 
 class _Table(NamedTuple):
@@ -46,6 +45,15 @@ def group_of(engine: str, name: str, own: str) -> str:
     table = _table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])
+
+
+def place_of(spec: FlagSpec | None) -> tuple[int, int]:
+    """Return the sorting key of a flag in the list of all flags: the most used ones first, then group by group. None
+    is a flag that the catalog does not know; such flags come last."""
+    names = group_names()
+    if spec is None:
+        return len(names) + 1, 0
+    return (0, spec.most_used) if spec.most_used else (1 + names.index(spec.area), 0)
 
 
 def place_among_most_used(engine: str, name: str) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+MOST_USED = "most used"
 FlagValue = Any  # bool | int | float | str | list[FlagValue] | dict[str, FlagValue]
 
 
@@ -97,3 +98,12 @@ class FlagRow:
     finding: str | None = None
     level: str | None = None
     is_env: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The heading under which all flags of an engine list this row."""
+        if self.is_env:
+            return "environment"
+        if self.spec is None:
+            return "not in the list of this version"
+        return MOST_USED if self.spec.most_used else self.spec.area

@@ -55,8 +55,21 @@ class PlanEditor:
     def effective(self) -> LaunchPlan:
         """The plan as the engine is started with it: with the installed engine's version and the known size of the
         model."""
-        version = self.around.installed_version or self.plan.engine_version
-        return replace(self.plan, engine_version=version, model_facts=facts_of(self.plan, self.around.models))
+        return self._as_started(self.plan)
+
+    def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
+        version = self.around.installed_version or plan.engine_version
+        return replace(plan, engine_version=version, model_facts=facts_of(plan, self.around.models))
+
+    def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
+        """Return the memory estimate, or the reason why there is none. With `name`, the estimate is for the plan with
+        this flag set to `text`, or unset if `text` is empty. Raises InputError for an invalid value."""
+        plan = self.plan
+        if name and not text:
+            plan = plan.without_flag(engines.canonical_name(self.catalog, name))
+        elif name:
+            plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
+        return engines.fit(self._as_started(plan), self.around.gpus)
 
     @property
     def needs_look(self) -> bool:
@@ -152,9 +165,12 @@ class PlanEditor:
             yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
-        """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole catalog). A query searches
-        the catalog, with the best match first."""
+        """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole catalog, the most used
+        first, then group by group). A query searches names, groups and help, with the best match first."""
         rows = self._rows(self.findings(), "all" if query else view)
+        if not query and view == "all":
+            flags = sorted((row for row in rows if not row.is_env), key=lambda row: engines.place_of(row.spec))
+            return (*flags, *(row for row in rows if row.is_env))
         if not query:
             return rows
         wanted = query.lower()
@@ -183,7 +199,8 @@ class PlanEditor:
         import shlex
 
         name, own = engines.EXECUTABLE, shlex.join(self.engine.launch[:1])
-        spec = FlagSpec(name, FlagKind.STR, default=own, help="Program that starts the engine: on PATH, or a path.")
+        about = "Program that starts the engine: on PATH, or a path."
+        spec = FlagSpec(name, FlagKind.STR, default=own, help=about, most_used=1)
         value = shlex.join(self.plan.executable) or None
         origin = Origin.EDITED if self.plan.executable != self.base.executable else Origin.PRESET
         return FlagRow(
@@ -197,7 +214,7 @@ class PlanEditor:
             command: Command | None = self.command()
         except WorkbenchError:
             command = None
-        estimate = engines.fit(self.effective, self.around.gpus)
+        estimate = self.estimate()
         values = secret_values(command) if command is not None else ()
         return PlanView(
             plan=mask_plan(self.effective),

@@ -241,6 +241,26 @@ class Plans:
         searches all flags, with the best match first."""
         return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
 
+    def estimate_change(self, name: str, text: str) -> str:
+        """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or unset if `text` is
+        empty. Raises InputError for an invalid value."""
+        from workbench.session.estimate_text import change_text
+
+        return change_text(self.editor.estimate(), self.editor.estimate(name, text))
+
+    def notes_about(self, name: str) -> Sequence[str]:
+        """Return what the plan's preset and its document say about a flag: its value there, then caveats and claims
+        that mention it. () if they say nothing."""
+        from workbench.store.preset_text import about_flag
+
+        preset_id = self.editor.plan.preset_id
+        with suppress(WorkbenchError):
+            if preset_id is not None:
+                found = engines.lookup(self.editor.catalog, name).spec
+                aliases = found.aliases if found is not None else ()
+                return about_flag(self._presets.get(preset_id), name, aliases)
+        return ()
+
     # ---- GPU settings of presets
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,6 +52,20 @@ def preset_sections(preset: Preset) -> list[Section]:
     )
     made = (Section(title, tuple(lines)) for title, lines in sections)
     return [section for section in made if section.lines]
+
+
+def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
+    """Return what a preset says about the flag `name`: its value in the preset, then the caveats and claims that
+    mention one of its spellings."""
+    value = preset.flags.get(name)
+    texts = [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})] if value is not None else []
+    spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
+    spellings += [name, name.replace("-", "_")] if "-" in name else []
+    mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
+    texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]
+    return texts + [
+        f"document: {_claim(claim).text}" for claim in preset.claims if mentions.search(f"{claim.text} {claim.correct}")
+    ]
 
 
 def _facts(preset: Preset) -> list[Line]:

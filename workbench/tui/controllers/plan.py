@@ -98,6 +98,15 @@ class PlanController(Controller):
         if row is not None:
             await self.edit_row(row)
 
+    async def pick_group(self) -> None:
+        """Ask for a group of flags, and go to its first flag."""
+        if self._plan() is None:
+            return
+        pane = self.pane(Launch)
+        items = [(name, name, "text") for name in pane.groups]
+        picker = PickModal("Groups of flags", items, filter=True, free=False)
+        await self.app.push_screen(picker, lambda name: pane.go_to_group(name) if name is not None else None)
+
     async def edit_row(self, row: FlagRow) -> None:
         if self._plan() is None:
             return
@@ -111,7 +120,11 @@ class PlanController(Controller):
             )
         else:
             modal = FlagEdit(
-                row, lambda t: session.plans.set_flag(row.name, t), lambda: session.plans.unset_flag(row.name)
+                row,
+                lambda t: session.plans.set_flag(row.name, t),
+                lambda: session.plans.unset_flag(row.name),
+                notes=session.plans.notes_about(row.name),
+                estimate=lambda t: session.plans.estimate_change(row.name, t),
             )
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
 

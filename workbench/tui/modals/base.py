@@ -113,10 +113,15 @@ class Choices(PickList):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
 
     def __init__(
-        self, items: Sequence[Choice], on_take: Callable[[str], object], chosen: str = "", reserve: int = 0
+        self,
+        items: Sequence[Choice],
+        on_take: Callable[[str], object],
+        chosen: str = "",
+        reserve: int = 0,
+        on_move: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
-        self.items, self.on_take, self.reserve = items, on_take, reserve
+        self.items, self.on_take, self.reserve, self.on_move = items, on_take, reserve, on_move
         self.cursor = next((i for i, item in enumerate(items) if item[0] == chosen), 0)
 
     def key_of(self, item: Any) -> Hashable:
@@ -127,6 +132,11 @@ class Choices(PickList):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, min(len(self.items), viewport.height - ROOM_AROUND - self.reserve))
+
+    def action_move(self, by: int) -> None:
+        super().action_move(by)
+        if self.on_move is not None:
+            self.on_move()
 
     def action_take_choice(self) -> None:
         if self.current is not None:

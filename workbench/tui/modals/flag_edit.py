@@ -22,14 +22,27 @@ UNSET = "\0unset"
 
 class FlagEdit(Modal[bool]):
     """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset`. An invalid
-    value keeps the box open and shows the error. The outcome is True if the plan has changed."""
+    value keeps the box open and shows the error. The outcome is True if the plan has changed.
+
+    `notes` are what the preset and its document say about the flag. `estimate` returns how the memory estimate changes
+    with a text as the value; it is shown while the user types."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
 
-    def __init__(self, row: FlagRow, set_value: Callable[[str], None], unset: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        row: FlagRow,
+        set_value: Callable[[str], None],
+        unset: Callable[[], None],
+        *,
+        notes: Sequence[str] = (),
+        estimate: Callable[[str], str] | None = None,
+    ) -> None:
         name = f"${row.name}" if row.is_env else row.name
         super().__init__(name, "enter set   ctrl+r remove from the plan   esc cancel")
         self.row, self.set_value, self.unset = row, set_value, unset
+        self.notes, self.estimate = notes, estimate
+        self.effect = Text(self._effect)
         self.secret, self.problem = False, ""
         self.complaint = Text(lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else [])
         self.entry: Entry | None = None
@@ -50,7 +63,8 @@ class FlagEdit(Modal[bool]):
         items: list[Choice] = [(o, o + ("  (default)" if o == default else ""), "text") for o in options]
         if row.value is not None:
             items.append((UNSET, "remove from the plan", "dim"))
-        return Choices(items, self._take, value_text(row.value if row.value is not None else row.default), reserve=8)
+        now = value_text(row.value if row.value is not None else row.default)
+        return Choices(items, self._take, now, reserve=10, on_move=self.effect.make_again)
 
     def _entry(self) -> Entry:
         # The value of a secret is not known here: a typed text replaces the value, an empty one keeps it.
@@ -59,23 +73,43 @@ class FlagEdit(Modal[bool]):
         value = "" if row.value is None or self.secret else value_text(row.value)
         hint = "set; type a new value" if self.secret and row.value else f"default {value_text(row.default)}"
         self.entry = Entry(value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True)
+        self.entry.change = lambda _: self.effect.make_again()
         return self.entry
 
     def content(self) -> Sequence[Widget]:
-        return (Text(self._about, reserve=5), self.field, self.complaint)
+        return (Text(self._about, reserve=9), self.field, self.effect, self.complaint)
+
+    @property
+    def text(self) -> str:
+        """The value that enter would set; "" if enter would remove the flag."""
+        if self.entry is not None:
+            return self.entry.value.strip()
+        chosen = self.field.current[0] if isinstance(self.field, Choices) and self.field.current is not None else ""
+        return "" if chosen == UNSET else str(chosen)
+
+    def _effect(self, width: int) -> list[Row]:
+        """Return the estimate for the value under edit."""
+        if self.estimate is None:
+            return []
+        try:
+            text, role = self.estimate(self.text), "text"
+        except WorkbenchError as error:
+            text, role = error.message, "dim"
+        return [(), *paragraph(text, width, "warn" if "does not fit" in text else role)]
 
     def _about(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
             kind = " ".join(filter(None, (str(spec.kind), range_text(spec.minimum, spec.maximum))))
-            facts = [kind, f"default {value_text(spec.default)}", *(["repeatable"] if spec.repeatable else [])]
+            known = spec.default_note if spec.default is None and spec.default_note else value_text(spec.default)
+            facts = [spec.area, kind, f"default {known}", *(["repeatable"] if spec.repeatable else [])]
             facts += [f"also {', '.join(spec.aliases)}"] if spec.aliases else []
             facts += [f"turned off by {spec.negation}"] if spec.negation else []
             facts += ["1k = 1000, 1K = 1024"] if spec.human_readable_int else []
             facts += ["deprecated"] if spec.deprecated else []
-            rows += paragraph("   ".join(facts), width, "dim")
-            rows += paragraph(" ".join(spec.help.split()), width)
+            rows += paragraph("   ".join(filter(None, facts)), width, "dim")
+            rows += paragraph(spec.help, width)
             if spec.json_fields:
                 rows += paragraph(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
         elif row.is_env:
@@ -85,6 +119,8 @@ class FlagEdit(Modal[bool]):
         if row.finding:
             sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
             rows += paragraph(f"{sign} {row.finding}", width, role)
+        for note in self.notes:
+            rows += paragraph(note, width, "text", "  ")
         return [*rows, ()]
 
     def _take(self, text: str) -> None:

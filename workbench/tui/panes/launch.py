@@ -4,6 +4,7 @@ cursor is below."""
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.flags import FlagRow, Origin
@@ -34,11 +35,14 @@ class Launch(Pane, PickList):
             "all flags of the engine, or only those that are set",
             lambda c: c.pane(Launch).toggle_all(),
         ),
+        Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
+        Key("right_curly_bracket", "next group", "go to the next group of flags", lambda c: c.pane(Launch).jump(1)),
+        Key("left_curly_bracket", "group before", "go to the group of flags before", lambda c: c.pane(Launch).jump(-1)),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
         Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
     )
-    HINTS = ("enter", "a", "E")
-    SEARCH = "letters of a flag"
+    HINTS = ("enter", "a", "o", "question_mark")
+    SEARCH = "letters of a flag, or a group such as memory"
     BINDINGS = bindings_for(KEYS)
 
     def __init__(self, session: Session) -> None:
@@ -81,20 +85,60 @@ class Launch(Pane, PickList):
         self.all = not self.all
         self._fill(keep=True)
 
+    # groups
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Return the headings of all flags in their order."""
+        return tuple(dict.fromkeys(row.heading for row in self.session.plans.flag_rows("all")))
+
+    def go_to_group(self, name: str) -> None:
+        """List all flags, and move the cursor to the first flag of a group."""
+        self.all, self.query_text = True, ""
+        self._fill(keep=True)
+        self._go_below(self.items.index(name))
+
+    def jump(self, by: int) -> None:
+        """Go to the next group of flags, or with -1 to the beginning of this one or of the group before."""
+        if not self.all or self.query_text:
+            self.go_to_group(self.groups[0])
+            return
+        heads = [n for n, item in enumerate(self.items) if self.is_heading(item)]
+        later = [n for n in heads if n > self.cursor]
+        earlier = [n for n in heads if n < self.cursor - 1]
+        found = later[:1] if by > 0 else earlier[-1:]
+        if found:
+            self._go_below(found[0])
+
+    def _go_below(self, heading: int) -> None:
+        self.top = heading
+        self.cursor = self._beside_headings(heading, 1)
+        self.repaint()
+
+    def is_heading(self, item: Any) -> bool:
+        return isinstance(item, str)
+
     def _fill(self, keep: bool) -> None:
         if self.state is None or self.state.plan is None:
             self.set_items(())
         elif self.query_text:
             self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
         else:
-            self.set_items(self.session.plans.flag_rows("all", "") if self.all else self.state.plan.rows, keep=keep)
+            self.set_items(self._grouped() if self.all else self.state.plan.rows, keep=keep)
+
+    def _grouped(self) -> list[FlagRow | str]:
+        """Return the rows of all flags, with a heading above each group."""
+        items: list[FlagRow | str] = []
+        for heading, rows in groupby(self.session.plans.flag_rows("all"), key=lambda row: row.heading):
+            items += [heading, *rows]
+        return items
 
     def key_of(self, item: Any) -> Hashable:
-        return (item.is_env, item.name)
+        return item if isinstance(item, str) else (item.is_env, item.name)
 
     def _columns(self, width: int) -> tuple[int, int, int]:
-        longest = max((len(i.name) for i in self.items[:60]), default=20)
-        longest_default = max((len(value_text(i.default)) for i in self.items[:60] if not i.is_env), default=0)
+        flags = [item for item in self.items if not self.is_heading(item)][:60]
+        longest = max((len(i.name) for i in flags), default=20)
+        longest_default = max((len(value_text(i.default)) for i in flags if not i.is_env), default=0)
         most = 0 if width < 44 else 10 if width < 60 else 16  # flag and value are more important
         default = min(most, max(8, longest_default + 1))
         name = max(16, min(longest + 2, width - 3 - 10 - default, 44))
@@ -106,7 +150,9 @@ class Launch(Pane, PickList):
         name, value, default = self._columns(width)
         return [((pad("   flag", name + 3), "head"), (pad("value", value), "head"), (pad("default", default), "head"))]
 
-    def item_row(self, item: FlagRow, width: int) -> Row:
+    def item_row(self, item: FlagRow | str, width: int) -> Row:
+        if isinstance(item, str):
+            return ((f" {item}", "title"),)
         name_w, value_w, default_w = self._columns(width)
         edited = item.origin is Origin.EDITED
         mark, mark_role = ("+", "warn") if edited else (" ", "text")
@@ -139,7 +185,7 @@ class Launch(Pane, PickList):
         rows: list[Row] = []
         if not self.all and not self.query_text:
             more = max(0, plan.total_flags - sum(not r.is_env and r.name != "executable" for r in plan.rows))
-            rows.append(((f"   + {more} more flags (a: all, /: find)", "dim"),))
+            rows.append(((f"   + {more} more flags (a: all, /: find, o: group)", "dim"),))
         item: FlagRow | None = self.current
         if item is None or height < 10:
             return rows
@@ -148,21 +194,7 @@ class Launch(Pane, PickList):
         return [*rows, (), *about, *self._finding(item, width)]
 
     def _about(self, item: FlagRow, width: int) -> list[Row]:
-        spec = item.spec
-        if spec is None:
-            word = (
-                "environment variable"
-                if item.is_env
-                else "not in the flag list of this engine version: passed unchanged"
-            )
-            return paragraph(f"{item.name}: {word}", width, "dim")
-        kind = str(spec.kind) + (f" {range_text(spec.minimum, spec.maximum)}".rstrip())
-        if spec.choices:
-            kind = "one of " + ", ".join(spec.choices[:8]) + (f" {G.more}" if len(spec.choices) > 8 else "")
-        if spec.deprecated:
-            kind += " (deprecated)"
-        help_text = " ".join(spec.help.split())
-        lines = paragraph(f"{item.name} {kind}. {help_text}", width, "dim")
+        lines = paragraph(f"{item.name} {about_text(item)}", width, "dim")
         first = lines[0][0][0]
         if first.startswith(item.name):
             lines[0] = ((item.name, "strong"), (first[len(item.name) :], "dim"))
@@ -184,6 +216,20 @@ class Launch(Pane, PickList):
         if self.state is None or self.state.plan is None:
             return _greeting(width)
         return paragraph("No flag is set. Press / to find a flag, or a to list all flags.", width, "dim")
+
+
+def about_text(item: FlagRow) -> str:
+    """Return what a flag or variable is: its range or choices, and its help."""
+    spec = item.spec
+    if spec is None:
+        unknown = "not in the flag list of this engine version: passed unchanged"
+        return "environment variable of the server process" if item.is_env else unknown
+    kind = f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
+    if spec.choices:
+        kind = "one of " + ", ".join(spec.choices[:8]) + (f" {G.more}" if len(spec.choices) > 8 else "")
+    if spec.deprecated:
+        kind += " (deprecated)"
+    return f"{kind}. {spec.help}"
 
 
 def engine_title(plan: PlanView) -> str:

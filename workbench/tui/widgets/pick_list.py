@@ -42,6 +42,10 @@ class PickList(Painted, can_focus=True):
     def item_row(self, item: Any, width: int) -> Row:
         return ((str(item), "text"),)
 
+    def is_heading(self, item: Any) -> bool:
+        """Return whether the cursor passes over this item."""
+        return False
+
     def head_rows(self, width: int) -> list[Row]:
         return []
 
@@ -63,7 +67,7 @@ class PickList(Painted, can_focus=True):
             self.cursor = next((i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor)
         elif not keep:
             self.cursor = self.top = 0
-        self.cursor = max(0, min(self.cursor, len(items) - 1))
+        self.cursor = self._beside_headings(self.cursor, 1)
         self.repaint()
 
     def select(self, key: Hashable) -> None:
@@ -80,6 +84,8 @@ class PickList(Painted, can_focus=True):
         room = max(1, height - len(head) - len(foot))
         self.top = max(0, min(self.top, self.cursor, len(self.items) - room))
         self.top = max(self.top, self.cursor - room + 1)
+        if self.top == self.cursor and self.top and self.is_heading(self.items[self.top - 1]):
+            self.top -= 1
         body: list[Row] = []
         for index in range(self.top, min(len(self.items), self.top + room)):
             row = self.item_row(self.items[index], width)
@@ -108,9 +114,22 @@ class PickList(Painted, can_focus=True):
 
     def action_move(self, by: int) -> None:
         before = self.cursor
-        self.cursor = max(0, min(len(self.items) - 1, self.cursor + by))
+        self.cursor = self._beside_headings(self.cursor + by, 1 if by > 0 else -1)
         if self.cursor != before:
             self.repaint()
+
+    def _beside_headings(self, index: int, step: int) -> int:
+        """Return the index of the item at `index`, or of the next one in the direction `step` if that is a heading; at
+        an end of the list, of the next one in the other direction."""
+        last = len(self.items) - 1
+        index = max(0, min(index, last))
+        for way in (step, -step):
+            at = index
+            while 0 <= at <= last and self.is_heading(self.items[at]):
+                at += way
+            if 0 <= at <= last:
+                return at
+        return index
 
     def action_page(self, by: int) -> None:
         self.action_move(by * max(1, self.content_size.height - 4))

@@ -1,0 +1,71 @@
+"""The command `explain`: what a word of the screen, a flag or an environment variable means."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.output import emit, say
+from workbench.cli.registry import command, option
+
+if TYPE_CHECKING:
+    from workbench.model.flags import FlagSpec
+
+
+@command(
+    "explain",
+    "explain a word of the screen, or a launch flag",
+    option("word WORD", "a word such as TTFT or lock, or a flag such as max-num-seqs", nargs="+"),
+    examples=("workbench explain ttft", "workbench explain max-num-seqs", "workbench explain like for like"),
+)
+def explain(arguments: argparse.Namespace) -> int:
+    from workbench.store import glossary
+
+    word = " ".join(arguments.word)
+    found = glossary.explain(word)
+    flags = list(_flags(word))
+    if not found and not flags:
+        raise _unknown(word)
+    if arguments.json:
+        return emit({"word": word, "terms": [{"term": t.term, "means": t.means} for t in found], "flags": flags})
+    for term in found:
+        say(f"{term.term}: {term.means}")
+    for flag in flags:
+        say(f"--{flag['flag']} ({flag['engine']} {flag['version']}, {flag['group']}): {flag['help']}")
+    return 0
+
+
+def _flags(word: str) -> Iterator[dict[str, Any]]:
+    """Yield the flag with this name of each engine that has one, from its newest catalog."""
+    from workbench import engines
+
+    for name in engines.names():
+        catalog = engines.get(name).catalog()
+        spec: FlagSpec | None = engines.lookup(catalog, word).spec
+        if spec is not None and word.strip("-").replace("_", "-") in (
+            spec.name,
+            *(a.strip("-") for a in spec.aliases),
+        ):
+            yield {
+                "flag": spec.name,
+                "engine": name,
+                "version": catalog.version,
+                "group": spec.area,
+                "help": spec.help,
+            }
+
+
+def _unknown(word: str) -> Exception:
+    """Return the error for a word that nothing explains, with the most similar words."""
+    from difflib import get_close_matches
+
+    from workbench.model.errors import InputError
+    from workbench.store import glossary
+
+    known = {spelling.lower(): spelling for term in glossary.terms() for spelling in term.spellings}
+    near = [known[match] for match in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return InputError(
+        f"no explanation of “{word}”", next_step=f"{hint}`workbench flags ENGINE --search TEXT` searches flags"
+    )

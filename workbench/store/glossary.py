@@ -1,0 +1,70 @@
+"""The glossary: what the words of the screen mean. docs/GLOSSARY.md has the same terms."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One entry: its names separated by commas, its meaning, and further spellings that the screen uses."""
+
+    term: str
+    means: str
+    seen: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every spelling of the term, without a note such as "(of a preset)"."""
+        return (*(name.partition(" (")[0].strip() for name in self.term.split(",")), *self.seen)
+
+
+@cache
+def terms() -> tuple[Term, ...]:
+    """Return all terms in alphabetical order."""
+    raw = json.loads(Path(__file__).with_name("glossary.json").read_text("utf-8"))
+    return tuple(Term(one["term"], one["means"], tuple(one.get("seen", ()))) for one in raw)
+
+
+def explain(word: str) -> tuple[Term, ...]:
+    """Return the terms that `word` may mean; () if the glossary has none. Case does not matter unless it tells two
+    spellings apart."""
+    wanted = word.strip()
+    for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
+        found = tuple(term for term in terms() if any(map(same, term.spellings)))
+        if found:
+            return _followed(found)
+    return ()
+
+
+def found_in(text: str) -> tuple[Term, ...]:
+    """Return the terms whose spellings occur in `text`, in the order of their first occurrence."""
+    first: dict[str, int] = {}
+    for match in _pattern().finditer(text):
+        first.setdefault(match[0], match.start())
+    found = sorted(first, key=lambda spelling: first[spelling])
+    return _followed(tuple(term for spelling in found for term in terms() if spelling in term.spellings))
+
+
+def _followed(found: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return the terms once each, with the terms to which an entry such as "see *experiment*" points."""
+    return tuple(dict.fromkeys(target for term in found for target in _targets(term)))
+
+
+def _targets(term: Term) -> Iterator[Term]:
+    name = re.fullmatch(r"see \*(.+)\*", term.means)
+    if name is None:
+        yield term
+    else:
+        yield from (one for one in terms() if name[1] in one.spellings)
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    spellings = sorted({s for term in terms() for s in term.spellings}, key=len, reverse=True)
+    return re.compile(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, spellings))})(?![\w/-])")

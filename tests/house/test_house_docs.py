@@ -14,6 +14,7 @@ import pytest
 from workbench.cli.parser import parse, tree
 from workbench.model.errors import WorkbenchError
 from workbench.store.config_schema import setting_names
+from workbench.store.glossary import terms
 from workbench.tui.panes import ALL_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,3 +132,8 @@ def test_the_reference_lists_every_key() -> None:
 
 def keys_in(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_glossary_page_has_the_terms_of_the_program() -> None:
+    page = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.MULTILINE)
+    assert [row for row in page if row[0] not in ("term", "---")] == [(t.term, t.means) for t in terms()]

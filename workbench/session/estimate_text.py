@@ -14,7 +14,7 @@ def change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
     if isinstance(after, str):
         return f"no estimate: {after}"
     old = None if isinstance(before, str) else before
-    used = _change(old and f"{old.used_gib_per_gpu:.1f}", f"{after.used_gib_per_gpu:.1f}")
+    used = _change(f"{old.used_gib_per_gpu:.1f}" if old is not None else None, f"{after.used_gib_per_gpu:.1f}")
     parts = [f"memory per GPU {used} of {after.available_gib_per_gpu:.1f} GiB"]
     if after.kv_tokens is not None:
         known = f"{old.kv_tokens:,}" if old is not None and old.kv_tokens is not None else None

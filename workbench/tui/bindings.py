@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding, BindingType
 
 if TYPE_CHECKING:
+    from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
 
 SHOWN = {
@@ -31,6 +32,8 @@ SHOWN = {
     "question_mark": "?",
     "full_stop": ".",
     "ctrl+p": "^p",
+    "colon": ":",
+    "f1": "F1",
     "escape": "esc",
 }
 
@@ -63,6 +66,14 @@ class Key:
 # two keys each
 def change_gpu_settings(controllers: Controllers) -> Awaitable[None]:
     return controllers.gpu.edit()
+
+
+def explain_in_sight(controllers: Controllers) -> None:
+    controllers.explain.in_sight()
+
+
+def open_palette(controllers: Controllers) -> Awaitable[None]:
+    return controllers.palette.open()
 
 
 def plot_results(controllers: Controllers) -> None:
@@ -99,13 +110,13 @@ REPLAY_KEYS: tuple[Key, ...] = (
 )
 
 SCREEN_KEYS: tuple[Key, ...] = (
-    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 1),
-    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 2),
-    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 3),
+    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 2),
+    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 3),
+    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 4),
     Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
-    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 4),
+    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 5),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
-    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 5),
+    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 6),
     Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", change_gpu_settings, 8),
     Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
     Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
@@ -131,8 +142,10 @@ SCREEN_KEYS: tuple[Key, ...] = (
     *REPLAY_KEYS,
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
-    Key("question_mark", "Help", "explain every key, sign and word", lambda c: c.view.help(), 6),
-    Key("ctrl+p", "palette", "list every action by name", lambda c: c.palette.open(), 99),
+    Key("question_mark", "Explain", "explain the flag under the cursor and the words in sight", explain_in_sight, 1),
+    Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),
+    Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
+    Key("colon", "palette", "list every action by name", open_palette),
     Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
     *TIME_KEYS,
     Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
@@ -156,6 +169,26 @@ def hint(keys: Sequence[Key], *shown: str) -> str:
     of the whole screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
+
+
+FIRST_KEYS_FIELDS = frozenset(
+    {"host", "alterations", "guard", "plan", "servers", "run_id", "bench", "experiment", "sweep"}
+)
+
+
+def first_keys(state: SessionState) -> list[Key]:
+    """Return the keys that the present situation needs, the most needed one first."""
+    measuring = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
+    trial = state.guard is not None and state.guard.trial_left_s is not None
+    ready = state.server is not None and str(state.server.state) == "ready"
+    wanted = [
+        *(("R", "h") if state.host.link == "failed" else ()),
+        *(("T", "r") if trial and state.alterations else ()),
+        *(("K",) if measuring or state.bench.running or state.bench.queued else ()),
+        *(("p",) if state.plan is None else ("b", "X") if ready else ("s",)),
+        *(("r",) if state.alterations else ()),
+    ]
+    return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]
 
 
 def footer_keys() -> list[Key]:

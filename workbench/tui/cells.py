@@ -211,6 +211,11 @@ class Painted(Widget):
             text, details = defect_text(error)
             return [*paragraph(f"x {text}", width, "bad", "  "), *paragraph(f"  next: {details}", width)]
 
+    @property
+    def drawn_text(self) -> str:
+        """The text that is drawn now."""
+        return "\n".join("".join(text for text, _ in row) for row in self._painted)
+
     def repaint(self) -> None:
         """Draw the rows, and send the cells that differ from the last drawing."""
         width, height = self.content_size

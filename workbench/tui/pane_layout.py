@@ -123,6 +123,7 @@ class PaneLayout:
         tabs."""
         for name, frame in self.frames.items():
             frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
+        self.pages.footer.show_pane(self.current.footer_keys if self.single else ())
         if self.single:
             badges = {frame.number: frame.body.badge for frame in self.frames.values() if frame.body.badge}
             self.tabs.show(0 if self.pages.top else self.frames[self.active].number, badges)

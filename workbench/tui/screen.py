@@ -13,7 +13,7 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.bindings import REPLAY_KEYS, TIME_KEYS, bindings_for
+from workbench.tui.bindings import FIRST_KEYS_FIELDS, REPLAY_KEYS, TIME_KEYS, bindings_for, first_keys
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
 from workbench.tui.pages.frame import PageFrame
@@ -110,9 +110,10 @@ class MainScreen(Screen[None]):
         self._show_first_keys()
 
     def _show_first_keys(self) -> None:
-        """Put the keys of what the user is at in front of the footer: a replay, or an earlier time."""
+        """Put the keys of what the user is at in front of the footer: a replay, an earlier time, or the next step."""
         replay = self.session.state.host.replay is not None
-        self.footer.show_first((*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ())))
+        past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
+        self.footer.show_first(past or first_keys(self.session.state))
 
     # drawing
     @property
@@ -141,6 +142,8 @@ class MainScreen(Screen[None]):
             self.services.take_notice(state.notice)
         if "host" in changed:
             self._host_changed(state)
+        if changed & FIRST_KEYS_FIELDS:
+            self._show_first_keys()
         if "offers" in changed and state.offers:
             self.services.say("; ".join(state.offers), Level.WARN)
         if changed != LOG and not changed <= TELEMETRY:

@@ -9,7 +9,8 @@ sweeps, experiments   running and showing them; series is their common base clas
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
 timeline              going back in time, and the length of a cell of the graphs
-view                  moving between panes, the help page, leaving
+view                  moving between panes, the activity page, leaving
+explain               what is in sight, a word by its name, every key
 palette               the list of every action by name
 replay                pausing a recording, and playing it faster or slower
 """
@@ -23,6 +24,7 @@ from workbench.tui.interval_trails import IntervalTrails
 if TYPE_CHECKING:
     from workbench.tui.controllers.bench import BenchController
     from workbench.tui.controllers.experiments import ExperimentController
+    from workbench.tui.controllers.explain import ExplainController
     from workbench.tui.controllers.gpu import GpuController
     from workbench.tui.controllers.hosts import HostController
     from workbench.tui.controllers.palette import PaletteController
@@ -55,6 +57,7 @@ class Controllers:
     search: SearchController
     timeline: TimelineController
     view: ViewController
+    explain: ExplainController
     palette: PaletteController
     replay: ReplayController
 

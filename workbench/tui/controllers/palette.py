@@ -13,7 +13,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
 from workbench.tui.panes import ALL_KEYS
 
-LEFT_OUT = ("ctrl+p", "escape", "tab", "shift+tab")
+LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
 
 
@@ -47,6 +47,7 @@ class PaletteController(Controller):
             name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
             yield Entry(name, key.help, partial(self._run, key))
         yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)
+        yield Entry("Explain a word", "find a word of the screen by its name", self.controllers.explain.pick_word)
         for preset in self.state.presets:
             yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))
         for host in self.session.known_hosts():

@@ -1,4 +1,4 @@
-"""The keys for moving between panes, for the help and activity pages, and for leaving."""
+"""The keys for moving between panes, for the activity page, and for leaving."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
 from workbench.tui.modals.launch import ALIVE
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.texts import activity_rows, help_rows
-from workbench.tui.panes import ALL_KEYS, PANES
+from workbench.tui.pages.texts import activity_rows
 from workbench.tui.panes.search import Search
 
 BENCH_END_S = 10.0  # for a benchmark to store what it has measured, when the user leaves
@@ -46,10 +45,6 @@ class ViewController(Controller):
             panes.go("launch")
 
     # pages
-    def help(self) -> None:
-        titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
-        self.services.pages.open(Page("Help", lambda width: help_rows(ALL_KEYS, titles, width)))
-
     def activity(self) -> None:
         def show(_: object) -> None:
             host = self.state.host.name

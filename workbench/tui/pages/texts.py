@@ -1,36 +1,23 @@
-"""The rows of three pages: the help, a preset, and the activity log."""
+"""The rows of pages: the keys, explanations of words and flags, a preset, and the activity log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, beside, pad, paragraph
-from workbench.tui.formats import clock
+from workbench.tui.formats import clock, value_text
 from workbench.tui.glyphs import G
+from workbench.tui.panes.launch import about_text
 
 if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
     from workbench.model.preset import Preset
+    from workbench.store.glossary import Term
     from workbench.tui.bindings import Key
 
-WORDS = (
-    ("plan", "the engine, its flags and variables in the Launch pane; s starts a server with it"),
-    ("A, B", "the two configurations or results that are compared; a and B in the Bench pane mark them"),
-    ("pair", "a run of A and a run of B, one after the other; an interval needs two pairs"),
-    ("single pair", "one run each: the change is shown without a claim"),
-    ("± n", "the 95 % confidence interval of the change"),
-    ("tok/s, tok/J", "output tokens per second, and per joule of the GPUs"),
-    ("TTFT", "time to the first token of an answer; half of them (p50), 99 of 100 (p99) are at least as fast"),
-    ("ITL, TPOT", "time between two tokens of an answer: each time, and the mean of the answer"),
-    ("sm, mem", "clocks of the GPU's processors and of its memory, in MHz"),
-    ("lock", "a range for a clock; only a load shows whether the clock stays in it"),
-    ("in force", "a load has shown that the setting works; capped: power or heat kept the clock below it"),
-    ("trial", "GPU settings that are reverted after a time unless you press T"),
-    ("guard", "a process on the host that reverts GPU settings if it gets no heartbeat from Workbench"),
-    ("rejected", "a result whose values are not valid; its page says why"),
-)
 SIGNS = {
     "": (" ", "text"),
     "good": ("ok", "good"),
@@ -41,8 +28,8 @@ SIGNS = {
 
 
 def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Return the help page: the keys of each pane, the signs and the words. `panes` are (name, title) in the order of
-    the page."""
+    """Return the page of keys: those of each pane, and the signs. `panes` are (name, title) in the order of the
+    page."""
     rows: list[Row] = []
     intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
     rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
@@ -53,9 +40,36 @@ def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int)
                 rows += beside(pad(f"  {k.shown}", 12), "key", paragraph(k.help, max(20, width - 12)))
     signs = f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not fit  x failed  "
     signs += "* edited  o your own  n/a not given"
-    rows += [(), (("Signs", "title"),), *paragraph(f"  {signs}", width, "text", "  "), (), (("Words", "title"),)]
-    for word, meaning in WORDS:
-        rows += beside(pad(f"  {word}", 16), "strong", paragraph(meaning, max(20, width - 16)))
+    rows += [
+        (),
+        (("Signs", "title"),),
+        *paragraph(f"  {signs}", width, "text", "  "),
+    ]
+    words = "? explains the words in sight, and in the Launch pane the flag under the cursor; : finds any word by name."
+    return [*rows, (), (("Words", "title"),), *paragraph(f"  {words}", width, "text", "  ")]
+
+
+def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
+    """Return the words of the glossary with their meanings."""
+    rows: list[Row] = []
+    for term in terms:
+        rows += beside(pad(term.term, 18) + "  ", "strong", paragraph(term.means, max(20, width - 20)))
+    return rows
+
+
+def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) -> list[Row]:
+    """Return what is known of a flag: help, value, default, then what the preset and its document say about it."""
+    spec = item.spec
+    rows = paragraph(about_text(item), width)
+    facts = [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")] if spec else []
+    known = spec.default_note if spec and spec.default is None else value_text(item.default)
+    facts += [("default", known), ("now", value_text(item.value))]
+    for label, text in facts:
+        if text:
+            rows += beside(pad(label, 10), "dim", paragraph(text, max(20, width - 10)))
+    for note in (item.finding, *notes, estimate):
+        if note:
+            rows += paragraph(note, width, "text", "  ")
     return rows
 
 

@@ -62,6 +62,11 @@ class Pane(Painted, can_focus=True):
         return hint(self.KEYS, *self.HINTS)
 
     @property
+    def footer_keys(self) -> list[Key]:
+        """Return the pane's own keys among `HINTS`, for the footer of a small terminal."""
+        return [key for key in self.KEYS if key.key in self.HINTS]
+
+    @property
     def badge(self) -> str:
         """Return the sign in the pane's tab on a small terminal; "" for none."""
         return ""

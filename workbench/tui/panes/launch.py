@@ -31,13 +31,13 @@ class Launch(Pane, PickList):
         Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
         Key(
             "a",
-            "all/changed",
+            "all",
             "all flags of the engine, or only those that are set",
             lambda c: c.pane(Launch).toggle_all(),
         ),
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
-        Key("right_curly_bracket", "next group", "go to the next group of flags", lambda c: c.pane(Launch).jump(1)),
-        Key("left_curly_bracket", "group before", "go to the group of flags before", lambda c: c.pane(Launch).jump(-1)),
+        Key("n", "next group", "go to the next group of flags", lambda c: c.pane(Launch).jump(1)),
+        Key("N", "group before", "go to the group of flags before", lambda c: c.pane(Launch).jump(-1)),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
         Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
     )
@@ -185,7 +185,7 @@ class Launch(Pane, PickList):
         rows: list[Row] = []
         if not self.all and not self.query_text:
             more = max(0, plan.total_flags - sum(not r.is_env and r.name != "executable" for r in plan.rows))
-            rows.append(((f"   + {more} more flags (a: all, /: find, o: group)", "dim"),))
+            rows.append(((f"   + {more} more flags (a: all, /: find)", "dim"),))
         item: FlagRow | None = self.current
         if item is None or height < 10:
             return rows

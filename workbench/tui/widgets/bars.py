@@ -12,7 +12,7 @@ from textual.geometry import Offset
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.session.state import Notice, PlanView, SessionState
-from workbench.tui.bindings import SHOWN, footer_keys
+from workbench.tui.bindings import SHOWN, Key, footer_keys
 from workbench.tui.cells import Painted, Row, Run, beside, cut, fit, joined, paragraph, row_width, spread, width_of
 from workbench.tui.glyphs import G
 
@@ -182,7 +182,20 @@ class Footer(Painted):
     def __init__(self) -> None:
         super().__init__(id="footer")
         self.page: Page | None = None
-        self.first: tuple[Key, ...] = ()
+        self._first: tuple[Key, ...] = ()  # needed in the present situation
+        self._pane: tuple[Key, ...] = ()  # of the only visible pane
+
+    def show_first(self, keys: Sequence[Key]) -> None:
+        """Show these keys before the others, because the present situation needs them."""
+        if tuple(keys) != self._first:
+            self._first = tuple(keys)
+            self.repaint()
+
+    def show_pane(self, keys: Sequence[Key]) -> None:
+        """Show the keys of the only visible pane, which has no border for them. () stands for several panes."""
+        if tuple(keys) != self._pane:
+            self._pane = tuple(keys)
+            self.repaint()
 
     def show(self, page: Page | None) -> None:
         """Show the keys of `page`; None stands for the main screen alone."""
@@ -190,19 +203,16 @@ class Footer(Painted):
             self.page = page
             self.repaint()
 
-    def show_first(self, keys: tuple[Key, ...]) -> None:
-        """Show `keys` in front of the others of the main screen."""
-        self.first = keys
-        self.repaint()
-
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return (key as printed, its word, its name) of every key, the most needed ones first."""
+        """Return (key as printed, its word, its id, or name on the page) of every key, the most needed ones first."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
-        others = [k for k in (*self.first, *footer_keys()) if k.key not in own and k.key not in hidden]
+        pane = () if self.page else self._pane
+        listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
+        others = [k for k in listed.values() if k.key not in own and k.key not in hidden]
         return [
             *((SHOWN.get(key, key), word, key) for key, word in own.items()),
-            *((k.shown, k.label, k.key) for k in others),
+            *((k.shown, k.label, k.id) for k in others),
         ]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -219,8 +229,8 @@ class Footer(Painted):
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
         found = next(
-            (name for key, word, name in (*self._keys(), ("^p", "palette", "ctrl+p")) if said in (key, word)), None
+            (name for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p")) if said in (key, word)), None
         )
         of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)
         if found and not of_page:
-            await self.screen.run_action(f"do('screen {found}')")
+            await self.screen.run_action(f"do('{found}')")

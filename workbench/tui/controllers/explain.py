@@ -1,0 +1,67 @@
+"""The keys that explain: what is in sight, a word by its name, and every key."""
+
+from __future__ import annotations
+
+from workbench.model.flags import FlagRow
+from workbench.tui.cells import Painted, Row
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.base import PickModal
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.texts import flag_rows, help_rows, term_rows
+from workbench.tui.panes import ALL_KEYS, PANES
+from workbench.tui.panes.launch import Launch
+
+IN_SIGHT = "What is in sight"
+
+
+class ExplainController(Controller):
+    def keys(self) -> None:
+        """Open the page of all keys."""
+        titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
+        self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
+
+    def in_sight(self) -> None:
+        """Explain the flag under the cursor of the Launch pane, and the words of the open page or of the active pane,
+        of the GPUs and of the first row. If these are explained already, open the page of all keys."""
+        from workbench.store import glossary
+
+        page, panes = self.services.pages.top, self.services.panes
+        if page is not None and page.kind == IN_SIGHT:
+            page.leave()
+            self.keys()
+            return
+        flag = self.pane(Launch).current if page is None and panes.active == Launch.NAME else None
+        here: Painted = page if page is not None else panes.current
+        words = glossary.found_in(here.drawn_text)
+        around = glossary.found_in("\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar)))
+        further = [term for term in around if term not in words]
+        here_title = f"Words of {page.title if page is not None else panes.current.TITLE}"
+
+        def rows(width: int) -> list[Row]:
+            made: list[Row] = [(("? again, or F1, lists every key.", "dim"),)]
+            if flag is not None:
+                made += [(), ((flag.name, "title"),), *self._about_flag(flag, width)]
+            for title, terms in ((here_title, words), ("Above", further)):
+                made += [(), ((title, "title"),), *term_rows(terms, width)] if terms else []
+            return made
+
+        self.services.pages.open(Page(IN_SIGHT, rows))
+
+    def _about_flag(self, flag: FlagRow, width: int) -> list[Row]:
+        plans = self.session.plans
+        notes = plans.notes_about(flag.name) if not flag.is_env else ()
+        estimate = (self.state.plan and self.state.plan.memory) or ""
+        return flag_rows(flag, notes, estimate, width)
+
+    async def pick_word(self) -> None:
+        """Ask for a word of the glossary, and explain it."""
+        from workbench.store import glossary
+
+        items = [(term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.terms()]
+
+        def chosen(name: str | None) -> None:
+            found = tuple(term for term in glossary.terms() if term.term == name) or glossary.explain(name or "")
+            if found:
+                self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))
+
+        await self.app.push_screen(PickModal("Explain a word", items, filter=True), chosen)

@@ -229,7 +229,8 @@ class Footer(Painted):
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
         found = next(
-            (name for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p")) if said in (key, word)), None
+            (name for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p")) if said in (key, word)),
+            None,
         )
         of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)
         if found and not of_page:

@@ -96,7 +96,7 @@ def test_a_simulated_server_benchmarked_by_url_is_marked_as_simulated(cli: Cli, 
     assert found["simulated"] is True and found["requests_ok"] == 4
     assert found["conditions"]["model"] == "Qwen/Qwen3-0.6B" and found["conditions"]["host"] == "local"
     missing = cli("bench", "--url", run["url"], "--model", "no/such-model", *SHORT, "--json")
-    assert missing.code == 1 and missing.document["errors"] and missing.document["requests_ok"] == 0
+    assert missing.code == 3 and missing.document["errors"] and missing.document["requests_ok"] == 0
     assert missing.document["output_tok_s"] in (None, 0)
 
 

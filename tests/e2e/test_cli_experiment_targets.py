@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.serving import free_port
+
+from workbench.gpu.measurement_lock import locked_for_measurement
+from workbench.session.host_names import host_called
 
 Cli = Callable[..., Any]
 FOUR = ("--simulate", "four-pcie")
@@ -132,22 +136,41 @@ def test_an_impossible_sweep_is_rejected_before_anything_starts(cli: Cli, flags:
     assert states(cli) == [] and cli("sweep", "list", "--json").document["sweeps"] == []
 
 
-def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
-    """The command is rejected before anything is stored or started."""
-    import asyncio
+def while_another_measures(cli: Cli, *words: str) -> Any:
+    """Run a command while another Workbench holds the measurement lock of the host."""
 
-    from workbench.gpu.measurement_lock import locked_for_measurement
-    from workbench.session.host_names import host_called
-
-    async def meanwhile(*words: str) -> Any:
+    async def go() -> Any:
         async with locked_for_measurement(host_called(None, "four-pcie"), "experiment 7", wait=False, tell=print):
             return await asyncio.to_thread(cli, *FOUR, *words, "--json")
 
+    return asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_command_that_changes_a_host_on_which_another_user_measures_warns(cli: Cli) -> None:
+    """Each command does what it is asked to do; the person who gave it decides."""
+    warning = "is being measured: experiment 7, by "
+    ran = while_another_measures(cli, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")
+    assert ran.code == 0 and warning in ran.err and "disturbs that measurement" in ran.err, ran
+    for words in (
+        ("gpu", "set", "--power-limit", "450", "--yes"),
+        ("gpu", "revert"),
+        ("stop", ran.document["run_id"]),
+    ):
+        ran = while_another_measures(cli, *words)
+        assert ran.code == 0 and warning in ran.err, (words, ran)
+    ran = cli(*FOUR, "gpu", "set", "--power-limit", "450", "--yes", "--json")
+    assert ran.code == 0 and "being measured" not in ran.err
+    assert cli(*FOUR, "gpu", "revert").code == 0
+
+
+def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
+    """The command is rejected before anything is stored or started."""
     for words in (
         ("experiment", "vllm-any", "--b", "max-num-seqs=2"),
         ("sweep", "vllm-any", "--flag", "max-num-seqs=2"),
     ):
-        ran = asyncio.run(meanwhile(*words, *SHAPE))
+        ran = while_another_measures(cli, *words, *SHAPE)
         assert ran.code == 1 and "is being measured: experiment 7, by " in ran.document["error"], ran
     assert cli("experiment", "list", "--json").document == {"experiments": []}
     assert states(cli) == []

@@ -1,9 +1,10 @@
 """A streaming chat server that keeps its own schedule and writes down when it sent what: the ground truth for the
 load client. A process of its own, one epoll loop.
 
-    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst]
+    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst] [--write-each]
 
-Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can). On
+Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can, in
+one write or, with --write-each, in a write for each chunk, in turn with the other streams, as engines do). On
 SIGTERM it writes FILE, one JSON line per request: `mark` (of the prompt: workload.request_mark), `request_ns` (when its
 last byte reached this machine, by the kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and
 just after the write; the chunk left in between), all on the monotonic clock, which both processes share.
@@ -121,7 +122,7 @@ class TruthServer:
         stream.pieces, stream.next = self.pieces(tokens), 0
         stream.truth = {"mark": mark[1].decode() if mark else "", "request_ns": now, "sent_ns": [], "done_ns": []}
         self.records.append(stream.truth)
-        if not self.asked.itl_ms and not self.asked.ttft_ms:
+        if not self.asked.itl_ms and not self.asked.ttft_ms and not self.asked.write_each:
             stream.truth["sent_ns"] = stream.truth["done_ns"] = [now] * tokens
             stream.outbox = b"".join(stream.pieces)
             self.flush(stream)
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--itl-ms", type=float, default=10)
     parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--burst", action="store_true")
+    parser.add_argument("--write-each", action="store_true")
     parser.add_argument("--truth", required=True)
     server = TruthServer(parser.parse_args())
 

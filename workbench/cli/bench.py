@@ -190,9 +190,7 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
 
 
 def _exit_code(results: Sequence[BenchResult]) -> int:
-    if any(not r.summary.requests_ok and not r.spec.command for r in results):
-        return 1
-    return INVALID if any(r.summary.refused for r in results) else 0
+    return INVALID if any(r.summary.refused or not (r.summary.requests_ok or r.spec.command) for r in results) else 0
 
 
 def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:

@@ -184,7 +184,9 @@ async def resume_experiment(arguments: argparse.Namespace) -> int:
     use_host_of_record(arguments, _db().get(arguments.id).host)
     async with connected(arguments) as session:
         before = await session.experiments.get(arguments.id)
-        await session.servers.supervisor.runs()
+        for run in await session.servers.supervisor.runs():
+            if run.run_id == before.replaces and run.state is ServerState.READY:
+                await session.servers.select(run.run_id)
         await _confirm_start(session, before.spec, arguments)
         async with cancelled_by_signals():
             session.subscribe(report_progress(len(before.runs)))

@@ -17,7 +17,7 @@ from workbench.cli.gpu_text import (
     guard_lines,
     report_lines,
 )
-from workbench.cli.open_session import connected
+from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import OneOf, Option, command, one_of, option
@@ -78,6 +78,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
         if not arguments.dry_run:
+            await warn_if_measured(session)
             question = f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
             problem = "nobody can be asked to confirm the commands"
             if not await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED):
@@ -140,6 +141,8 @@ def _settings_by_gpu(arguments: argparse.Namespace, session: Session) -> dict[st
 async def revert_gpu(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         gpu = None if arguments.gpu == "all" else arguments.gpu
+        if not arguments.dry_run:
+            await warn_if_measured(session)
         report = await session.gpu.revert(gpu, dry_run=arguments.dry_run, foreign=arguments.foreign)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
             password = await ask_sudo_password(session, arguments)

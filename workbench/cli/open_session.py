@@ -60,6 +60,16 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         await session.close()
 
 
+async def warn_if_measured(session: Session) -> None:
+    """Warn on stderr if another Workbench measures on this host now, because a change would disturb its measurement."""
+    if session.gpu.alterations.register_dir is None:
+        await session.gpu.alterations.read()
+    await session.measurement_lock.read_owner()
+    by = session.state.host.measured_by
+    if by is not None:
+        note(f"warning: {session.host.name} is being measured: {by}. A change here disturbs that measurement.")
+
+
 def _report_link() -> Callable[[SessionState, frozenset[str]], None]:
     link = "connecting"
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected
+from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.registry import command, option
@@ -47,6 +47,7 @@ async def start(arguments: argparse.Namespace) -> int:
         for finding in session.plans.editor.findings():
             if finding.code.startswith(("variable.", "bind.", "secret.argv")):
                 note(finding_text(finding))
+        await warn_if_measured(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
@@ -141,6 +142,7 @@ async def logs(arguments: argparse.Namespace) -> int:
 async def stop(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
+        await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     return emit_or_say(arguments.json, status_json(status), f"{status.run_id} {status.state}")

@@ -151,6 +151,9 @@ class Experiment:
     phase: str = ""  # current activity: "discarded run, B: starting", "pair 2, A: waiting for 45 °C", …
     extensions: int = 0  # how often more pairs were requested after the outcome had been seen
     server: str | None = None  # run that the experiment started; stopped at its end
+    replaces: str | None = (
+        None  # run that is on the GPUs and the port of the experiment's servers; the first start ends it
+    )
     settings_on: bool = False  # GPU settings of an arm may be in force; reverted at the end
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import profiles
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.disturbance import locks_changed
+from workbench.hosts.base import HostUnreachable
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.findings import Level
@@ -27,7 +28,10 @@ from workbench.session.state import BenchState
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
+    from workbench.gpu.settings.contrast import ContrastEvidence
+    from workbench.gpu.settings.register_client import LockChange
     from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.model.setting_records import Alteration
     from workbench.session.bench_measurement import Measured
     from workbench.session.gpu_control import GpuControl
     from workbench.session.load import Load, ServerUnderTest
@@ -190,7 +194,7 @@ class Bench:
         locks, changes = alterations.locks_on, alterations.lock_changes
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
         read: list[asyncio.Future[None]] = []
-        measured = await Measurement(
+        measurement = Measurement(
             self._core.host,
             load,
             on_progress=self.show_progress,
@@ -198,16 +202,15 @@ class Bench:
             alterations=self._core.state.alterations,
             known=known,
             idle=idle,
-        ).run()
-        if idle is None and measured.idle is not None and measured.idle.power_w is not None:
-            self._idles = {idle_key: (measured.idle, time.monotonic())}
-        await asyncio.gather(*read)
-        changes = alterations.lock_changes - changes
-        if changed := locks_changed(locks, alterations.locks_on, measured.gpus, changes):
-            measured = measured.with_locks_changed(changed)
-        else:
-            await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
-        await self._gpu.evidence.show(measured.proofs)
+        )
+        try:
+            measured = await measurement.run()
+            if idle is None and measured.idle is not None and measured.idle.power_w is not None:
+                self._idles = {idle_key: (measured.idle, time.monotonic())}
+            measured = await self._checked(measured, read, locks, changes, known)
+        finally:
+            for reading in read:
+                reading.cancel()
         result_id = await self._store(measured, server)
         await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial:
@@ -217,6 +220,29 @@ class Bench:
             cancelled.result_id = result_id
             raise cancelled
         return result_id
+
+    async def _checked(
+        self,
+        measured: Measured,
+        read: Sequence[Awaitable[None]],
+        locks: Sequence[Alteration],
+        changes: frozenset[LockChange],
+        known: ContrastEvidence,
+    ) -> Measured:
+        """Return the measurement: as invalid if clock locks changed during the run, as partial if the connection to the
+        host was lost. `read` reads the altered settings after the load, `locks` and `changes` are from before."""
+        alterations = self._gpu.alterations
+        try:
+            await asyncio.gather(*read)
+            meanwhile = alterations.lock_changes - changes
+            if changed := locks_changed(locks, alterations.locks_on, measured.gpus, meanwhile):
+                measured = measured.with_locks_changed(changed)
+            else:
+                await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
+            await self._gpu.evidence.show(measured.proofs)
+        except HostUnreachable as lost:
+            return measured.after_lost_link(lost)
+        return measured
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
         """Return what idle power depends on: the server and the GPU settings. It is measured again only if that has
@@ -254,7 +280,10 @@ class Bench:
         if status.simulated:
             return ModelBytes(None, "a simulated engine loads no model")
         env, workdir = record.command.env, record.command.workdir
-        return await identify(self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s)
+        try:
+            return await identify(self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s)
+        except HostUnreachable as lost:
+            return ModelBytes(None, f"the model files could not be read: {lost.message}")
 
     # ---- the tuning loop
 

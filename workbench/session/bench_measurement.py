@@ -16,6 +16,7 @@ from workbench.bench.energy import without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts import detached_process
+from workbench.hosts.base import HostUnreachable
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchProgress
 from workbench.model.errors import BenchError
@@ -63,6 +64,13 @@ class Measured:
     engine: str | None = None
     clocks: tuple[Clock, ...] = ()
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
+
+    def after_lost_link(self, lost: HostUnreachable) -> Measured:
+        """Return the measurement as partial, because the connection to the host was lost. The proofs are dropped."""
+        why = f"partial result: the connection to the host was lost before all was read ({lost.message})"
+        known = any(reason.startswith("partial result") for reason in self.summary.refused)
+        refused = self.summary.refused if known else (*self.summary.refused, why)
+        return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
         """Return the measurement as invalid for the reasons `why`: clock locks changed during the run. Proofs of clock
@@ -125,9 +133,17 @@ class Measurement:
         await self._until_cancelled(self._prepare(http, engine))
         watch = meter.watch(gpus)
         outcome, during = await self._send(engine)
+        outcome = replace(outcome, summary=self._with_engine(outcome, during))
+        try:
+            return await self._with_gpus(outcome, idle, meter, watch)
+        except HostUnreachable as lost:
+            why = f"the connection to {self._server.host} was lost during the run"
+            return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(lost)
+
+    async def _with_gpus(self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch) -> Measured:
+        """Return the measurement with what the GPUs did during the run."""
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
-        outcome = replace(outcome, summary=self._with_engine(outcome, during))
         summary = meter.with_gpus(outcome, gpus, idle)
         span, used = span_of(outcome), (*gpus, HOST_INDEX)
         proofs = meter.proofs(*span, [a for a in self._alterations if a.gpu_index in used], self._known)
@@ -138,8 +154,7 @@ class Measurement:
             notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
-        moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
-        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments)
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which other programs used the GPUs all the time). If the

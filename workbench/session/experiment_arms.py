@@ -58,6 +58,12 @@ class Arms:
     def _sessions(self) -> Sequence[Session]:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
+    def replaced(self) -> str | None:
+        """Return the run that the experiment's first server takes the place of: the selected one. None if none is
+        selected or it can stay."""
+        selected = [session.state.server for session in self._sessions]
+        return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
+
     async def prepare(self, experiment: Experiment) -> None:
         """Clear what a crash of this experiment left behind: stop its server and revert its settings. Then find the
         servers that run now. Raises SettingsError if other altered GPU settings are on."""
@@ -66,6 +72,9 @@ class Arms:
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
             if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
                 await session.servers.end(leftover)
+            standing = statuses.get(experiment.replaces or "")
+            if session.state.server is None and standing is not None and standing.state in LIVE:
+                await session.servers.select(standing.run_id)  # the killed experiment had not ended it yet
             selected = session.state.server
             if selected is None and experiment.runs and not self._restarts:  # a resumed one measures the same server
                 selected = next(

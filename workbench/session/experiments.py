@@ -272,6 +272,7 @@ class Experiments:
         with self.db.held(experiment.id):
             results = await self._results_of(experiment)
             arms = Arms(experiment.spec, sides, restarts=experiment.restarts, earlier=results)
+            experiment = replace(experiment, replaces=experiment.replaces or arms.replaced())
             await self._save(experiment)
             self._show(experiment)
             try:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import os
+import re
 import sqlite3
 import sys
 import tempfile
@@ -17,7 +19,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,8 @@ from workbench.store.result_index import (
     source,
     whole,
 )
+
+_MAYBE_NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,14 +437,37 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
     """Return the result in a row of the columns _READ, with control characters removed from its texts, which an older
     version did not do. Raises StoreError if the row is damaged."""
     values = dict(zip(_READ, row, strict=True))
+    odd = []
     try:
         for column in _COLUMNS:
             text = values.get(column.name)
+            if column.json and isinstance(text, str) and _MAYBE_NOT_FINITE.search(text):
+                finite = _without_odd_numbers(text)
+                odd += [column.name] if finite != text else []
+                text = finite
             if isinstance(text, str):
                 values[column.name] = clean_json(text, len(text)) if column.json else clean(text)
-        return from_json(BenchResult, values)
+        result: BenchResult = from_json(BenchResult, values)
     except ValueError as error:
         raise _damaged(values["id"], error) from error
+    if not odd:
+        return result
+    why = f"result {result.id} is damaged: numbers in its {' and '.join(odd)} are not finite, and shown as n/a"
+    return replace(result, summary=replace(result.summary, refused=(*result.summary.refused, why)))
+
+
+def _without_odd_numbers(text: str) -> str:
+    """Return a JSON document with null in place of NaN and infinite numbers. Raises ValueError for invalid JSON."""
+    odd = False
+
+    def number(digits: str) -> float | None:
+        nonlocal odd
+        value = float(digits)
+        odd = odd or not math.isfinite(value)
+        return value if math.isfinite(value) else None
+
+    data = json.loads(text, parse_constant=number, parse_float=number)
+    return json.dumps(data, ensure_ascii=False) if odd else text
 
 
 def _damaged(result_id: int, error: Exception) -> StoreError:

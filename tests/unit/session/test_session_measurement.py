@@ -15,12 +15,16 @@ import httpx
 import pytest
 from support.serving import free_port
 
+from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
+from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import BenchSummary
 from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
+from workbench.session.bench_measurement import Measurement
+from workbench.session.gpu_alterations import GpuAlterations
 from workbench.session.gpu_meter import Meter
 from workbench.session.session import Session
 from workbench.store import paths
@@ -387,3 +391,35 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
             await seen(f"({os.getpid()}) on GPU0")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("lost_at", [Meter.after, GpuAlterations.read])
+def test_a_lost_connection_keeps_what_was_measured(
+    shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch, lost_at: Callable[..., Awaitable[Any]]
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    sent = asyncio.Event()
+    client = Measurement._client
+
+    async def send(self: Measurement) -> BenchOutcome:
+        outcome = await client(self)
+        sent.set()
+        return outcome
+
+    async def read(self: Any, *args: Any) -> Any:
+        if sent.is_set():
+            raise HostUnreachable("no connection for 30 s", host="box")
+        return await lost_at(self, *args)
+
+    monkeypatch.setattr(Measurement, "_client", send)
+    monkeypatch.setattr(Meter if lost_at is Meter.after else GpuAlterations, lost_at.__name__, read)
+
+    async def scenario(session: Session, run_id: str) -> None:
+        summary = await measured(session, run_id, api_key_env="MY_KEY")
+        assert summary.requests_ok == SHAPE["requests"] and summary.ttft_ms is not None
+        (why,) = [reason for reason in summary.refused if reason.startswith("partial result")]
+        assert "the connection to the host was lost" in why and "no connection for 30 s" in why
+        if lost_at is Meter.after:
+            assert summary.power_w is None and "was lost during the run" in summary.absent["power_w"]
+
+    shared(scenario)

@@ -17,6 +17,7 @@ import pytest
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
 from workbench.model.errors import InputError, StoreError
+from workbench.model.json_records import to_json
 from workbench.store import results_db as results_module
 from workbench.store.results_db import ResultsDb
 
@@ -421,3 +422,17 @@ def test_ids_beyond_64_bits_are_input_errors(db: ResultsDb, number: int) -> None
 def test_a_search_for_invalid_characters_is_an_input_error(db: ResultsDb) -> None:
     with pytest.raises(InputError, match="not valid Unicode"):
         db.list(search="\udcff")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_is_not_finite_is_absent_and_its_row_is_named(db: ResultsDb, number: str) -> None:
+    plain, odd = (db.add(SPEC, replace(CONDITIONS, model="NaN-7B"), SUMMARY) for _ in range(2))
+    stored = json.dumps({**to_json(SUMMARY), "output_tok_s": 4711.5}).replace("4711.5", number)
+    with sqlite3.connect(db.path) as raw:
+        raw.execute("UPDATE results SET summary = ? WHERE id = ?", (stored, odd))
+    raw.close()
+    found = db.get(odd)
+    assert found.summary.output_tok_s is None and found.conditions.model == "NaN-7B"
+    why = f"result {odd} is damaged: numbers in its summary are not finite, and shown as n/a"
+    assert found.summary.refused == (*SUMMARY.refused, why)
+    assert db.get(plain).summary.refused == SUMMARY.refused

@@ -28,7 +28,7 @@ from workbench.session.state import BenchState
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
-    from workbench.gpu.settings.contrast import ContrastEvidence
+    from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.register_client import LockChange
     from workbench.model.bench import BenchProgress, BenchSpec
     from workbench.model.setting_records import Alteration

@@ -91,7 +91,8 @@ def wake_on_signals() -> int:
 
 
 def drive(client: Client, output: WorkerOutput, wake: int) -> None:
-    """Run the client, with progress on `output`. A byte on the descriptor `wake` stops it."""
+    """Run the load client to its end, and write its progress to `output`. A byte on the file descriptor `wake` stops
+    the client early."""
     output.attach(client)
     _raise_priority()
     client.watch(wake, IN, lambda _: client.stop(TERMINATED))

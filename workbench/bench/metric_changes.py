@@ -59,7 +59,7 @@ def metric_called(name: str) -> ResultMetric:
     known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
     raise InputError(
         f"no metric is called {name!r}",
-        next_step=f"use one of {', '.join(known)} (instead of .p50 also .mean, .p90, .p99)",
+        next_step=f"use one of {', '.join(known)}; .mean, .p90 and .p99 are possible in place of .p50",
     )
 
 

@@ -24,12 +24,12 @@ _PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that co
 
 
 class ReadPause:
-    """The present rest between two rounds of reads, `ns` in nanoseconds; 0 means none.
+    """The pause between two rounds of reads: `ns` nanoseconds, 0 for none.
 
     It is an eighth of the short gaps between chunks of one stream (their first percentile over the last second), at
-    most 1 ms. If more than 1 % of the gaps are 0, chunks arrive together, and the client does not rest. A stream is
-    idle for half of the rest between two requests on average, so the rest is also at most 1/500 of a request. Without
-    the kernel's receive times, there is no rest.
+    most 1 ms. If more than 1 % of the gaps are 0, chunks arrive together, and the client does not pause. A stream is
+    idle for half of the pause between two requests on average, so the pause is also at most 1/500 of a request. Without
+    the kernel's receive times, there is no pause.
     """
 
     def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:

@@ -162,8 +162,8 @@ class ExperimentConduct:
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make the runs that are discarded, because a cold machine is slower. By default that is one run, or one run of
-        each arm whose server compiles at its next start. A resumed experiment discards runs again."""
+        """Make the runs whose results are discarded, because a cold machine is slower. By default that is one run, or
+        one run of each arm whose server must compile at its next start. A resumed experiment makes them again."""
         wanted = self.experiment.spec.throw_away
         if wanted is False:
             return

@@ -91,8 +91,8 @@ def target(due: Due) -> Any:
 
 
 def back_of(due: Due) -> Any:
-    """Return the fields of the earlier entry that comes back into force, because only a trial ends or because that
-    entry was kept deliberately. None if the setting gets the value from before Workbench's first change."""
+    """Return the fields of the earlier entry that takes effect again after the revert: the entry from before a trial,
+    or one that was kept deliberately. None if the setting gets the value from before Workbench's first change."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 

@@ -241,7 +241,7 @@ class FakeSession(FakeMeasuring):
             setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
         self.gpu.guard, self.bench.asked = self.guard, None
         self.results.has_older = False
-        self.timeline = FakePart(history=History())
+        self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))  # the time of the readings
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
         self.future: list[LaunchPlan] = []

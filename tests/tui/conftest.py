@@ -7,19 +7,15 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.fake_canned import NOW
 from support.fake_session import FakeSession, walked
 
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.widgets import gpu_strip
 
 
 class Driven:
@@ -62,10 +58,9 @@ async def driven(
     if stage:
         await walked(session, stage)
     app = WorkbenchApp(session)
-    with patch.object(gpu_strip, "time", SimpleNamespace(time=lambda: NOW + session.ticks)):  # that of the readings
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            yield Driven(app, session, pilot)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield Driven(app, session, pilot)
 
 
 @pytest.fixture(autouse=True)

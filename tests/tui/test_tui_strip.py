@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
 from workbench.tui.glyphs import G
-from workbench.tui.screenshots import plain_fonts, write
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 AGO_S = (12, 2)  # begin and end of the benchmark
@@ -207,8 +205,6 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
         assert "limited" in roles  # held at the limit
         assert (await s.session.gpu.revert()).ok
         await settled(250.0)
-        if folder := os.environ.get("WORKBENCH_PICTURES"):
-            write(plain_fonts(s.app.export_screenshot(title="power limit")), Path(folder) / "power-limit-200x60")
         assert [picture(at_s) for at_s in times] == pictures and len({str(p) for p in pictures}) == 3
         settings = [e.kind for e in history.events if e.kind.value.startswith("setting")]
         assert settings == [EventKind.SETTING_MADE] * 2 + [EventKind.SETTING_REVERTED]

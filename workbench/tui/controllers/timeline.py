@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import elapsed
 from workbench.tui.widgets.gpu_strip import GpuStrip
 
 
@@ -27,7 +26,7 @@ class TimelineController(Controller):
     def zoom(self, by: int) -> None:
         """Make the cells of the time axis longer (1) or shorter (-1)."""
         self.strip.zoom(by)
-        self.say(f"a cell of the graphs is {elapsed(self.strip.view.cell_s)}")
+        self.say(f"a cell of the graphs is {self.strip.view.cell_s} s")
 
     def fold(self) -> None:
         """Draw equal GPUs in one row, or each in a row of its own."""

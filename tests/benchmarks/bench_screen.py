@@ -2,7 +2,7 @@
 driver), at the same time as nvitop on the same simulated NVML library.
 
     python tests/benchmarks/bench_screen.py [--seconds 30] [--rounds 3] [--interval 1 0.5] [--profile four-pcie|eight]
-        [--server] [--busy] [--no-nvitop] [--starts 10]
+        [--size 120x40] [--server] [--busy] [--no-nvitop] [--starts 10]
 
 --busy: the simulated GPUs work, so every value changes at each tick. --server: a simulated server is READY and watched.
 --starts: measure only the time from exec to the first frame, this many times.
@@ -127,9 +127,10 @@ def measure(env: dict[str, str], chosen: argparse.Namespace, interval_s: float) 
     simulated = {**env, "WORKBENCH_SIM_PROFILE": profile, "WORKBENCH_SIM_STATE": driver_state(env, profile)}
     nvitop = [sys.executable, str(HERE / "nvitop_simulated.py"), "--monitor", "full", "--interval", f"{interval_s:g}"]
     with contextlib.ExitStack() as stack:
-        screen = stack.enter_context(Terminal(demo(profile, interval_s), env=env))
+        columns, rows = map(int, chosen.size.split("x"))
+        screen = stack.enter_context(Terminal(demo(profile, interval_s), columns, rows, env=env))
         screen.until(FIGURES)
-        peer = stack.enter_context(Terminal(nvitop, env=simulated)) if chosen.nvitop else None
+        peer = stack.enter_context(Terminal(nvitop, columns, rows, env=simulated)) if chosen.nvitop else None
         both = [t for t in (screen, peer) if t is not None]
         drain(both, WARM_S)
         parts = Parts(screen, peer)
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--interval", type=float, nargs="*", default=[1.0, 0.5])
     parser.add_argument("--profile", default="four-pcie")
+    parser.add_argument("--size", default="120x40", help="columns x rows of the terminal")
     parser.add_argument("--server", action="store_true")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--nvitop", action=argparse.BooleanOptionalAction, default=True)

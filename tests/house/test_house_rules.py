@@ -152,6 +152,33 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
     assert loaded_after(code) & HEAVY == {"textual", "rich"}
 
 
+MOST_MODULES, MOST_OWN_MODULES = 505, 102  # 487 and 96 in November 2026
+
+
+def test_few_modules_are_loaded_before_the_first_frame(tmp_path: Path) -> None:
+    """The telemetry agent is started meanwhile. Whoever adds a module here makes each start of the screen later."""
+    code = (
+        "import asyncio, os\n"
+        f"os.environ['XDG_STATE_HOME'] = {str(tmp_path)!r}\n"
+        "from workbench import __main__, tui\n"
+        "from workbench.cli import run, screen\n"
+        "from workbench.cli.parser import parse\n"
+        "from workbench.session.session import Session\n"
+        "parse(['demo'])\n"
+        "async def main():\n"
+        "    session = Session.of_host(None, 'four-pcie')\n"
+        "    (await tui._load(session))(session)\n"
+        "    loaded = set(sys.modules)\n"
+        "    await session.close()\n"
+        "    return loaded\n"
+        "for module in set(sys.modules) - asyncio.run(main()): del sys.modules[module]"
+    )
+    loaded = loaded_after(code)
+    assert loaded & HEAVY == {"textual", "rich"}
+    own = [name for name in loaded if name.startswith("workbench")]
+    assert (len(loaded) <= MOST_MODULES, len(own) <= MOST_OWN_MODULES) == (True, True), (len(loaded), len(own))
+
+
 @pytest.mark.slow
 def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None:
     for path in SOURCES:

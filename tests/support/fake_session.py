@@ -362,6 +362,9 @@ class FakeSession(FakeMeasuring):
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
+    def open_early(self) -> None:
+        pass
+
     async def open(self) -> None:
         self._called("open")
 

@@ -41,7 +41,7 @@ _KEPT = frozenset({"presets", "presets_read", "plan", "activity", "notice"})  # 
 _RETRY_S = 5.0
 _ELSEWHERE_S = 3.0  # between two looks for what others did on the host
 _RESTORE_S = 15.0  # for a sweep or an experiment to restore settings and servers when the session closes
-_AGENT_FIRST_S = 0.3  # the list of presets waits at most this long for the start of the telemetry agent
+_AGENT_FIRST_S = 0.3  # everything else waits at most this long for the start of the telemetry agent
 
 
 class Session:
@@ -209,6 +209,18 @@ class Session:
 
     # ---- open and close
 
+    def open_early(self) -> None:
+        """Start the telemetry agent of this machine before the screen is loaded, which takes as long as the agent's
+        first reading. `open` does the rest, and repeats what failed."""
+        if self.host.is_local:
+            self._keep_history()
+            self.core.spawn(self._start_telemetry())
+
+    async def _start_telemetry(self) -> None:
+        with suppress(WorkbenchError):
+            await self.host.connect()
+            await self.telemetry.start()
+
     async def open(self) -> None:
         """Start, in the background, everything that a screen needs. Failures show in the state."""
         self._keep_history()
@@ -250,7 +262,9 @@ class Session:
             await self._connect()
         finally:
             self._beginning = False
-        await self.telemetry.start()
+        source = await self.telemetry.start()
+        with suppress(TimeoutError):  # the imports of the parts below would keep it waiting
+            await asyncio.wait_for(source.launched.wait(), _AGENT_FIRST_S)
         self._watched.set()
         self.gpu.guard.attend()
         await self._look_around()

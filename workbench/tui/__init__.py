@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
+    from workbench.tui.app import WorkbenchApp
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
@@ -25,6 +26,7 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
     The session is opened after the first frame, and closed at the end. With `mouse` None the mouse is off under ssh,
     where it costs traffic and disables the selection of tmux.
     """
+    import asyncio
     import gc
     import os
     import sys
@@ -35,16 +37,26 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
         what = "TERM=dumb" if os.environ.get("TERM") == "dumb" else "standard input is not a terminal"
         raise InputError(f"the screen needs a terminal ({what})", next_step="use the commands: workbench --help")
     gc.disable()  # until the first frame is drawn: see __main__.py
-    from workbench.tui.app import WorkbenchApp
-
-    app = WorkbenchApp(session)
     if mouse is None:
         mouse = "SSH_CONNECTION" not in os.environ
-    code = app.run(mouse=mouse)
+    with asyncio.Runner() as runner:
+        app = runner.run(_load(session))(session)
+        code = runner.run(app.run_async(mouse=mouse))
     if app.defect is not None:
         sys.stderr.write(_ended_text(app.defect, session.state.host.name))
         return 1
     return code or 0
+
+
+async def _load(session: Session) -> type[WorkbenchApp]:
+    """Import the application in a thread, and open what the session can open before: neither waits for the other."""
+    import asyncio
+    import importlib
+
+    session.open_early()
+    module = await asyncio.to_thread(importlib.import_module, "workbench.tui.app")
+    found: type[WorkbenchApp] = module.WorkbenchApp
+    return found
 
 
 def _ended_text(defect: Exception, host: str) -> str:

@@ -66,6 +66,7 @@ class TelemetrySource:
         self._stream: Stream | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self.launched = asyncio.Event()  # the agent has been started on the host for the first time
         self._fallback = False  # nvidia-smi instead of the agent
         self._fallback_tried = False
         self._hopeless = False  # neither way of reading works on this host
@@ -175,6 +176,7 @@ class TelemetrySource:
             stream = await self.host.stream(argv, input=remote_programs.payload(here))
         except CommandNotFound:
             return await self._fall_back("no python3 on the host")
+        self.launched.set()
         self._stream = stream
         decoder = Decoder()
         self._offset = None

@@ -362,11 +362,9 @@ class FakeSession(FakeMeasuring):
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    def open_early(self) -> None:
-        pass
-
-    async def open(self) -> None:
-        self._called("open")
+    async def open(self, *, early: bool = False) -> None:
+        if not early:
+            self._called("open")
 
     async def close(self) -> None:
         self._called("close")

@@ -92,8 +92,10 @@ class Replay(Session):
         assert self.core.state.host.replay is not None
         return self.core.state.host.replay
 
-    async def open(self) -> None:
-        """Begin to play the recording."""
+    async def open(self, *, early: bool = False) -> None:
+        """Begin to play the recording, unless the screen is not loaded yet (`early`)."""
+        if early:
+            return
         self._next = next(self._items, None)
         if self._next is not None:
             self._position_s = self._next.unix_s

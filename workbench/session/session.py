@@ -209,21 +209,22 @@ class Session:
 
     # ---- open and close
 
-    def open_early(self) -> None:
-        """Start the telemetry agent of this machine before the screen is loaded, which takes as long as the agent's
-        first reading. `open` does the rest, and repeats what failed."""
-        if self.host.is_local:
-            self._keep_history()
-            self.core.spawn(self._start_telemetry())
-
     async def _start_telemetry(self) -> None:
         with suppress(WorkbenchError):
             await self.host.connect()
             await self.telemetry.start()
 
-    async def open(self) -> None:
-        """Start, in the background, everything that a screen needs. Failures show in the state."""
+    async def open(self, *, early: bool = False) -> None:
+        """Start, in the background, everything that a screen needs. Failures show in the state.
+
+        With `early`, only start the telemetry agent of this machine: its first reading takes as long as loading the
+        screen, after which `open` is called again and does the rest."""
+        if early and not self.host.is_local:
+            return
         self._keep_history()
+        if early:
+            self.core.spawn(self._start_telemetry())
+            return
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
 

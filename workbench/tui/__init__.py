@@ -53,7 +53,7 @@ async def _load(session: Session) -> type[WorkbenchApp]:
     import asyncio
     import importlib
 
-    session.open_early()
+    await session.open(early=True)
     module = await asyncio.to_thread(importlib.import_module, "workbench.tui.app")
     found: type[WorkbenchApp] = module.WorkbenchApp
     return found

@@ -20,7 +20,7 @@ from workbench.store.toml_lines import LineIndex
 
 _RETIRED = {  # settings of earlier versions that may still be in the file
     **dict.fromkeys(
-        ("ui.theme", "ui.colour", "ui.log_lines", "ui.confirm_quit", "ui.keys", "default_host"),
+        ("ui.colour", "ui.log_lines", "ui.confirm_quit", "ui.keys", "default_host"),
         "no longer used; remove the setting",
     ),
     "variables": "no longer used: values are remembered per preset, when its server is READY; remove the table",

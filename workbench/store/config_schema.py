@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+THEMES = ("dark", "light", "high-contrast", "256")
+
 
 @dataclass(frozen=True, slots=True)
 class Ui:
     refresh_s: float = 1.0
+    theme: str = THEMES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ def _text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
     return value if isinstance(value, str) else _wrong(path, "text is expected", problems)
 
 
+def _choice(*choices: str) -> Kind:
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        return value if value in choices else _wrong(path, f"one of {', '.join(choices)} is expected", problems)
+
+    return check
+
+
 def _number(lowest: float, highest: float) -> Kind:
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -100,7 +110,7 @@ def _table(made: Callable[..., Any], required: bool = False, **kinds: Kind) -> K
 
 _CONFIG = _table(
     Config,
-    ui=_table(Ui, refresh_s=_number(0.2, 60)),
+    ui=_table(Ui, refresh_s=_number(0.2, 60), theme=_choice(*THEMES)),
     gpu=_table(GpuConfig, heartbeat_s=_number(1, 3600)),
     executables=_map_of(_map_of(_text)),
     remembered=_map_of(_map_of(_map_of(_table(Remembered, required=True, value=_text, run=_text)))),

@@ -17,38 +17,41 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from workbench.session.session import Session
+from workbench.tui import theme
+from workbench.tui.cells import Painted
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
 from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_hangs_up
-from workbench.tui.theme import DIM, FIELD, GROUNDS, LINE, ORANGE, SKY, STRONG, TEXT, VERMILLION
 
-THEME = Theme(
-    name="workbench",
-    primary=SKY,
-    secondary=ORANGE,
-    warning=ORANGE,
-    error=VERMILLION,
-    success=SKY,
-    accent=ORANGE,
-    foreground=TEXT,
-    background=GROUNDS["ground"],
-    surface=GROUNDS["box"],
-    panel=GROUNDS["bar"],
-    dark=True,
-    variables={
-        "wb-ground": GROUNDS["ground"],
-        "wb-bar": GROUNDS["bar"],
-        "wb-box": GROUNDS["box"],
-        "wb-field": FIELD,
-        "wb-text": TEXT,
-        "wb-strong": STRONG,
-        "wb-dim": DIM,
-        "wb-line": LINE,
-        "wb-sky": SKY,
-        "wb-orange": ORANGE,
-    },
-)
+
+def textual_theme(name: str) -> Theme:
+    """Return a theme of theme.py as Textual's, for the style sheet."""
+    palette = theme.PALETTES[name]
+    return Theme(
+        name=f"workbench-{name}",
+        primary=palette.good,
+        secondary=palette.warn,
+        warning=palette.warn,
+        error=palette.bad,
+        success=palette.good,
+        accent=palette.warn,
+        foreground=palette.text,
+        background=palette.grounds["ground"],
+        surface=palette.grounds["box"],
+        panel=palette.grounds["bar"],
+        dark=palette.dark,
+        variables={
+            **{f"wb-{ground}": colour for ground, colour in palette.grounds.items()},
+            "wb-field": palette.field,
+            "wb-text": palette.text,
+            "wb-strong": palette.strong,
+            "wb-dim": palette.dim,
+            "wb-line": palette.line,
+            "wb-sky": palette.good,
+            "wb-orange": palette.warn,
+        },
+    )
 
 
 CLOSE_S = 5.0
@@ -70,9 +73,31 @@ class WorkbenchApp(PlainEnd):
         self._uncoloured: LineFilter | None = None
         self.set_class(G is ASCII, "-ascii")
         self.session = session
-        self.register_theme(THEME)
-        self.set_reactive(App.theme, "workbench")  # without its watcher, which would parse all CSS a second time
+        theme.use(self._wanted_theme())
+        self.register_theme(textual_theme(theme.current_name()))
+        # without its watcher, which would parse all CSS a second time
+        self.set_reactive(App.theme, f"workbench-{theme.current_name()}")
         self.stylesheet.set_variables(self.get_css_variables())
+
+    def _wanted_theme(self) -> str:
+        """Return the theme of config.toml. Without colours it is always the dark one, whose cursors become reverse
+        video."""
+        from workbench.store.paths import config_file
+
+        if self.no_color or not config_file().exists():
+            return theme.DEFAULT
+        from workbench.store.config import ConfigStore
+
+        return ConfigStore().config.ui.theme
+
+    def switch_theme(self, name: str) -> None:
+        """Draw the whole screen with another theme."""
+        theme.use(name)
+        self.register_theme(textual_theme(name))
+        self.theme = f"workbench-{name}"
+        for screen in self.screen_stack:
+            for widget in screen.query(Painted):
+                widget.draw_anew()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters of the output. With NO_COLOR a filter removes all colours, because Textual's own filter

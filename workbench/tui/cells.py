@@ -239,6 +239,12 @@ class Painted(Widget):
         if regions and not (self._is_mounted and send_cells(self, regions, self._strip)):
             self.refresh(*regions)
 
+    def draw_anew(self) -> None:
+        """Draw every row again, because the colours have changed."""
+        self._painted = []
+        self._strips.clear()
+        self.refresh()
+
     def render_line(self, y: int) -> Strip:
         if len(self._painted) != self.content_size.height:
             self.repaint()

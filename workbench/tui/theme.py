@@ -1,67 +1,202 @@
-"""The styles of the roles: Okabe-Ito colours, which colour-blind users can distinguish.
+"""The styles of the roles, in four themes. Blue is good (and A), orange needs attention (and B), bold red is bad: the
+colours of Okabe and Ito, which colour-blind users can distinguish, or near ones. Every role also has a word or a sign.
 
-Sky blue is good (and A), orange needs attention (and B), bold vermillion is bad. Every role also has a word or a sign.
 A style always has a ground colour: Textual's line API paints none, and NO_COLOR needs a style on every segment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.style import Style
 
-SKY, ORANGE, VERMILLION = "#56b4e9", "#e69f00", "#d55e00"
-TEXT, DIM, STRONG = "#d0d0d0", "#8a8a8a", "#ffffff"
 
-# From the 256 colours of a terminal: it replaces others by the nearest one, which is glaring for a dark blue.
-GROUNDS = {"ground": "#121212", "bar": "#262626", "box": "#1c1c1c"}
-FIELD, LINE = "#303030", "#5f8787"
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """The colours of a theme. A text has a contrast of at least 4.5 with every ground, a graph of at least 3 with the
+    main one, also in a terminal of 256 colours (tests/tui/test_tui_theme.py)."""
 
-_ROLES: dict[str, tuple[str, bool]] = {
-    "text": (TEXT, False),
-    "dim": (DIM, False),
-    "strong": (STRONG, True),
-    "head": (DIM, False),
-    "title": (SKY, True),
-    "good": (SKY, False),
-    "goodb": (SKY, True),
-    "warn": (ORANGE, False),
-    "warnb": (ORANGE, True),
-    "bad": (VERMILLION, True),
-    "key": (ORANGE, True),
-    "a": (SKY, True),
-    "b": (ORANGE, True),
-    "spark": (SKY, False),
-    "faint": ("#585858", False),
-    "util": ("#5fafd7", False),
-    "power": ("#af87d7", False),
-    "sm": ("#5faf87", False),
-    "vram": ("#5f87af", False),
-    "temp": ("#d787af", False),
-    "mem": ("#87af87", False),
-    "pcie": ("#87afaf", False),
-    "fan": (DIM, False),
-    "band": ("#585858", False),
-    "limit": (ORANGE, False),
-    "limited": (ORANGE, False),
+    grounds: Mapping[str, str]
+    text: str
+    dim: str
+    strong: str
+    good: str
+    warn: str
+    bad: str
+    faint: str  # separators
+    band: str  # the range of several GPUs
+    field: str  # an input, and the cursor of a list without the focus
+    line: str  # borders
+    select: tuple[str, str]  # text and ground of the cursor
+    lit: str  # ground of the cursor of the time axis
+    graphs: Mapping[str, str]
+    dark: bool = True
+
+
+_DARK_GRAPHS = {
+    "util": "#5fafd7",
+    "power": "#af87d7",
+    "sm": "#5faf87",
+    "vram": "#5f87af",
+    "temp": "#d787af",
+    "mem": "#87af87",
+    "pcie": "#87afaf",
 }
+_DARK_GROUNDS = {"ground": "#121212", "bar": "#262626", "box": "#1c1c1c"}
+PALETTES: Mapping[str, Palette] = {
+    "dark": Palette(
+        _DARK_GROUNDS,
+        text="#d0d0d0",
+        dim="#9e9e9e",
+        strong="#ffffff",
+        good="#56b4e9",
+        warn="#e69f00",
+        bad="#ff5f00",
+        faint="#767676",
+        band="#626262",
+        field="#303030",
+        line="#5f8787",
+        select=("#121212", "#d7d7d7"),
+        lit="#5f5f5f",
+        graphs=_DARK_GRAPHS,
+    ),
+    "light": Palette(
+        {"ground": "#ffffff", "bar": "#f0f0f0", "box": "#ffffff"},
+        text="#1c1c1c",
+        dim="#585858",
+        strong="#000000",
+        good="#005f87",
+        warn="#875f00",
+        bad="#af0000",
+        faint="#767676",
+        band="#8a8a8a",
+        field="#dadada",
+        line="#5f8787",
+        select=("#ffffff", "#303030"),
+        lit="#bcbcbc",
+        graphs={
+            "util": "#005faf",
+            "power": "#875faf",
+            "sm": "#00875f",
+            "vram": "#5f5faf",
+            "temp": "#af5f87",
+            "mem": "#5f8700",
+            "pcie": "#5f5f87",
+        },
+        dark=False,
+    ),
+    "high-contrast": Palette(
+        {"ground": "#000000", "bar": "#000000", "box": "#000000"},
+        text="#ffffff",
+        dim="#d0d0d0",
+        strong="#ffffff",
+        good="#87d7ff",
+        warn="#ffd700",
+        bad="#ff8787",
+        faint="#b2b2b2",
+        band="#767676",
+        field="#3a3a3a",
+        line="#d0d0d0",
+        select=("#000000", "#ffff00"),
+        lit="#5f5f5f",
+        graphs={
+            "util": "#87d7ff",
+            "power": "#d7afff",
+            "sm": "#87ffaf",
+            "vram": "#87afff",
+            "temp": "#ffafd7",
+            "mem": "#afffaf",
+            "pcie": "#afffff",
+        },
+    ),
+    # Only colours that a terminal of 256 colours has: it does not replace them by others.
+    "256": Palette(
+        _DARK_GROUNDS,
+        text="#d0d0d0",
+        dim="#9e9e9e",
+        strong="#ffffff",
+        good="#5fafd7",
+        warn="#d7af00",
+        bad="#ff5f00",
+        faint="#767676",
+        band="#626262",
+        field="#303030",
+        line="#5f8787",
+        select=("#121212", "#d7d7d7"),
+        lit="#5f5f5f",
+        graphs=_DARK_GRAPHS,
+    ),
+}
+DEFAULT = "dark"
+
+# role -> (colour of the palette, bold)
+TEXT_ROLES: Mapping[str, tuple[str, bool]] = {
+    "text": ("text", False),
+    "dim": ("dim", False),
+    "strong": ("strong", True),
+    "head": ("dim", False),
+    "title": ("good", True),
+    "good": ("good", False),
+    "goodb": ("good", True),
+    "warn": ("warn", False),
+    "warnb": ("warn", True),
+    "bad": ("bad", True),
+    "key": ("warn", True),
+    "a": ("good", True),
+    "b": ("warn", True),
+    "limit": ("warn", False),
+    "limited": ("warn", False),
+}
+GRAPH_ROLES: Mapping[str, str] = {"spark": "good", "faint": "faint", "fan": "dim", "band": "band"}
 ON_BAND = " on band"  # the lowest of several GPUs in front of the highest
+
+
+class _Current:
+    """The theme in use."""
+
+    name = DEFAULT
+    palette = PALETTES[DEFAULT]
+
+
+def current() -> Palette:
+    return _Current.palette
+
+
+def current_name() -> str:
+    return _Current.name
+
+
+def use(name: str) -> None:
+    """Draw with another theme from now on. A widget shows it when it draws its rows again."""
+    _Current.name, _Current.palette = name, PALETTES[name]
+    style.cache_clear()
+
+
+def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
+    """Return the colour of a role, and whether it is bold."""
+    if role in TEXT_ROLES:
+        name, bold = TEXT_ROLES[role]
+        return str(getattr(palette, name)), bold
+    return palette.graphs.get(role) or str(getattr(palette, GRAPH_ROLES[role])), False
 
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
     """Return the style of a role such as "warn" on a ground such as "box". The role "select" is the cursor of the
     focused list, and "rest" that of any other list."""
-    back = GROUNDS[ground]
+    palette = _Current.palette
+    back = palette.grounds[ground]
     if role == "select":
-        return Style(color="#121212", bgcolor="#d7d7d7", bold=True)
+        return Style(color=palette.select[0], bgcolor=palette.select[1], bold=True)
     if role == "rest":
-        return Style(color=TEXT, bgcolor=FIELD)
+        return Style(color=palette.text, bgcolor=palette.field)
     if role == "lit":  # the cursor of the time axis
-        return Style(color=STRONG, bgcolor="#5f5f5f")
+        return Style(color=palette.strong, bgcolor=palette.lit)
     if role.endswith(ON_BAND):
-        return Style(color=_ROLES[role.removesuffix(ON_BAND)][0], bgcolor=_ROLES["band"][0])
+        return Style(color=colour_of(role.removesuffix(ON_BAND), palette)[0], bgcolor=palette.band)
     if role == "reverse":
-        return Style(color=ORANGE, bgcolor=back, bold=True, reverse=True)
-    colour, bold = _ROLES[role]
+        return Style(color=palette.warn, bgcolor=back, bold=True, reverse=True)
+    colour, bold = colour_of(role, palette)
     return Style(color=colour, bgcolor=back, bold=bold)

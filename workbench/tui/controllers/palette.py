@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from workbench.store.config_schema import THEMES
 from workbench.tui.bindings import Key
 from workbench.tui.cells import pad, width_of
 from workbench.tui.controllers.base import Controller
@@ -47,6 +48,8 @@ class PaletteController(Controller):
             name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
             yield Entry(name, key.help, partial(self._run, key))
         yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)
+        for theme in THEMES:
+            yield Entry(f"Theme {theme}", "colours of the screen", partial(self.controllers.view.use_theme, theme))
         yield Entry("Explain a word", "find a word of the screen by its name", self.controllers.explain.pick_word)
         for preset in self.state.presets:
             yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))

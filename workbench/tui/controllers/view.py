@@ -62,6 +62,15 @@ class ViewController(Controller):
         else:
             self.say(f"picture written: {path}")
 
+    def use_theme(self, name: str) -> None:
+        """Draw with another theme, and keep it in config.toml."""
+        from workbench.store.config import ConfigStore
+        from workbench.tui.app import WorkbenchApp
+
+        if isinstance(self.app, WorkbenchApp):
+            self.app.switch_theme(name)
+        self.try_now(lambda: ConfigStore().set(("ui", "theme"), name))
+
     # leaving
     async def quit(self) -> None:
         """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask what to stop, revert or

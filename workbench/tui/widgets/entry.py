@@ -15,7 +15,7 @@ class Entry(Input):
     opened."""
 
     DEFAULT_CSS = """
-    Entry { border: none; height: 1; padding: 0 0; background: #262626; color: $wb-text; width: 1fr; }
+    Entry { border: none; height: 1; padding: 0 0; background: $wb-bar; color: $wb-text; width: 1fr; }
     Entry:focus { border: none; background: $wb-field; }
     Entry > .input--cursor { background: $wb-text; color: $wb-ground; text-style: none; }
     Entry > .input--placeholder { color: $wb-dim; }

@@ -157,6 +157,7 @@ def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[st
         problem = f"{first} on {host.name} {facts.get('fault', ['does not exist'])[0]}"
     else:
         problem = f"{wanted} not found on {host.name}; searched PATH={facts.get('PATH', [''])[0]}"
+        problem += " and the places of virtual environments in the home directory, /opt and /srv"
     if elsewhere:
         problem += f"; found outside of PATH: {', '.join(elsewhere)}"
     return InstalledEngine(engine.name, None, problem=problem, elsewhere=elsewhere)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import count_of
 from workbench.model.errors import StoreError
 from workbench.model.findings import Level
 from workbench.session.state import PresetEntry
@@ -36,7 +37,7 @@ class Presets:
     def refresh(self) -> None:
         """Read the library again, and list its presets in the session's state."""
         telemetry = self._core.state.telemetry
-        infos = telemetry.infos if telemetry else ()
+        infos = telemetry.infos if telemetry else None
         rows = [
             PresetEntry(
                 id=entry.id,
@@ -50,9 +51,11 @@ class Presets:
                 problem=entry.error.text if entry.error else None,
                 baseline=entry.baseline,
                 caveats=entry.caveats,
-                fits=_fits(entry.gpu_names, entry.gpu_count, infos),
+                fits=None if lacks is None else not lacks,
+                lacks=lacks or "",
             )
             for entry in self.library.list()
+            for lacks in [_lacks(entry.gpu_names, entry.gpu_count, infos)]
         ]
         self._core.update(presets=tuple(rows), presets_read=True)
 
@@ -108,9 +111,14 @@ def _is_file(preset_id: str) -> bool:
     return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
 
 
-def _fits(names: Sequence[str], count: int, infos: Sequence[GpuInfo]) -> bool | None:
-    """Return whether the host has `count` GPUs with one of the `names`; () stands for any name. None if the host's GPUs
-    are unknown."""
-    if not infos:
+def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
+    """Return what the host lacks for `count` GPUs whose names are in `names`, such as "needs 2 GPUs"; no names stand
+    for any GPU. "" if it lacks nothing, None if the host's GPUs are not known."""
+    if infos is None:
         return None
-    return sum(not names or info.name in names for info in infos) >= count
+    if sum(not names or info.name in names for info in infos) >= count:
+        return ""
+    if names and len(infos) >= count:
+        kind = names[0].removeprefix("NVIDIA ").removeprefix("GeForce ")
+        return f"needs {kind}" if count == 1 else f"needs {count} x {kind}"
+    return f"needs {count_of(count, 'GPU')}"

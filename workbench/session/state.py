@@ -68,6 +68,7 @@ class PresetEntry:
     problem: str | None = None
     baseline: str | None = None
     fits: bool | None = None  # whether the host's GPUs are sufficient; None: not known yet
+    lacks: str = ""  # what a host lacks on which the preset does not fit, such as "needs 2 GPUs"
     caveats: int = 0
 
 

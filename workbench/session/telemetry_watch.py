@@ -84,8 +84,8 @@ class TelemetryWatch:
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
-        self._core.update_host(telemetry_problem=None)
-        if not known and telemetry.infos:
+        self._core.update_host(telemetry_problem=_without_gpus(telemetry))
+        if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:
                 listener()
         for hear in self.on_reading:
@@ -93,5 +93,12 @@ class TelemetryWatch:
 
     async def _watch_age(self) -> None:
         while self._source is not None:
-            self._core.update_host(telemetry_problem=self._source.problem)
+            telemetry = self._core.state.telemetry
+            absent = _without_gpus(telemetry) if telemetry is not None else None
+            self._core.update_host(telemetry_problem=self._source.problem or absent)
             await asyncio.sleep(_AGE_S)
+
+
+def _without_gpus(telemetry: Telemetry) -> str | None:
+    """Return why a reading has no GPU; None if it has one."""
+    return None if telemetry.gpus else telemetry.driver.message or "the driver sees no GPU"

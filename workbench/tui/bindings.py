@@ -138,6 +138,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
+    Key("D", "Demo", "work on simulated GPUs: nothing of this host is used", lambda c: c.hosts.demo()),
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
     *REPLAY_KEYS,
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
@@ -183,6 +184,7 @@ def first_keys(state: SessionState) -> list[Key]:
     ready = state.server is not None and str(state.server.state) == "ready"
     wanted = [
         *(("R", "h") if state.host.link == "failed" else ()),
+        *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
         *(("T", "r") if trial and state.alterations else ()),
         *(("K",) if measuring or state.bench.running or state.bench.queued else ()),
         *(("p",) if state.plan is None else ("b", "X") if ready else ("s",)),

@@ -8,18 +8,32 @@ from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, running_rows
 from workbench.tui.modals.base import PickModal
 
+DEMO_PROFILE = "four-pcie"
+
+
+def _about(name: str, now: str) -> str:
+    simulated = "  simulated: needs no GPU" if name.startswith("sim:") else ""
+    return simulated + ("  (now)" if name == now else "")
+
 
 class HostController(Controller):
     async def pick(self) -> None:
         names = self.try_now(self.session.known_hosts) or ()
         now = self.state.host.name
-        items = [(n, n + ("  (now)" if n == now else ""), "text") for n in names]
+        items = [(n, n + _about(n, now), "text") for n in names]
 
         async def chosen(name: str | None) -> None:
             if name and name != now:
                 await self.switch(name)
 
         await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
+
+    async def demo(self) -> None:
+        """Work on four simulated GPUs, to try Workbench without any."""
+        if self.state.simulated:
+            self.say(f"{self.state.host.name} is simulated already; h works on another host")
+        else:
+            await self.switch(f"sim:{DEMO_PROFILE}")
 
     async def switch(self, name: str) -> None:
         """Leave this host and work on the host with this name. Ask first if leaving ends a measurement or reverts GPU

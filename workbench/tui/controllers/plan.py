@@ -128,6 +128,14 @@ class PlanController(Controller):
             )
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
 
+    async def choose_engine(self) -> None:
+        """Choose the program that starts the engine of the plan."""
+        if self._plan() is not None:
+            row = next(
+                row for row in self.session.plans.flag_rows("all") if row.name == "executable" and not row.is_env
+            )
+            await self._edit_executable(row)
+
     async def _edit_executable(self, row: FlagRow) -> None:
         """Ask for the program that starts the engine: one of the programs found on the host, or a path from the
         user."""

@@ -25,7 +25,7 @@ LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "i
 
 class Launch(Pane, PickList):
     NAME, TITLE = "launch", "Launch"
-    FIELDS = frozenset({"plan"})
+    FIELDS = frozenset({"plan", "host"})
     KEYS = keys_of(
         "launch",
         Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit()),
@@ -38,6 +38,7 @@ class Launch(Pane, PickList):
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
         Key("n", "next group", "go to the next group of flags", lambda c: c.pane(Launch).jump(1)),
         Key("N", "group before", "go to the group of flags before", lambda c: c.pane(Launch).jump(-1)),
+        Key("e", "engine", "choose the program that starts the engine", lambda c: c.plan.choose_engine()),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
         Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
     )
@@ -62,6 +63,13 @@ class Launch(Pane, PickList):
     @property
     def hint(self) -> str:
         return "enter edit  esc back" if self.lit else super().hint
+
+    @property
+    def footer_keys(self) -> list[Key]:
+        """Return the keys for the footer of a small terminal; first that of the engine, if the host lacks it."""
+        plan = self.session.state.plan
+        engine = [key for key in self.KEYS if key.key == "e" and plan is not None and plan.installed_problem]
+        return [*engine, *super().footer_keys]
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -214,7 +222,7 @@ class Launch(Pane, PickList):
                 *paragraph("Press enter to set it nevertheless: unknown flags are passed on and marked.", width, "dim"),
             ]
         if self.state is None or self.state.plan is None:
-            return _greeting(width)
+            return _greeting(self.state, width)
         return paragraph("No flag is set. Press / to find a flag, or a to list all flags.", width, "dim")
 
 
@@ -245,9 +253,19 @@ NEXT_KEYS = (
 )
 
 
-def _greeting(width: int) -> list[Row]:
+WITHOUT_GPU_KEYS = (
+    ("D", "try everything on simulated GPUs"),
+    ("h", "work on another host, over SSH"),
+    ("p", "look at the presets, and make the command of one"),
+)
+
+
+def _greeting(state: SessionState | None, width: int) -> list[Row]:
     rows = [*paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"), ()]
-    for key, text in NEXT_KEYS:
+    problem = state.host.telemetry_problem if state is not None else None
+    if problem is not None and state is not None:
+        rows += [*paragraph(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"), ()]
+    for key, text in NEXT_KEYS if problem is None else WITHOUT_GPU_KEYS:
         rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
     more = "No plan yet. In the Presets pane, i shows the source of a preset's numbers; ? lists every key."
     return [*rows, (), *paragraph(more, width, "dim")]

@@ -1,4 +1,5 @@
-"""Pane 1, Presets: first the presets that fit the GPUs of the host. The loaded preset and broken files have a mark."""
+"""Pane 1, Presets: first the presets that fit the GPUs of the host, then those for any GPU, then the others with the
+reason. The loaded preset and broken files have a mark."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ class Presets(Pane, PickList):
         size = LONG if wide else SHORT
         room = max(8, width - len(lead) - 1 - size - len(tail))
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
-        title = cut(item.title, room - 35) if room - 35 >= 12 else ""
+        title = cut(item.lacks or item.title, room - 35) if room - 35 >= 12 else ""
         return (
             (lead, role),
             (pad(name, min(room, 34)), role),
@@ -119,7 +120,7 @@ class Presets(Pane, PickList):
         about = f" {G.dot} ".join(filter(None, known))
         lines += paragraph(about, width, "dim")[:2]
         if item.fits is False:
-            lines += paragraph("! does not fit the GPUs here", width, "warn")[:1]
+            lines += paragraph(f"! does not fit the GPUs here: {item.lacks}", width, "warn")[:2]
         if item.caveats:
             lines += paragraph(f"! {count_of(item.caveats, 'caveat')} (i: read)", width, "warn")[:1]
         if item.summary and height >= 26:
@@ -139,9 +140,10 @@ class Presets(Pane, PickList):
 
 
 def _rank(item: PresetEntry) -> int:
-    """Return the rank in the list: 0 for presets of the GPUs of the host, 1 for any GPU, 2 for other GPUs, 3 for broken
-    files."""
-    return 3 if item.problem else 2 if item.fits is False else 1 if item.hardware == "any GPU" else 0
+    """Return the rank in the list: 0 for presets of the GPUs of the host, 1 for any GPU, 2 for GPUs that are not here,
+    or not known to be here, 3 for broken files."""
+    general = item.hardware == "any GPU"
+    return 3 if item.problem else 2 if not (item.fits or general) else 1 if general else 0
 
 
 @cache

@@ -29,6 +29,10 @@ NOTICE_SIGNS = {
 }
 
 
+FIRST = (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "what is this"))
+FIRST_WITHOUT_GPU = (("D", "demo without a GPU"), ("h", "another host"), ("p", "pick a preset"), ("?", "what is this"))
+
+
 class TabRow(Painted):
     """The tabs of a small screen, which shows one pane at a time."""
 
@@ -75,7 +79,7 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
 class CommandBar(Painted):
     """Two rows: the exact command of the plan, and the number of its errors and warnings."""
 
-    FIELDS = frozenset({"plan"})
+    FIELDS = frozenset({"plan", "host"})
 
     def __init__(self) -> None:
         super().__init__(id="command")
@@ -88,7 +92,8 @@ class CommandBar(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         plan = self.state.plan if self.state else None
         if plan is None:
-            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width)]
+            missing = self.state is not None and bool(self.state.host.telemetry_problem)
+            return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
         if plan.command is None:
             first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
         else:
@@ -116,15 +121,15 @@ class CommandBar(Painted):
             warned = any(f.text.startswith(plan.memory) for f in warnings)
             checks.append((plan.memory, "warn" if warned else "text"))
         if plan.installed_problem:
-            checks.append((f"! {plan.installed_problem.partition(';')[0]}", "warn"))
+            checks.append((f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn"))
         checks += [(f.text, "bad") for f in errors[:1]]
         right: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
         return spread(joined([(check,) for check in checks], ("   ", "text")), right, width)
 
 
-def _first_keys(width: int) -> Row:
+def _first_keys(width: int, without_gpu: bool) -> Row:
     row: list[tuple[str, str]] = []
-    for key, text in (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "every key")):
+    for key, text in FIRST_WITHOUT_GPU if without_gpu else FIRST:
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
     return fit(tuple(row), width)
 

@@ -114,7 +114,7 @@ def _is_file(preset_id: str) -> bool:
 def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
     """Return what the host lacks for `count` GPUs whose names are in `names`, such as "needs 2 GPUs"; no names stand
     for any GPU. "" if it lacks nothing, None if the host's GPUs are not known."""
-    if infos is None:
+    if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
         return None
     if sum(not names or info.name in names for info in infos) >= count:
         return ""

@@ -24,3 +24,11 @@ class KeyTaker(Protocol):
     def take_key(self, event: events.Key) -> bool:
         """Handle the key. Return False if the key is not one of the widget's own."""
         ...
+
+
+@runtime_checkable
+class Themed(Protocol):
+    """An application whose colours can be changed while it runs."""
+
+    def switch_theme(self, name: str) -> None:
+        """Draw the whole screen with another theme."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from workbench.model.findings import Level
 from workbench.tui.cells import paragraph
 from workbench.tui.controllers.base import Controller
+from workbench.tui.interfaces import Themed
 from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
 from workbench.tui.modals.launch import ALIVE
@@ -65,9 +66,8 @@ class ViewController(Controller):
     def use_theme(self, name: str) -> None:
         """Draw with another theme, and keep it in config.toml."""
         from workbench.store.config import ConfigStore
-        from workbench.tui.app import WorkbenchApp
 
-        if isinstance(self.app, WorkbenchApp):
+        if isinstance(self.app, Themed):
             self.app.switch_theme(name)
         self.try_now(lambda: ConfigStore().set(("ui", "theme"), name))
 

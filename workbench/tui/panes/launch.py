@@ -68,8 +68,9 @@ class Launch(Pane, PickList):
     def footer_keys(self) -> list[Key]:
         """Return the keys for the footer of a small terminal; first that of the engine, if the host lacks it."""
         plan = self.session.state.plan
-        engine = [key for key in self.KEYS if key.key == "e" and plan is not None and plan.installed_problem]
-        return [*engine, *super().footer_keys]
+        if plan is None:
+            return []
+        return [*(key for key in self.KEYS if key.key == "e" and plan.installed_problem), *super().footer_keys]
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -267,7 +268,7 @@ def _greeting(state: SessionState | None, width: int) -> list[Row]:
         rows += [*paragraph(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"), ()]
     for key, text in NEXT_KEYS if problem is None else WITHOUT_GPU_KEYS:
         rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
-    more = "No plan yet. In the Presets pane, i shows the source of a preset's numbers; ? lists every key."
+    more = "No plan yet. In the Presets pane, i shows the source of a preset's numbers; F1 lists every key."
     return [*rows, (), *paragraph(more, width, "dim")]
 
 

@@ -1,0 +1,54 @@
+"""The first hour: presets that fit come first, the others say what they need, and a host without GPUs is no wall."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.real_screen import RealScreen, real_screen, shown
+
+from workbench.session.session import Session
+from workbench.tui.bindings import first_keys
+
+
+def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3", lambda: any(p.fits for p in s.state.presets))
+        listed = [(p.id, p.fits) for p in s.pane("presets").items]
+        general = [i for i, (name, _) in enumerate(listed) if name.endswith("-any")]
+        impossible = [i for i, (_, fits) in enumerate(listed) if fits is False]
+        assert general and impossible and max(general) < min(impossible)
+        lacks = {p.id: p.lacks for p in s.state.presets}
+        assert lacks["vllm-any"] == "" == lacks["vllm-qwen3-vl-2b-tp4-eager"]
+        assert lacks["vllm-qwen2.5-7b-awq-2x-5060ti"].startswith("needs 2 x RTX 5060 Ti")
+        await s.resize(80, 24)
+        await s.press("1", "end")
+        await s.until("does not fit the GPUs here: needs ")
+
+    shown(scenario)
+
+
+def test_a_host_without_gpus_leads_to_the_demo(clean_environment: None) -> None:
+    async def go() -> None:
+        async with real_screen(size=(80, 24), session=Session.of_host()) as s:
+            await s.until(lambda: s.state.presets_read and s.state.telemetry is not None)
+            if s.state.telemetry.gpus:
+                pytest.skip("this machine has a GPU")
+            await s.until("D demo without a GPU", "D Demo  h Host  p Preset")
+            assert [p.fits for p in s.state.presets if p.id == "vllm-any"] == [None]
+            await s.press("2")
+            await s.until("No GPU can be read on local", "try everything on simulated GPUs")
+            assert [key.shown for key in first_keys(s.state)] == ["D", "h", "p"]
+            await s.press("D")
+            await s.until("sim:four-pcie", "SIMULATED", "pick a preset")
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_the_key_of_the_engine_opens_its_picker() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("2", "e")
+        await s.until("Engine executable", "type the path of another program")
+
+    shown(scenario)

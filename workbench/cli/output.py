@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Any
 
 from workbench.model.errors import WorkbenchError
@@ -35,11 +36,14 @@ def emit(document: Any) -> int:
 
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
     """Print a JSON document whose first field `name` is the list of items; each item is printed as soon as it is known.
-    `rest` returns the other fields. Return the exit code 0.
+    `rest` returns the other fields. Return the exit code 0. An error of the first item is raised before anything is
+    printed, so that the error's own document is the only one.
     """
+    rows = iter(items)
+    first = list(islice(rows, 1))
     between = "["
     print(f"{{\n  {json_text(name)}: ", end="")
-    for item in items:
+    for item in chain(first, rows):
         text = json_text(item, indent=2).replace("\n", "\n    ")
         print(f"{between}\n    {text}", end="")
         between = ","

@@ -165,6 +165,7 @@ def test_orphans_are_found_when_server_and_leader_are_killed(tmp_path: Path) -> 
     eventually(lambda: len(with_argument("63.005")) == 2, "both children")
     for pid in (process.sid, process.pid):
         os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not alive(process.sid) and not alive(process.pid), "their end")
     seen = status(tmp_path / "run")
     assert (seen.alive, set(seen.members)) == (False, set(with_argument("63.005")))
     assert "killed" in (seen.lost or "")

@@ -207,7 +207,7 @@ class FakePart(SimpleNamespace):
 # part: its method = the scripted session's method, if that has another name
 PARTS = {
     "presets": "get=preset missing_variables",
-    "plans": "load_preset set_flag unset_flag executables set_executable set_env unset_env undo redo flag_rows"
+    "plans": "load_preset set_flag unset_flag executables set_executable set_env unset_env undo redo flag_rows notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
     "servers": "start stop others=other_servers select=select_run search_log changes_against_running",
     "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
@@ -519,6 +519,12 @@ class FakeSession(FakeMeasuring):
         self._called("redo")
         self.past.append(self.plan)
         self._plan(self.future.pop())
+
+    def notes_about(self, name: str) -> Sequence[str]:
+        return ()
+
+    def estimate_change(self, name: str, text: str) -> str:
+        return f"est. with {name}={text}"
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         assert self.state.plan is not None

@@ -78,9 +78,9 @@ def test_the_editor_shows_the_document_and_the_estimate_while_typing() -> None:
 def test_question_mark_explains_a_flag_and_then_lists_the_keys(key: str) -> None:
     async def scenario(s: RealScreen) -> None:
         await in_launch(s)
-        await s.press("slash", *"max-num-seqs")
-        await s.until("/max-num-seqs")
-        await s.press("tab", "question_mark")
+        await s.press("a")
+        s.pane("launch").select((False, "max-num-seqs"))
+        await s.press("question_mark")
         await s.until("What is in sight", "Most sequences decoded in one step", "group     batching")
         await s.press(key)
         await s.until("Keys", "pick a preset: type letters")

@@ -231,7 +231,7 @@ def test_copy_goes_through_the_terminal(drive: Any) -> None:
 def test_pages_open_and_close(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         pages = {
-            "question_mark": "pick a preset",
+            "f1": "pick a preset",
             "v": "--max-num-seqs",
             "l": "started, pid 4242",
             "w": "Save the plan",

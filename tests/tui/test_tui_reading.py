@@ -18,7 +18,7 @@ def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None)
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=60)
-        await s.press("question_mark")
+        await s.press("f1")
         await s.until("Everywhere", lambda: s.state.alterations, lambda: "GPU trial" in s.row(0))
         await s.press("T")
         await s.until("kept: the settings stay", "Everywhere", lambda: "GPU altered" in s.row(0))
@@ -36,8 +36,8 @@ def test_pages_lie_over_each_other_and_make_room_for_a_pane() -> None:
         pages = s.app.main.panes.pages
         await s.press("v")
         await s.until("The full command", "y Copy", lambda: s.app.focused is pages.top)
-        await s.press("question_mark", "question_mark")
-        assert [page.title for page in pages.pages] == ["The full command", "Help"]
+        await s.press("f1", "f1")
+        assert [page.title for page in pages.pages] == ["The full command", "Keys"]
         await s.resize(80, 24)
         await s.until("GPU", lambda: pages.top.content_size.height >= 10)
         await s.press("down", "down", "q")  # q closes the page and asks nothing

@@ -56,7 +56,8 @@ PAGES: dict[str, tuple[str, ...]] = {
     "save": ("w",),
     "host": ("h",),
     "activity": ("l",),
-    "help": ("question_mark",),
+    "explain": ("question_mark",),
+    "help": ("f1",),
     "palette": ("ctrl+p",),
     "zoom": ("z",),
     "quit": ("q",),
@@ -165,7 +166,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(monkeypatch: pyte
             monkeypatch.setattr(s.pane("results"), "rows", broken)
             monkeypatch.setattr(s.app.main.controllers.view, "zoom", broken)
             s.pane("results").repaint()
-            await s.press("question_mark")
+            await s.press("f1")
             await s.until("pick a preset: type letters")
             await s.press("escape", "z")
             text = await s.until("a defect in Workbench: IndexError", "please report it with the file", "GPU0")

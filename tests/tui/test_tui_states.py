@@ -40,7 +40,7 @@ def test_grid(drive: Any, name: str, stage: str | None, gpus: int, keys: tuple[s
     drive(scenario, stage=stage, gpus=gpus)
 
 
-@pytest.mark.parametrize("name, keys", [("start-plan", "s"), ("flag-edit", "enter"), ("help", "question_mark")])
+@pytest.mark.parametrize("name, keys", [("start-plan", "s"), ("flag-edit", "enter"), ("help", "f1")])
 def test_grid_of_modals(drive: Any, name: str, keys: str) -> None:
     async def scenario(d: Any) -> None:
         await d.press("2", keys)

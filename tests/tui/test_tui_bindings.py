@@ -36,4 +36,4 @@ def test_every_key_has_an_id_of_its_own() -> None:
 
 
 def test_the_footer_comes_from_the_table() -> None:
-    assert [k.label for k in footer_keys()][:5] == ["Explain", "Preset", "Find", "Start", "Bench"]
+    assert [k.label for k in footer_keys()][:5] == ["Explain", "Quit", "Preset", "Find", "Start"]

@@ -212,9 +212,9 @@ def test_the_wheel_back_at_the_end_follows_the_log_again(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 40)])
-def test_help_again_and_quit_are_in_the_footer_and_the_first_keys_are_shown(size: tuple[int, int]) -> None:
+def test_explain_and_quit_are_in_the_footer_and_the_first_keys_are_shown(size: tuple[int, int]) -> None:
     async def scenario(s: RealScreen) -> None:
-        text = await s.until("? Help", "q Quit", ". Again", "pick a preset", "start its server")
+        text = await s.until("? Explain", "q Quit", "pick a preset", "start its server")
         assert text.splitlines()[0].count("local") <= 1
 
     shown(scenario, size=size)
@@ -256,7 +256,7 @@ def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(monkeypat
     monkeypatch.setattr(Footer, "on_unmount", reading_comes, raising=False)
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("? Help")
+        await s.until("? Explain")
 
     shown(scenario)
     assert ended and not drawn

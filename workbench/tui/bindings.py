@@ -110,13 +110,13 @@ REPLAY_KEYS: tuple[Key, ...] = (
 )
 
 SCREEN_KEYS: tuple[Key, ...] = (
-    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 2),
-    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 3),
-    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 4),
+    Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 3),
+    Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 4),
+    Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 5),
     Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
-    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 5),
+    Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 6),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),
-    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 6),
+    Key("full_stop", "Again", "restart with the plan, bench, compare", lambda c: c.bench.again(), 7),
     Key("g", "GPU", "power limit, clocks and other GPU settings: shows the commands", change_gpu_settings, 8),
     Key("r", "Revert", "restore every GPU setting to its previous value, at once", lambda c: c.gpu.revert(), 11),
     Key("T", "Keep trial", "keep the GPU settings that are on trial", lambda c: c.gpu.keep_trial()),
@@ -147,7 +147,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),
     Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
     Key("colon", "palette", "list every action by name", open_palette),
-    Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 7),
+    Key("q", "Quit", "leave; servers keep running unless you choose otherwise", lambda c: c.view.quit(), 2),
     *TIME_KEYS,
     Key("tab", "Next pane", "go to the next pane", lambda c: c.view.next_pane(1)),
     Key("shift+tab", "Previous pane", "go to the previous pane", lambda c: c.view.next_pane(-1)),
@@ -181,13 +181,14 @@ def first_keys(state: SessionState) -> list[Key]:
     """Return the keys that the present situation needs, the most needed one first."""
     measuring = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
     trial = state.guard is not None and state.guard.trial_left_s is not None
+    again = ("full_stop",) if state.bench.last_id is not None else ()
     ready = state.server is not None and str(state.server.state) == "ready"
     wanted = [
         *(("R", "h") if state.host.link == "failed" else ()),
         *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
         *(("T", "r") if trial and state.alterations else ()),
         *(("K",) if measuring or state.bench.running or state.bench.queued else ()),
-        *(("p",) if state.plan is None else ("b", "X") if ready else ("s",)),
+        *(("p",) if state.plan is None else ("b", *again, "X") if ready else ("s",)),
         *(("r",) if state.alterations else ()),
     ]
     return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]

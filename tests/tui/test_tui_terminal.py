@@ -26,7 +26,9 @@ from support.fake_session import FakeSession, walked
 import workbench.tui
 class Live(FakeSession):
     gap = 0.0
-    async def open(self):
+    async def open(self, early=False):
+        if early:
+            return
         self.tasks = [asyncio.create_task(self.tick_for_ever({interval})), asyncio.create_task(self.watch())]
         if {flood}:
             self.tasks.append(asyncio.create_task(self.pour()))

@@ -24,6 +24,7 @@ _MOST_COUNTED = 65_535
 
 Key = tuple[int, str]  # GPU index or ENGINE, and the metric's field name, such as (0, "power_w")
 
+CLIENT_TOK_S: Key = (ENGINE, "client_tok_s")  # output tokens per second that the benchmark's client received
 OWN_BENCHMARK = "benchmark of "  # begins the text of an event of this Workbench's benchmark
 
 # Reasons for lower clocks that say nothing about a problem: the GPU is idle, or the user set the clocks.

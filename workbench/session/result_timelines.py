@@ -45,7 +45,7 @@ class ResultTimelines:
         """Store the timeline of a result that has just been measured. While a screen reads the GPUs, the seconds after
         the benchmark are added in the background. A timeline that cannot be written is left out, with a message."""
         await self._write(result_id, measured)
-        if any(True for _ in self._timeline.history):
+        if self._timeline.watching:
             self._core.spawn(self._write_again(result_id, measured))
 
     async def _write_again(self, result_id: int, measured: Measured) -> None:

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.model.timeline import ENGINE, Event, EventKind, History, Pace
+from workbench.model.timeline import CLIENT_TOK_S, ENGINE, Event, EventKind, History, Pace
 from workbench.session.timeline_events import EventSource
 
 if TYPE_CHECKING:
+    from workbench.model.bench import BenchProgress
     from workbench.model.gpu import Telemetry
     from workbench.model.timeline import Key
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
 
+_PROGRESS_S = 3.0  # a longer time without progress belongs to another benchmark
 MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", "pcie_tx_mb_s")  # besides READINGS
 
 
@@ -42,7 +44,13 @@ class Timeline:
 
     def _start(self) -> None:
         self._pace = Pace()
+        self._progress = 0.0, 0  # Unix time and output tokens of the last progress of a benchmark
         self._events = EventSource(self._core.state)
+
+    @property
+    def watching(self) -> bool:
+        """Whether the GPUs are read continuously, as by a screen."""
+        return self._telemetry.running
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
         """Add the engine's metrics of the second that contains `unix_s`: values by field name, such as
@@ -86,8 +94,18 @@ class Timeline:
             for hear in self.on_clear:
                 hear()
             return
+        if "bench" in changed and state.bench.progress is not None:
+            self._take_progress(state.bench.progress)
         for event in self._events.in_state(state, changed, time.time()):
             self._tell(event)
+
+    def _take_progress(self, progress: BenchProgress) -> None:
+        """Add the token rate since the progress before, which the client reports several times a second."""
+        now, tokens = time.time(), progress.output_tokens
+        before_s, before = self._progress
+        self._progress = now, tokens
+        if 0.05 < now - before_s < _PROGRESS_S and tokens >= before:
+            self._add({CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1))
 
     def _tell(self, event: Event) -> None:
         """Add an event, with secrets masked, because the history is kept on disk."""

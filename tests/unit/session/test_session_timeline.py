@@ -18,7 +18,7 @@ from workbench.model.measurement_owner import MeasurementOwner
 from workbench.model.server_run import ServerState
 from workbench.model.setting_records import Drift
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.model.timeline import ENGINE, EventKind
+from workbench.model.timeline import CLIENT_TOK_S, ENGINE, EventKind
 from workbench.session.session import Session
 from workbench.session.timeline_events import EventSource
 
@@ -125,6 +125,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
         result_id = await session.bench.run_on(run_id, **{**SHORT, "requests": 30, "max_tokens": 100})
         timeline = await session.results.timelines.get(result_id)
         assert timeline is not None and timeline.history.at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
+        assert CLIENT_TOK_S in timeline.history
         session.results.timelines.path(result_id).unlink()
         assert await session.results.timelines.get(result_id) is None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import StoreError
+from workbench.model.findings import Level
 from workbench.report.registry import OUTPUT_FORMATS
 from workbench.tui.cells import paragraph
 from workbench.tui.controllers.base import Controller
@@ -14,10 +17,12 @@ from workbench.tui.pages.base import Page
 from workbench.tui.pages.plot import Plot
 from workbench.tui.pages.result import result_rows
 from workbench.tui.panes.results import Results
+from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.session.state import BenchRow
+    from workbench.store.result_timelines import ResultTimeline
 
 
 class ResultController(Controller):
@@ -34,11 +39,45 @@ class ResultController(Controller):
             self.try_now(lambda: self.session.results.mark(row.id, which))
 
     def show(self) -> None:
-        def open_page(result: BenchResult) -> None:
-            self.services.pages.open(Page(f"Result #{result.id}", lambda w: result_rows(result, w)))
+        """Open the page of the result under the cursor, with its timeline."""
+
+        async def read(result_id: int) -> tuple[BenchResult, ResultTimeline | None]:
+            found = await self.session.results.get(result_id)
+            return found, await self._timeline(result_id)
+
+        def open_page(found: tuple[BenchResult, ResultTimeline | None]) -> None:
+            result, timeline = found
+            page = Page(f"Result #{result.id}", lambda w: result_rows(result, w, timeline_rows(timeline, w)))
+            self.services.pages.open(page)
 
         if (row := self.row) is not None:
-            self.attempt(self.session.results.get(row.id), open_page)
+            self.attempt(read(row.id), open_page)
+
+    def show_timelines(self) -> None:
+        """Open the page with the timelines of A and B, or of the two results that are compared."""
+        comparison = self.state.comparison
+        a = self.state.mark_a or (comparison.a if comparison else None)
+        b = self.state.mark_b or (comparison.b if comparison else None)
+        if a is None or b is None:
+            self.say("timelines of two results: mark A and B first", Level.WARN, "a and B in the Bench pane mark")
+            return
+
+        async def read(first: int, second: int) -> Sequence[ResultTimeline | None]:
+            return [await self._timeline(first), await self._timeline(second)]
+
+        def open_page(found: Sequence[ResultTimeline | None]) -> None:
+            named = {f"A #{a}": found[0], f"B #{b}": found[1]}
+            self.services.pages.open(Page(f"Timelines of #{a} and #{b}", lambda w: aligned_rows(named, w)))
+
+        self.attempt(read(a, b), open_page)
+
+    async def _timeline(self, result_id: int) -> ResultTimeline | None:
+        """Return the timeline of a result, None if there is none. A damaged one becomes a message."""
+        try:
+            return await self.session.results.timelines.get(result_id)
+        except StoreError as error:
+            self.services.explain(error)
+            return None
 
     async def delete(self) -> None:
         if (row := self.row) is None:

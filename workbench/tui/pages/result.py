@@ -4,7 +4,7 @@ conditions."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from workbench.engines.roofline import against_limit
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
@@ -18,7 +18,8 @@ from workbench.tui.formats import NA, figure, setting_name, settings_texts, valu
 LABEL = 12
 
 
-def result_rows(result: BenchResult, width: int) -> list[Row]:
+def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = ()) -> list[Row]:
+    """Return the rows of the page. `timeline` are the rows of the seconds around the benchmark."""
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
@@ -43,7 +44,7 @@ def result_rows(result: BenchResult, width: int) -> list[Row]:
         rows += paragraph(f"! {note}", width, "warn", "  ")
     for line in s.command_output:
         rows += paragraph(f"| {line}", width, "dim", "  ")
-    return [*rows, *_gpus(s, width), *_engine(s, width), *_conditions(result, width)]
+    return [*rows, *timeline, *_gpus(s, width), *_engine(s, width), *_conditions(result, width)]
 
 
 def _facts(facts: list[tuple[str, str]], width: int) -> list[Row]:

@@ -27,6 +27,12 @@ class Compare(Pane, Scrolled):
             lambda c: c.experiments.show(),
         ),
         Key("o", "experiments", "choose which experiment is shown, or resume one", lambda c: c.experiments.pick()),
+        Key(
+            "i",
+            "timelines",
+            "show power, clock, utilization and tokens per second of A and B over time, one over the other",
+            lambda c: c.results.show_timelines(),
+        ),
         Key("t", "plot", "plot the results", plot_results),
     )
     BINDINGS = bindings_for(KEYS)
@@ -49,7 +55,7 @@ class Compare(Pane, Scrolled):
     @property
     def hint(self) -> str:
         page = "enter" if self.session.state.experiment else "t"
-        return hint(self.KEYS, "c", page, "o")
+        return hint(self.KEYS, "c", page, "i", "o")
 
     @property
     def detail(self) -> str:

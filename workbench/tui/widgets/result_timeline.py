@@ -1,0 +1,150 @@
+"""The timelines of one or two results as graphs: power, SM clock, utilization and token rate around the benchmark.
+
+Time is counted from the benchmark's first request, so that the timelines of two results stand one over the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from workbench.model.timeline import CLIENT_TOK_S
+from workbench.tui.cells import Row, Run, merged, pad, paragraph
+from workbench.tui.formats import figure
+from workbench.tui.widgets.graph import Cells, Columns, Graph
+from workbench.tui.widgets.time_axis import MARKS
+
+if TYPE_CHECKING:
+    from workbench.store.result_timelines import ResultTimeline
+
+NONE = "no timeline was kept: the result is older than timelines, was imported, or its file is gone"
+_LABEL = 18
+_AXIS_CELLS = 12  # between two labels of the axis, at least
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+class _Metric(NamedTuple):
+    """A line of graphs: the field of a GPU's readings, and how the values of several GPUs become one."""
+
+    label: str
+    unit: str
+    field: str
+    fold: Callable[[list[float]], float]
+    top: float = 0.0  # of the scale, which is longer if a value is higher
+
+
+_GPU = (
+    _Metric("power", "W", "power_w", sum),
+    _Metric("SM clock", "MHz", "sm_mhz", fmean),
+    _Metric("utilization", "%", "gpu_util_pct", fmean, 100.0),
+)
+_TOKENS = _Metric("tokens", "tok/s", CLIENT_TOK_S[1], sum)
+
+
+class _Span(NamedTuple):
+    """The cells of the graphs: `cells` cells of `cell_s` seconds. The first begins `first_s` after the benchmark's
+    begin, so it is negative."""
+
+    first_s: int
+    cell_s: int
+    cells: int
+
+    def column(self, after_s: float) -> int:
+        return math.floor((after_s - self.first_s) / self.cell_s)
+
+
+def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
+    """Return the section of a result's page with its timeline, or why there is none."""
+    title: list[Row] = [(), (("Timeline", "title"),)]
+    if timeline is None:
+        return [*title, *paragraph(NONE, width, "dim")]
+    return [*title, *_rows({"": timeline}, width)]
+
+
+def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
+    """Return the timelines by the names of their results, metric by metric, one over the other."""
+    missing = [row for name, t in timelines.items() if t is None for row in paragraph(f"{name}: {NONE}", width, "dim")]
+    known = {name: t for name, t in timelines.items() if t is not None}
+    return [*_rows(known, width), *missing] if known else missing
+
+
+def _rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
+    span = _span(list(timelines.values()), max(20, width - _LABEL - 1))
+    columns = Columns(0, (_LABEL,), (0,), span.cells)
+    rows: list[Row] = []
+    for metric in (*_GPU, _TOKENS):
+        cells = {name: _cells(t, metric, span) for name, t in timelines.items()}
+        highest = max((v for line in cells.values() for v in line if v is not None), default=0.0)
+        top = max(highest, metric.top)
+        if highest <= 0:
+            continue
+        for name, line in cells.items():
+            value = _mean_during(line, timelines[name], span)
+            text = f"{figure(value, 0)} / {figure(top, 0)} {metric.unit}"
+            graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
+            rows += columns.line([graph], 2 if len(timelines) > 1 else 3)
+    marks = [_marks(name, timeline, span) for name, timeline in timelines.items()]
+    return [*rows, *marks, _axis(span), *_legend(width)]
+
+
+def _legend(width: int) -> list[Row]:
+    text = (
+        "seconds after the first request; values: the mean from [ to ] / the top of the scale; power of several GPUs is"
+    )
+    text += " their sum, clock and utilization their mean"
+    return paragraph(text, width, "dim")
+
+
+def _span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
+    before_s = max(int(t.begin_s) - t.first_s for t in timelines)
+    after_s = max(t.last_s - int(t.begin_s) + t.step_s for t in timelines)
+    finest = max(t.step_s for t in timelines)
+    cell_s = max(finest, math.ceil((before_s + after_s) / room))
+    first_s = -math.ceil(before_s / cell_s) * cell_s
+    return _Span(first_s, cell_s, min(room, math.ceil((after_s - first_s) / cell_s)))
+
+
+def _cells(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:
+    """Return the means of a metric in the cells of the span."""
+    history, step_s = timeline.history, timeline.step_s
+    keys = [key for key in history if key[1] == metric.field]
+    count = (timeline.last_s - timeline.first_s) // step_s + 1
+    columns = [history.cells(key, timeline.last_s, step_s, count) for key in sorted(keys)]
+    parts: list[list[float]] = [[] for _ in range(span.cells)]
+    for index, values in enumerate(zip(*columns, strict=True)):
+        known = [value for value in values if value is not None]
+        column = span.column(timeline.first_s + index * step_s - int(timeline.begin_s))
+        if known and 0 <= column < span.cells:
+            parts[column].append(metric.fold(known))
+    return [fmean(part) if part else None for part in parts]
+
+
+def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
+    last = span.column(timeline.end_s - int(timeline.begin_s))
+    first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
+    during = [value for value in cells[first : max(last, first + 1)] if value is not None]
+    return fmean(during) if during else None
+
+
+def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
+    """Return the row with the marks of the events."""
+    cells: list[Run] = [(" ", "dim")] * span.cells
+    for event in timeline.history.events:
+        column = span.column(event.unix_s - int(timeline.begin_s))
+        if 0 <= column < span.cells:
+            cells[column] = MARKS[event.kind]
+    return merged([(pad(f"{name} events".strip(), _LABEL), "dim"), *cells])
+
+
+def _axis(span: _Span) -> Row:
+    """Return the row with the seconds after the first request."""
+    step_s = next((s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s)
+    text = [" "] * span.cells
+    for second in range(-(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s, step_s):
+        at = span.column(second)
+        label = f"{second} s"
+        if at >= 0 and at + len(label) <= span.cells:
+            text[at : at + len(label)] = label
+    return ((pad("time", _LABEL), "dim"), ("".join(text), "dim"))

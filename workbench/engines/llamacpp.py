@@ -27,6 +27,8 @@ class Llamacpp(Engine):
     api_key_env = "LLAMA_API_KEY"
     env_prefix = "LLAMA_ARG_"
     metrics_flag = "metrics"
+    concurrency_flag = "parallel"
+    slots_path = "/slots"
     argparse_values = False
     uses_all_gpus = True
     memory = MemoryUse(cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v"))
@@ -47,7 +49,7 @@ class Llamacpp(Engine):
         "waiting": ("llamacpp:requests_deferred",),
         "prefix_hits": ("llamacpp:prompt_tokens_cached_total",),
         "prompt_tokens": ("llamacpp:prompt_tokens_total",),
-        "generation_tokens": ("llamacpp:tokens_predicted_total",),
+        "generation_tokens": ("llamacpp:tokens_predicted_total",),  # counted when a request ends
         "generation_tok_s": ("llamacpp:predicted_tokens_seconds",),
         "drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),

@@ -27,6 +27,7 @@ class Sglang(Engine):
     packages = ("sglang",)
     env_prefix = "SGLANG_"
     metrics_flag = "enable-metrics"
+    concurrency_flag = "max-running-requests"
     tokenize_path = "/tokenize"
     accepts_flag_prefixes = True
     compiles_at_first_start = True
@@ -66,8 +67,17 @@ class Sglang(Engine):
         "tpot_s": ("sglang:request_time_per_output_token_seconds",),
         "e2e_s": ("sglang:e2e_request_latency_seconds",),
         "queue_s": ("sglang:queue_time_seconds",),
-        "preemptions": ("sglang:num_retracted_reqs",),
         "kv_tokens": ("sglang:max_total_num_tokens",),
+    }  # no "preemptions": sglang:num_retracted_reqs goes back to 0 at each log line, so it is no counter
+    live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {  # counted at each log line, every 40 steps
+        "prompt_tokens": (
+            'sglang:realtime_tokens_total{mode="prefill_compute"}',
+            'sglang:realtime_tokens_total{mode="prefill_cache"}',
+        ),
+        "generation_tokens": (  # the first token of a request comes from its prefill
+            'sglang:realtime_tokens_total{mode="decode"}',
+            "sglang:time_to_first_token_seconds_count",
+        ),
     }
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -78,6 +78,7 @@ class Vllm(Engine):
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"
     tokenize_path = "/tokenize"
+    concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
     memory = MemoryUse(share_flag="gpu-memory-utilization", length_flag="max-model-len")
     eager_flag = "enforce-eager"

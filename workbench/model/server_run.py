@@ -91,6 +91,8 @@ class EngineMetrics:
     prefix_hit_tokens: int | None = None  # prompt tokens answered from the prefix cache
     prefix_query_tokens: int | None = None  # prompt tokens looked up in the prefix cache
     preemptions: int | None = None
+    live_prompt_tokens: int | None = None  # like prompt_tokens, but counted while a request runs
+    live_generation_tokens: int | None = None
     spec_draft_tokens: int | None = None
     spec_accepted_tokens: int | None = None
     unix_s: float = 0.0  # this machine's clock

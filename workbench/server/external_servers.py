@@ -11,14 +11,19 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.hosts.base import Host
+from workbench.hosts.base import Forward, Host
 from workbench.model.errors import HostError
 from workbench.model.secrets import mask_argv
+from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_text import clean
-from workbench.server import readiness
+from workbench.server import metrics, readiness
+
+if TYPE_CHECKING:
+    import httpx
 
 ASK_S = 3.0
 MOST = 64  # processes examined
@@ -157,3 +162,32 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
     elif not models:
         note = f"/v1/models answers {status}"
     return replace(server, models=tuple(models), note=note)
+
+
+class ExternalMetrics:
+    """The metrics page of a server that Workbench did not start, read through one forwarded port."""
+
+    def __init__(self, host: Host, server: FoundServer) -> None:
+        self._host, self.server = host, server
+        self._forward: Forward | None = None
+        self._http: httpx.AsyncClient | None = None
+
+    async def read(self, timeout_s: float) -> EngineMetrics:
+        """Return one reading of the engine's counters. Never raises: a value that cannot be read is None, and `absent`
+        says why."""
+        if not self.server.engine:
+            return metrics.no_metrics(f"Workbench does not know the metrics of the server at {self.server.url}")
+        try:
+            if self._http is None:
+                self._forward = await self._host.forward(self.server.port)
+                self._http = readiness.client(f"http://127.0.0.1:{self._forward.local_port}")
+        except HostError as error:
+            return metrics.no_metrics(error.message)
+        return await metrics.fetch(self._http, registry.get(self.server.engine), timeout_s)
+
+    async def close(self) -> None:
+        http, forward, self._http, self._forward = self._http, self._forward, None, None
+        if http is not None:
+            await http.aclose()
+        if forward is not None:
+            await forward.close()

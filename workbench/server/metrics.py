@@ -8,6 +8,9 @@ series of a name are added up, or averaged for a share such as KV cache use.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from workbench.model.server_run import EngineMetrics
@@ -31,56 +34,82 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_draft_tokens": "drafted",
     "spec_accepted_tokens": "accepted",
 }
+_LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "generation_tokens"}
 _MOST = 2.0**53  # larger counts are not exact as float and do not fit the database
 
 
-async def fetch(http: httpx.AsyncClient, engine: Engine) -> EngineMetrics:
+async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
     """Return one reading of the engine's counters. Never raises: if the page cannot be read, every value is None and
-    `absent` says why."""
-    import httpx
-
+    `absent` says why. `live_generation_tokens` contains the tokens of running requests, even if the engine's counter
+    contains a request only after its end."""
     if engine.metrics_path is None:
         return no_metrics(f"{engine.title} has no metrics page")
-    try:
-        response = await http.get(engine.metrics_path, timeout=TIMEOUT_S)
-    except httpx.HTTPError as error:
-        return no_metrics(
-            f"the metrics page {engine.metrics_path} cannot be read: {str(error) or type(error).__name__}"
-        )
-    if response.status_code != 200:
-        off = engine.metrics_flag and response.status_code in (404, 501)
+    status, page = await _get(http, engine.metrics_path, timeout_s)
+    if status is None:
+        return no_metrics(f"the metrics page {engine.metrics_path} cannot be read: {page}")
+    if status != 200:
+        off = engine.metrics_flag and status in (404, 501)
         hint = f"; the server was started without --{engine.metrics_flag}" if off else ""
-        return no_metrics(f"the metrics page {engine.metrics_path} answers HTTP status {response.status_code}{hint}")
-    return parse(response.text, engine)
+        return no_metrics(f"the metrics page {engine.metrics_path} answers HTTP status {status}{hint}")
+    read = parse(page, engine)
+    if engine.slots_path is None or read.generation_tokens is None:
+        return read
+    return await _with_running(http, engine, read, timeout_s)
+
+
+async def _with_running(http: httpx.AsyncClient, engine: Engine, read: EngineMetrics, timeout_s: float) -> EngineMetrics:
+    """Return `read` with the output tokens of the running requests, which the engine's counter does not contain."""
+    assert engine.slots_path is not None and read.generation_tokens is not None
+    status, page = await _get(http, engine.slots_path, timeout_s)
+    running = _tokens_of_slots(page) if status == 200 else None
+    if running is None:
+        why = f"{engine.title} counts output tokens when a request ends, and {engine.slots_path} answers "
+        why += f"HTTP status {status}" if status else f"nothing: {page}"
+        return replace(
+            read, live_generation_tokens=None, absent={**read.absent, "live_generation_tokens": why}, unix_s=time.time()
+        )
+    return replace(read, live_generation_tokens=read.generation_tokens + running, unix_s=time.time())
+
+
+async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, str]:
+    """Return (HTTP status, text of the answer), or (None, reason) without an HTTP answer."""
+    import httpx
+
+    try:
+        response = await http.get(path, timeout=timeout_s)
+    except httpx.HTTPError as error:
+        return None, str(error) or type(error).__name__
+    return response.status_code, response.text
+
+
+def _tokens_of_slots(text: str) -> int | None:
+    """Return the number of output tokens of all running requests in llama.cpp's list of slots, or None if the text is
+    not such a list."""
+    import json
+
+    try:
+        busy = [slot for slot in json.loads(text) if slot["is_processing"]]
+        return sum(int(step["n_decoded"]) for slot in busy for step in slot["next_token"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
     """Return the engine's counters from the text of its Prometheus page. Values that the page lacks are None, and
     `absent` says why."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    names = {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
-    wanted = {name for several in names.values() for name in several}
-    series: dict[str, list[float]] = {}
-    # vLLM's page is 100 KB of histograms and is read every second during a benchmark: parse only the wanted lines.
-    relevant = "\n".join(line for line in page.splitlines() if line.startswith(tuple(wanted)))
-    try:
-        for family in text_string_to_metric_families(relevant + "\n" if relevant else page):
-            for sample in family.samples:
-                if sample.name in wanted and abs(sample.value) <= _MOST:  # no NaN either
-                    series.setdefault(sample.name, []).append(sample.value)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        return no_metrics(f"{engine.metrics_path} is not a Prometheus page: {error}")
+    page = f"\n{page}"  # every line has a line break before it
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
-    for field, several in names.items():
-        found = next((series[n] for n in several if n in series), None)
-        if found is not None:
+    for field, names in _names(engine).items():
+        found = next((samples for name in names if (samples := list(_samples(page, name)))), None)
+        if found:
             values[field] = 100.0 * sum(found) / len(found) if field == "kv_use_pct" else round(sum(found))
-        elif several:
-            absent[field] = f"the engine's metrics page does not contain {several[0]}"
+        elif names:
+            absent[field] = f"the engine's metrics page does not contain {names[0]}"
         else:
             absent[field] = f"{engine.title} does not report this metric"
+    if not values and "\n# TYPE " not in page:
+        return no_metrics(f"{engine.metrics_path} is not a Prometheus page")
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is not None and prompt is not None:
         if engine.cached_beside_prompt:
@@ -88,7 +117,48 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
         if "prefix_queries" not in engine.metrics:  # this engine looks up every prompt token
             values["prefix_query_tokens"] = prompt
             absent.pop("prefix_query_tokens", None)
+    for field, counter in _LIVE.items():
+        parts = [list(_samples(page, name)) for name in engine.live_metrics.get(counter, ())]
+        if parts and all(parts):
+            values[field] = round(sum(map(sum, parts)))
+        elif counter in values:
+            values[field] = values[counter]
+        else:
+            absent[field] = absent[counter]
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
+
+
+@cache
+def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
+    return {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
+
+
+def _samples(page: str, name: str) -> Iterator[float]:
+    """Yield the values of all series of a name. 'name{label="value"}' selects the series with that label.
+
+    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the name instead of
+    being parsed.
+    """
+    name, _, label = name.partition("{")
+    label, begin = label.rstrip("}"), f"\n{name}"
+    at = page.find(begin)
+    while at >= 0:
+        end = page.find("\n", at + 1)
+        rest = page[at + len(begin) : end if end >= 0 else None]
+        if rest[:1] in ("{", " ", "\t") and label in rest:
+            words = rest.rpartition("}")[2].split()
+            if (value := _number(words[0] if words else "")) is not None:
+                yield value
+        at = page.find(begin, at + len(begin))
+
+
+def _number(text: str) -> float | None:
+    """Return a value of the page, or None if it is not a finite count."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= _MOST else None  # no NaN either
 
 
 def engine_of(page: str) -> Engine | None:
@@ -104,4 +174,4 @@ def engine_of(page: str) -> Engine | None:
 
 def no_metrics(reason: str) -> EngineMetrics:
     """Return engine counters in which every value is None, with `reason` for each."""
-    return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys(_QUANTITIES, reason))
+    return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys((*_QUANTITIES, *_LIVE), reason))

@@ -364,9 +364,9 @@ class Supervisor:
         run = await self._find(run_id)
         return await log_lines.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
 
-    async def metrics(self, run_id: str) -> EngineMetrics:
-        """Return one reading of the engine's own counters. Never raises: a value that cannot be read is None, and
-        `absent` says why."""
+    async def metrics(self, run_id: str, timeout_s: float = metrics.TIMEOUT_S) -> EngineMetrics:
+        """Return one reading of the engine's own counters. A value that cannot be read is None, and `absent` says why.
+        Raises ServerError if there is no such run."""
         run = await self._find(run_id)
         if run.engine is None or run.has_ended:
             return metrics.no_metrics(
@@ -375,7 +375,7 @@ class Supervisor:
                 else f"this Workbench does not know the engine {run.record.engine}"
             )
         try:
-            return await metrics.fetch(await run.http(), run.engine)
+            return await metrics.fetch(await run.http(), run.engine, timeout_s)
         except HostError as error:
             return metrics.no_metrics(error.message)
 

@@ -108,7 +108,7 @@ class Measurement:
         load cannot be measured."""
         async with self._http() as http:
             status = self._server.status
-            engine = EngineWatch(http, engines.get(status.engine) if status else None)
+            engine = EngineWatch(http, engines.get(status.engine) if status else None, self._load.on_engine_reading)
             measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(http, engine)
             return replace(measured, engine=engine.engine.name if engine.engine else None)
 

@@ -28,10 +28,15 @@ _LOOK_S = 0.1
 class EngineWatch:
     """Reads the engine's metrics before, during and after a load: call `before`, run the load inside `watching`, then
     call `after`. Nothing raises: a metric that cannot be read is None, with the reason. `engine` None means that the
-    metrics page identifies the engine."""
+    metrics page identifies the engine. `hear` is called with each reading during the load."""
 
-    def __init__(self, http: httpx.AsyncClient, engine: Engine | None) -> None:
-        self._http = http
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        engine: Engine | None,
+        hear: Callable[[EngineMetrics], None] = lambda reading: None,
+    ) -> None:
+        self._http, self._hear = http, hear
         self.engine = engine
         self._problem: str | None = None
         self._before: EngineMetrics | None = None
@@ -92,6 +97,7 @@ class EngineWatch:
         while True:
             await asyncio.sleep(INTERVAL_S)
             self._samples.append(await self.read())
+            self._hear(self._samples[-1])
 
     async def after(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None

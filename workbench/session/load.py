@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSpec
     from workbench.model.plan import LaunchPlan
-    from workbench.model.server_run import ServerStatus
+    from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.server.run_directory import RunRecord
 
 
@@ -58,6 +58,7 @@ class Load:
     env: Mapping[str, str]
     cancel: asyncio.Event
     prestarted: Prestarted = Prestarted()
+    on_engine_reading: Callable[[EngineMetrics], None] = lambda reading: None  # while the load runs
 
     @property
     def target(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the time to the first frame
     from workbench.model.bench import BenchProgress, BenchSpec, Comparison
+    from workbench.model.engine_live import EngineView
     from workbench.model.experiment import Experiment
     from workbench.model.findings import Finding, Level
     from workbench.model.flags import FlagRow
@@ -188,6 +189,7 @@ class SessionState:
     plan: PlanView | None = None
     servers: tuple[ServerStatus, ...] = ()
     run_id: str | None = None  # the selected run, whose log is followed
+    engine: EngineView | None = None  # live metrics of the selected server; None: no server runs
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()

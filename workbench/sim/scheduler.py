@@ -64,7 +64,11 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    first_tokens: int = 0  # requests whose prompt has been processed
     finished: int = 0
+    finished_prompt_tokens: int = 0  # of requests that have ended, as some engines count them
+    finished_cached_tokens: int = 0
+    finished_tokens: int = 0
     steps: int = 0
     busy_sequence_steps: int = 0
     prefill_s: float = 0.0
@@ -279,6 +283,7 @@ class Replica:
                 counters.itl_s.append(moment - sequence.last)
             else:
                 sequence.first = moment
+                counters.first_tokens += 1
                 counters.ttft_s.append(moment - sequence.arrived)
                 if self.cache:
                     self.cache.add(sequence.blocks)
@@ -299,6 +304,9 @@ class Replica:
             sequence.pending = 0
             return
         counters.finished += 1
+        counters.finished_prompt_tokens += len(sequence.prompt)
+        counters.finished_cached_tokens += sequence.cached
+        counters.finished_tokens += sequence.generated
         counters.e2e_s.append(sequence.last - sequence.arrived)
         if sequence.generated > 1:
             counters.tpot_s.append((sequence.last - sequence.first) / (sequence.generated - 1))

@@ -139,8 +139,13 @@ class SimulatedLlamacpp(SimulatedEngine):
         props = {"total_slots": slots, "model_path": api.launch.model.id, "build_info": "simulated"}
 
         def slot_states(request: Request) -> None:
-            busy = len(api.replicas[0].running)
-            request.reply(200, [{"id": i, "is_processing": i < busy} for i in range(slots)])
+            decoded = [sequence.generated for sequence in api.replicas[0].running]
+            idle = [{"id": i, "is_processing": False} for i in range(len(decoded), slots)]
+            busy = [
+                {"id": i, "is_processing": True, "next_token": [{"n_decoded": count}]}
+                for i, count in enumerate(decoded)
+            ]
+            request.reply(200, [*busy, *idle])
 
         return {
             ("GET", "/props"): lambda r: r.reply(200, props),
@@ -188,7 +193,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             "llamacpp:prompt_tokens_total": computed,
             "llamacpp:prompt_tokens_cached_total": counters.cached_tokens,
             "llamacpp:prompt_seconds_total": counters.prefill_s,
-            "llamacpp:tokens_predicted_total": counters.generated_tokens,
+            "llamacpp:tokens_predicted_total": counters.finished_tokens,
             "llamacpp:tokens_predicted_seconds_total": counters.decode_s,
             "llamacpp:n_decode_total": counters.steps,
         }

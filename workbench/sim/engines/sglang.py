@@ -211,13 +211,20 @@ class SimulatedSglang(SimulatedEngine):
                 "sglang:num_retracted_reqs": 0,
             }
             totals = {
-                "sglang:prompt_tokens_total": counters.prompt_tokens,
-                "sglang:generation_tokens_total": counters.generated_tokens,
+                "sglang:prompt_tokens_total": counters.finished_prompt_tokens,
+                "sglang:generation_tokens_total": counters.finished_tokens,
                 "sglang:num_requests_total": counters.finished,
             }
-            cached = {"sglang:cached_tokens_total": counters.cached_tokens}
+            cached = {"sglang:cached_tokens_total": counters.finished_cached_tokens}
+            live = {
+                "prefill_compute": counters.prompt_tokens - counters.cached_tokens,
+                "prefill_cache": counters.cached_tokens,
+                "decode": counters.generated_tokens - counters.first_tokens,
+            }
             out += samples(gauges, "gauge", labels) + samples(totals, "counter", labels)
             out += samples(cached, "counter", f'{labels},cache_source="device"')
+            for mode, count in live.items():
+                out += samples({"sglang:realtime_tokens_total": count}, "counter", f'mode="{mode}",{labels}')
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
         return out

@@ -1,0 +1,96 @@
+"""Queueing and preemption as events with a begin and an end, made from the readings of the engine's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.model.counts import count_of
+from workbench.model.server_run import EngineMetrics
+from workbench.model.timeline import Event, EventKind
+
+_QUEUE_S = 3.0  # requests that wait shorter than this are no queueing
+_QUIET_S = 10.0  # without waiting or preempted requests until an episode has ended
+
+
+@dataclass(slots=True)
+class _Episode:
+    """A condition that begins after it has held for `begin_s` seconds, and ends after it has not held for 10 s.
+    `began_s` and `last_s` are the Unix times of the first and the last reading in which it held."""
+
+    begin_s: float
+    began_s: float | None = None
+    last_s: float = 0.0
+    most: int = 0
+    total: int = 0
+    told: bool = False
+
+    def take(self, unix_s: float, amount: int) -> str | None:
+        """Take the next amount; above 0 the condition holds. Return "begin" or "end" if that is now the case."""
+        if amount:
+            self.began_s = unix_s if self.began_s is None else self.began_s
+            self.last_s = unix_s
+            self.most, self.total = max(self.most, amount), self.total + amount
+            if not self.told and unix_s - self.began_s >= self.begin_s:
+                self.told = True
+                return "begin"
+        elif self.began_s is not None and (not self.told or unix_s - self.last_s >= _QUIET_S):
+            if self.told:
+                return "end"
+            self.clear()
+        return None
+
+    def clear(self) -> None:
+        self.began_s, self.most, self.total, self.told = None, 0, 0, False
+
+
+class Episodes:
+    """The queueing and the preemption of one server. `limit` is the flag that limits the requests that run at the same
+    time, with its value for all replicas; None if the plan does not set it."""
+
+    def __init__(self, limit: tuple[str, int] | None = None) -> None:
+        self._limit = limit
+        self._queueing, self._preempting = _Episode(_QUEUE_S), _Episode(0.0)
+        self._preemptions: int | None = None  # by the last reading
+
+    def take(self, read: EngineMetrics) -> Iterator[Event]:
+        """Yield the events that follow from the next reading."""
+        if read.waiting is not None:
+            yield from self._queue(read, read.waiting)
+        before, self._preemptions = self._preemptions, read.preemptions
+        if before is not None and read.preemptions is not None:
+            yield from self._preemption(read, max(0, read.preemptions - before))
+
+    def _queue(self, read: EngineMetrics, waiting: int) -> Iterator[Event]:
+        episode = self._queueing
+        happened = episode.take(read.unix_s, waiting)
+        if happened == "begin":
+            wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
+            yield Event(episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._cause(read))
+        elif happened == "end":
+            lasted_s = episode.last_s - (episode.began_s or episode.last_s)
+            text = f"queueing ended after {lasted_s:.0f} s, with up to {count_of(episode.most, 'request')} waiting"
+            yield Event(read.unix_s, EventKind.QUEUEING, text)
+            episode.clear()
+
+    def _cause(self, read: EngineMetrics) -> str:
+        """Return why requests wait, if the plan and the reading say it; else the figures beside them."""
+        running = read.running
+        if self._limit is not None and running is not None and running >= self._limit[1]:
+            return f": {self._limit[0]} {self._limit[1]} reached"
+        figures = [f"{running} run"] if running is not None else []
+        figures += [f"KV cache {read.kv_use_pct:.0f} % used"] if read.kv_use_pct is not None else []
+        return f", {', '.join(figures)}" if figures else ""
+
+    def _preemption(self, read: EngineMetrics, preempted: int) -> Iterator[Event]:
+        episode = self._preempting
+        happened = episode.take(read.unix_s, preempted)
+        if happened == "begin":
+            used = f": KV cache {read.kv_use_pct:.0f} % used" if read.kv_use_pct is not None else ""
+            text = f"{count_of(preempted, 'request')} preempted{used}"
+            yield Event(read.unix_s, EventKind.PREEMPTION, text)
+        elif happened == "end":
+            lasted_s = episode.last_s - (episode.began_s or episode.last_s)
+            text = f"preemption ended after {lasted_s:.0f} s: {count_of(episode.total, 'request')} preempted"
+            yield Event(read.unix_s, EventKind.PREEMPTION, text)
+            episode.clear()

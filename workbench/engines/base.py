@@ -70,8 +70,8 @@ class Engine:
     metrics_flag: ClassVar[str | None] = None  # without this flag metrics_path answers 404
     concurrency_flag: ClassVar[str | None] = None  # the most requests that one replica processes at the same time
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # quantity -> sample names, newest first; see METRICS below
-    # "prompt_tokens" or "generation_tokens" -> samples whose sum counts these tokens while a request runs, for an engine
-    # whose counters in `metrics` change only when a request ends. 'name{label="value"}' takes one series of a name.
+    # For an engine whose counters in `metrics` change only when a request ends: "prompt_tokens" or "generation_tokens"
+    # -> samples whose sum counts these tokens at once. 'name{label="value"}' takes one series of a name.
     live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     slots_path: ClassVar[str | None] = None  # lists running requests with the output tokens that no counter has yet
     cached_beside_prompt: ClassVar[bool] = False  # "prompt_tokens" does not include the tokens of "prefix_hits"

@@ -54,12 +54,7 @@ async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIME
     read = parse(page, engine)
     if engine.slots_path is None or read.generation_tokens is None:
         return read
-    return await _with_running(http, engine, read, timeout_s)
-
-
-async def _with_running(http: httpx.AsyncClient, engine: Engine, read: EngineMetrics, timeout_s: float) -> EngineMetrics:
-    """Return `read` with the output tokens of the running requests, which the engine's counter does not contain."""
-    assert engine.slots_path is not None and read.generation_tokens is not None
+    # The engine's counter does not contain the output tokens of the requests that run now.
     status, page = await _get(http, engine.slots_path, timeout_s)
     running = _tokens_of_slots(page) if status == 200 else None
     if running is None:

@@ -11,7 +11,6 @@ from workbench.engines import registry
 from workbench.model.engine_live import LIVE_METRICS, EngineView
 from workbench.model.errors import WorkbenchError
 from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
-from workbench.model.timeline import ENGINE
 from workbench.server.engine_rates import RateMeter, gauges
 from workbench.session.engine_episodes import Episodes
 
@@ -39,6 +38,7 @@ class EngineLive:
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline
+        servers.on_engine_reading.append(self._hear)
         self._external: ExternalMetrics | None = None
         self._looked_s = float("-inf")
         self._forget(None)
@@ -116,7 +116,7 @@ class EngineLive:
             return False
         return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
 
-    def hear(self, server: str, read: EngineMetrics) -> None:
+    def _hear(self, server: str, read: EngineMetrics) -> None:
         """Take a reading that a benchmark has made of the server with this run id or URL."""
         view = self._core.state.engine
         same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]

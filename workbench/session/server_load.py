@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from workbench.session.load import Load, Prestarted, ServerUnderTest, prestarted
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSpec
-    from workbench.model.server_run import EngineMetrics
     from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.presets import Presets
     from workbench.session.servers import Servers
@@ -31,15 +30,13 @@ if TYPE_CHECKING:
 class ServerLoad:
     """Opens loads on servers. `at`, `at_run` and `at_url` open a block in which the server may be loaded; a second
     block raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With `ahead`, the worker and the
-    meter of a benchmark are started at once. The functions of `on_engine_reading` are called with the server (run id or
-    URL) and each reading of its engine's counters that a benchmark makes."""
+    meter of a benchmark are started at once."""
 
     def __init__(self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock) -> None:
         self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
         self._busy = asyncio.Lock()
         self._cancel: asyncio.Event | None = None
         self._run_id: str | None = None  # the run under load
-        self.on_engine_reading: list[Callable[[str, EngineMetrics], None]] = []
         servers.before_end.append(self._cancel_for)
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
@@ -89,7 +86,7 @@ class ServerLoad:
                 env = {SERVER_KEY_VARIABLE: key}
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
             server = ServerUnderTest(self._core.host.name, status, supervisor.record(run_id))
-            yield Load(spec, server, env, cancel, started, partial(self._hear, run_id))
+            yield Load(spec, server, env, cancel, started, partial(self._servers.hear_engine, run_id))
 
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
@@ -117,7 +114,7 @@ class ServerLoad:
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
             )
             spec = replace(spec, url=base, model=model)
-            yield Load(spec, server, {}, cancel, started, partial(self._hear, address.base))
+            yield Load(spec, server, {}, cancel, started, partial(self._servers.hear_engine, address.base))
 
     @asynccontextmanager
     async def _alone(
@@ -139,10 +136,6 @@ class ServerLoad:
                 yield cancel, started
             finally:
                 self._cancel = self._run_id = None
-
-    def _hear(self, server: str, reading: EngineMetrics) -> None:
-        for hear in self.on_engine_reading:
-            hear(server, reading)
 
     async def cancel(self) -> None:
         """Cancel the running load, if there is one. Returns when its block has ended."""

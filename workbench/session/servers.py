@@ -12,7 +12,7 @@ from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerErro
 from workbench.model.findings import Level
 from workbench.model.plan import diff
 from workbench.model.secrets import MASK, mask_command, mask_plan
-from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server.supervisor import Supervisor
 
@@ -33,7 +33,8 @@ _STARTING = "starting"
 class Servers:
     """Starts, follows and stops the servers of this host. The functions of `on_ready` and `on_ended` are called with a
     server's status when it becomes READY or ends. Those of `before_end` are awaited with a run id before that run is
-    stopped."""
+    stopped. Those of `on_engine_reading` are called with a server, as its run id or URL, and each reading of its
+    engine's counters that a benchmark makes."""
 
     def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
         self._core, self._presets, self._plans = core, presets, plans
@@ -42,6 +43,7 @@ class Servers:
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
         self.before_end: list[Callable[[str], Awaitable[None]]] = []
+        self.on_engine_reading: list[Callable[[str, EngineMetrics], None]] = []
 
     @property
     def supervisor(self) -> Supervisor:
@@ -121,6 +123,10 @@ class Servers:
             return ()
         own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
         return await external_servers.find(self._core.host, own)
+
+    def hear_engine(self, server: str, reading: EngineMetrics) -> None:
+        for hear in self.on_engine_reading:
+            hear(server, reading)
 
     # ---- the selected run
 

@@ -7,6 +7,7 @@ experiment, sweep    series of benchmarks: A/B experiments, and one benchmark pe
 series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
+engine_live          the live metrics of an engine
 server_run           state, log and counters of a server run
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values
 setting_commands     how each setting is set, checked, compared and shown; programs on a host use this module too

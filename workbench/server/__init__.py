@@ -12,6 +12,7 @@ counters, stop it, and adopt servers that already run.
   log_patterns            known log lines with cause and fix
   metrics                 the engine's counters, from its Prometheus page
   engine_counters         the change of the engine's counters during one benchmark
+  engine_rates            rates, shares and gauges of each second, from readings of the counters
   engine_probe            which engine is installed, and its version
   external_servers        servers that Workbench did not start
   tokenizer               prompt lengths, counted by the server

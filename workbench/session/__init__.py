@@ -5,6 +5,7 @@ host_link, host_names           the link to the host, and the names of hosts
 telemetry_watch                 readings of the GPUs
 timeline, timeline_events       the history of these readings and of the engine's, and the events that explain them
 kept_history                    the history on disk: read when a screen opens, written once a second
+engine_live, engine_episodes     the engine's counters each second, with queueing and preemption as events
 presets, preset_variables       the library, and the values of a preset's variables
 plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one

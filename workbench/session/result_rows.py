@@ -92,18 +92,17 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         tags=result.tags,
         refused=summary.refused,
         imported=bool(conditions.imported),
+        ceiling=ceiling_view(result),
     )
 
 
-def ceiling_view(results: Sequence[BenchResult]) -> CeilingView | None:
-    """Return the newest valid single-stream result together with the ceiling from the memory bandwidth. None if no
-    result has a ceiling. `results` are sorted from new to old."""
-    for result in results:
-        limit = result.conditions.ceiling_tok_s
-        if result.spec.concurrency == 1 and limit and not result.summary.refused:
-            basis = result.conditions.ceiling_basis or "memory bandwidth"
-            return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
-    return None
+def ceiling_view(result: BenchResult) -> CeilingView | None:
+    """Return the ceiling from the memory bandwidth beside a valid single-stream result. None for any other result."""
+    limit = result.conditions.ceiling_tok_s
+    if result.spec.concurrency != 1 or not limit or result.summary.refused:
+        return None
+    basis = result.conditions.ceiling_basis or "memory bandwidth"
+    return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
 
 
 def last_usable(rows: Sequence[BenchRow]) -> int | None:

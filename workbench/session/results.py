@@ -12,7 +12,7 @@ from workbench.bench.compare import compare
 from workbench.model.errors import InputError
 from workbench.report.content import Report
 from workbench.report.registry import output_format
-from workbench.session.result_rows import ceiling_view, rows_of
+from workbench.session.result_rows import rows_of
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
 
@@ -53,10 +53,9 @@ class Results:
         self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
         shown = self._shown
         found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
-        newest = found if not search else await asyncio.to_thread(self._newest, "", SHOWN_RESULTS)
         rows = rows_of(found)[:shown]
         self.has_older = len(found) > shown
-        self._core.update(results=rows, ceiling=ceiling_view(newest))
+        self._core.update(results=rows)
 
     def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
         return self.db.list(limit, search, host=self._core.host.name)

@@ -18,7 +18,6 @@ from workbench.session.state_holder import Listener, StateHolder, host_view
 if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
     from workbench.session.bench import Bench
-    from workbench.session.engine_live import EngineLive
     from workbench.session.experiments import Experiments
     from workbench.session.gpu_control import GpuControl
     from workbench.session.gpu_proof import GpuProof
@@ -138,12 +137,6 @@ class Session:
         from workbench.session.results import Results
 
         return Results(self.core, self.timeline)
-
-    @cached_property
-    def engine(self) -> EngineLive:
-        from workbench.session.engine_live import EngineLive
-
-        return EngineLive(self.core, self.servers, self.timeline)
 
     @cached_property
     def load(self) -> ServerLoad:
@@ -276,7 +269,7 @@ class Session:
         self._watched.set()
         self.gpu.guard.attend()
         await self._look_around()
-        self.core.spawn(self.engine.watch())
+        self.core.spawn(self._watch_engine())
         self.core.spawn(self._watch_elsewhere())
 
     async def _connect(self) -> None:
@@ -312,6 +305,11 @@ class Session:
                 await look()
             except WorkbenchError as error:
                 self.core.notify_error(error)
+
+    async def _watch_engine(self) -> None:
+        from workbench.session.engine_live import EngineLive
+
+        await EngineLive(self.core, self.servers, self.timeline).watch()
 
     async def _watch_elsewhere(self) -> None:
         while True:

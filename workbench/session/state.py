@@ -74,6 +74,17 @@ class PresetEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class CeilingView:
+    """The speed that the memory bandwidth allows, beside a single-stream result. `measured_tok_s` is None if
+    that result has no speed per stream."""
+
+    tok_s: float
+    measured_tok_s: float | None
+    basis: str
+    result_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One row of the list of results."""
 
@@ -97,6 +108,7 @@ class BenchRow:
     tags: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
+    ceiling: CeilingView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +150,6 @@ class PlanView:
         if self.nodes:
             return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
         return self.command.shell() if self.command else ""
-
-
-@dataclass(frozen=True, slots=True)
-class CeilingView:
-    """The speed that the memory bandwidth allows, beside the newest single-stream result. `measured_tok_s` is None if
-    that result has no speed per stream."""
-
-    tok_s: float
-    measured_tok_s: float | None
-    basis: str
-    result_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,6 @@ class SessionState:
     mark_a: int | None = None
     mark_b: int | None = None
     comparison: Comparison | None = None
-    ceiling: CeilingView | None = None
     experiment: Experiment | None = None  # the one that runs, or was shown last
     sweep: Sweep | None = None  # likewise
     activity: tuple[Activity, ...] = ()  # newest last, at most 500

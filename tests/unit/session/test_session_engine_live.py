@@ -14,6 +14,7 @@ from support.serving import eventually, free_port, stream
 from workbench.model.engine_live import EngineView
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.timeline import ENGINE, EventKind
+from workbench.session.engine_live import EngineLive
 from workbench.session.session import Session
 
 FLAGS = {"vllm-any": {}, "sglang-any": {}, "llamacpp-gguf": {"parallel": "2"}}
@@ -80,7 +81,7 @@ def watched(
             run_id = await session.servers.start()
             status = await session.servers.wait_ready(run_id, 20)
             assert status.state is ServerState.READY
-            session.core.spawn(session.engine.watch())
+            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
             watch = Watched(session, status)
             await eventually(lambda: session.state.engine is not None and "generation_tok_s" in watch.view.values)
             await asyncio.wait_for(scenario(watch), 60)
@@ -177,7 +178,7 @@ def test_a_server_without_its_metrics_flag_says_which_flag_switches_it_on() -> N
             session.plans.set_flag("port", str(free_port()))
             session.plans.unset_flag("metrics")
             await session.servers.wait_ready(await session.servers.start(), 20)
-            session.core.spawn(session.engine.watch())
+            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
             await eventually(lambda: session.state.engine is not None and session.state.engine.problem is not None)
             view = session.state.engine
             assert view is not None and view.values == {}

@@ -30,7 +30,7 @@ def _newest_id(state: SessionState) -> int:
 
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
-    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "ceiling", "servers", "run_id"})
+    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
     KEYS = keys_of(
         "results",
         Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
@@ -170,7 +170,7 @@ class Results(Pane, PickList):
         return paragraph(f"x {error}", width, "bad")[:2] if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        ceiling = self.state.ceiling if self.state else None
+        ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None) if self.state else None
         if ceiling is None:
             return []
         limit = f"{figure(ceiling.tok_s)} tok/s (#{ceiling.result_id}, {ceiling.basis})"

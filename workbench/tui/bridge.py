@@ -24,7 +24,8 @@ CLOCK_PERIOD_S = 1.0
 MOST_FRAMES_WAITING = 2
 RETRY_S = 0.25
 LOG = frozenset({"log_revision"})
-TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s"})
+TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s", "engine"})
+ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or with the clock
 
 
 class Viewer(Protocol):
@@ -72,7 +73,7 @@ class Bridge:
             changed = changed - LOG
         if changed:
             self._changed |= changed
-            if self._soon is None:
+            if self._soon is None and not changed <= ENGINE:
                 self._soon = self._loop.call_soon(self._flush, context=self._context)
 
     def _schedule_log(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import ENGINE, History
@@ -18,16 +20,17 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 TALL_ROWS, TWO_LINES_ROWS = 50, 34  # rows of the terminal from which graphs are higher, or have a second line
+ONE_ROW_LABEL = 12  # cells in front of a graph that are enough for a label and its value in one row
 LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is computed from: 8 hours
-Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `fields` are its fields in the history, whose sum is drawn. `top` is the end of its
-    scale, or None for a scale that grows with the highest value."""
+    """A metric of the engine. `short` is its label where it stands in one row with its value. `fields` are its fields
+    in the history, whose sum is drawn. `top` is the end of its scale, or None for a scale that grows."""
 
     label: str
+    short: str
     fields: tuple[str, ...]
     text: Callable[[Sequence[float]], str]
     top: float | None = 100.0
@@ -43,85 +46,85 @@ def _percent(values: Sequence[float]) -> str:
     return f"{values[0]:.0f}%"
 
 
+def _queue(values: Sequence[float]) -> str:
+    running, waiting = values
+    return f"{running:.0f}+{waiting:.0f}"
+
+
 _FIRST = (
-    _Metric("tok/s", ("generation_tok_s",), _tokens, None),
-    _Metric("queue", ("running", "waiting"), lambda v: f"{v[0]:.0f}+{v[1]:.0f}", None),
-    _Metric("KV", ("kv_use_pct",), _percent),
+    _Metric("tok/s", "tok/s", ("generation_tok_s",), _tokens, None),
+    _Metric("queue", "queue", ("running", "waiting"), _queue, None),
+    _Metric("KV cache", "KV", ("kv_use_pct",), _percent),
 )
 _SECOND = (
-    _Metric("prompt", ("prompt_tok_s",), _tokens, None),
-    _Metric("prefix", ("prefix_hit_pct",), _percent),
-    _Metric("draft", ("spec_accepted_pct",), _percent),
-    _Metric("preempt", ("preemptions_s",), lambda v: f"{v[0]:.1f}/s", None),
+    _Metric("prompt/s", "prompt", ("prompt_tok_s",), _tokens, None),
+    _Metric("prefix", "hits", ("prefix_hit_pct",), _percent),
+    _Metric("accepted", "acc", ("spec_accepted_pct",), _percent),
+    _Metric("preempt", "pre", ("preemptions_s",), lambda values: f"{values[0]:.1f}/s", None),
 )
 
 
 class EngineRows:
-    """Draws the metrics of the engine. A scale without a fixed top only grows, in steps of 1, 2 and 5."""
+    """Draws the metrics of the engine in the columns of the GPUs. A scale without a fixed end only grows."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._tops: dict[str, float] = {}
+        self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
-    def height(self, state: SessionState, terminal_rows: int, *, single_rows: bool) -> int:
-        """Return the number of rows that the engine needs. `single_rows` says that the graphs of the GPUs have one row,
-        with the value behind the graph."""
+    def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
+        """Return the number of rows that the engine needs: none without a server, one if its metrics cannot be read."""
+        if state.engine is None:
+            return 0
+        value_behind = bool(columns.after[0])
+        one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL
+        if terminal_rows >= TALL_ROWS:
+            self._lines, self._each = 2, 1 if value_behind else 3
+        elif terminal_rows >= TWO_LINES_ROWS and one_row:
+            self._lines, self._each = 2, 1
+        else:
+            self._lines, self._each = 1, 1 if one_row else 2
+        return 1 if state.engine.problem is not None else self._lines * self._each
+
+    def rows(self, state: SessionState, window: Window, columns: Columns, width: int) -> list[Row]:
+        """Return the rows with the values of now, or of the cell under the cursor."""
         view = state.engine
         if view is None:
-            return 0
-        if view.problem is not None:
-            return 1
-        return self._lines(terminal_rows) * self._each(terminal_rows, single_rows)
-
-    @staticmethod
-    def _lines(terminal_rows: int) -> int:
-        return 2 if terminal_rows >= TWO_LINES_ROWS else 1
-
-    @staticmethod
-    def _each(terminal_rows: int, single_rows: bool) -> int:
-        if single_rows:
-            return 1
-        return 3 if terminal_rows >= TALL_ROWS else 2 if terminal_rows < TWO_LINES_ROWS else 1
-
-    def rows(self, state: SessionState, window: Window, columns: Columns, height: int, width: int) -> list[Row]:
-        """Return `height` rows with the values of now, or of the cell under the cursor."""
-        view = state.engine
-        if view is None or height <= 0:
             return []
         if view.problem is not None:
             text = f"{view.title}: {view.problem}"
             return [((f"{G.alert} ", "warn"), (cut(text, width - 2), "text"))]
-        lines = [_FIRST, self._second(view)] if height > 1 else [_FIRST]
         rows: list[Row] = []
-        for number, line in enumerate(lines):
-            each = height // len(lines)
-            graphs = [self._graph(metric, view, window) for metric in line[: columns.count]]
-            rows += columns.line(graphs, each, self._lead(view, columns) if not number else (), window.cursor_column)
+        for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
+            metrics = line[: columns.count]
+            graphs = [self._graph(metric, view, window, short=bool(columns.after[0])) for metric in metrics]
+            if columns.after[0]:  # one row: the first label begins in front of its column
+                title = f"{cut(view.title, columns.lead - 7)} " if not number and columns.lead >= 20 else ""
+                text = (title + graphs[0].label).ljust(columns.lead) if graphs else ""
+                graphs[:1] = [replace(graph, label=text[columns.lead :]) for graph in graphs[:1]]
+                rows += columns.line(graphs, 1, ((text[: columns.lead], "dim"),), window.cursor_column)
+            else:
+                name, _, port = view.title.rpartition(" ")
+                lead = ((name, "title"), (port, "dim")) if not number and columns.lead >= 6 else ()
+                rows += columns.line(graphs, self._each, lead, window.cursor_column)
         return rows
 
-    @staticmethod
-    def _lead(view: EngineView, columns: Columns) -> Sequence[tuple[str, str]]:
-        name, _, port = view.title.rpartition(" ")
-        if columns.lead < 6:
-            return ()
-        return ((view.title, "title"),) if columns.lead >= 20 else ((name, "title"), (port, "dim"))
-
     def _second(self, view: EngineView) -> Sequence[_Metric]:
-        """Return the metrics of the second line: those that the engine reports or has reported."""
+        """Return the metrics of the second line: those that the engine reports now or has reported."""
         return [m for m in _SECOND if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)]
 
-    def _graph(self, metric: _Metric, view: EngineView, window: Window) -> Graph:
+    def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
         cells = self._cells(metric, window.end_s, window.cell_s, window.count)
-        at = window.cursor_column
-        values: list[float | None] = [view.values.get(field) for field in metric.fields]
-        if at is not None and window.cursor is not None:
-            second = (window.cursor + 0.5) * window.cell_s
-            values = [self._history.cells((ENGINE, f), second, window.cell_s, 1)[0] for f in metric.fields]
+        values = [view.values.get(field) for field in metric.fields]
+        if window.cursor is not None:
+            at_s = (window.cursor + 0.5) * window.cell_s
+            values = [self._history.cells((ENGINE, f), at_s, window.cell_s, 1)[0] for f in metric.fields]
         known = [value for value in values if value is not None]
         text = metric.text(known) if len(known) == len(values) else NA
-        waiting = metric.label == "queue" and len(known) == 2 and known[1] > 0
-        role = "strong" if at is not None else "warn" if waiting else "text"
-        return Graph(metric.label, text, cells, self._top(metric, cells), role="engine", value_role=role)
+        waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
+        role = "strong" if window.cursor is not None else "warn" if waits else "text"
+        label = metric.short if short else metric.label
+        return Graph(label, text, cells, self._top(metric, cells), value_role=role)
 
     def _cells(self, metric: _Metric, end_s: float, cell_s: int, count: int) -> list[float | None]:
         several = [self._history.cells((ENGINE, field), end_s, cell_s, count) for field in metric.fields]
@@ -130,26 +133,18 @@ class EngineRows:
         return [None if None in cell else sum(v for v in cell if v is not None) for cell in zip(*several, strict=True)]
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
-        """Return the end of the scale. It only grows, so that the drawn past changes as rarely as possible."""
+        """Return the end of the scale: the highest value so far, rounded up, so that the drawn past seldom changes."""
         if metric.top is not None:
             return metric.top
-        label = metric.label
-        if label not in self._tops:
-            import time
-
+        if metric.label not in self._tops:
             before = self._cells(metric, time.time(), *LOOK_BACK)
-            self._tops[label] = max((v for v in before if v is not None), default=0.0)
+            self._tops[metric.label] = max((v for v in before if v is not None), default=0.0)
         highest = max((v for v in cells if v is not None), default=0.0)
-        if highest > self._tops[label]:
-            self._tops[label] = highest
-        return _round_up(self._tops[label])
+        self._tops[metric.label] = max(self._tops[metric.label], highest)
+        return _round_up(self._tops[metric.label])
 
 
 def _round_up(value: float) -> float:
-    """Return the next number of the series 4, 10, 20, 50, 100, 200, … that is not below `value`."""
-    top = 10.0
-    if value <= 4:
-        return 4.0
-    while top < value:
-        top *= 2.5 if str(top).startswith("2") else 2.0
-    return top
+    """Return the least number of the series 5, 10, 20, 50, 100, 200, … that is not below `value`."""
+    tens = 10.0 ** math.floor(math.log10(max(value, 5.0)))
+    return next(step * tens for step in (1, 2, 5, 10) if value <= step * tens)

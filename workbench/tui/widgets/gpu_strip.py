@@ -14,6 +14,7 @@ from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
 from workbench.tui.formats import clock, elapsed, setting_name, setting_text
 from workbench.tui.glyphs import G
+from workbench.tui.widgets.engine_rows import EngineRows
 from workbench.tui.widgets.gpu_metrics import (
     FIRST,
     SECOND,
@@ -27,9 +28,9 @@ from workbench.tui.widgets.gpu_metrics import (
     limit_w,
     past_sample,
 )
-from workbench.tui.widgets.graph import Graph
+from workbench.tui.widgets.graph import Columns, Graph
 from workbench.tui.widgets.status_bar import stale_age_s
-from workbench.tui.widgets.strip_layout import WIDE, Group, StripLayout, arrange, most_rows
+from workbench.tui.widgets.strip_layout import WIDE, Group, StripLayout, arrange, most_rows, row_columns
 from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class GpuStrip(Painted):
         {
             "telemetry",
             "telemetry_monotonic_s",
+            "engine",
             "host",
             "alterations",
             "drift",
@@ -60,11 +62,13 @@ class GpuStrip(Painted):
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
         self.history = history
+        self.engine = EngineRows(history)
         self.view = TimeView()
         self.unfolded: bool | None = None  # the user's choice of a row per GPU; None: as there is room
         self.state: SessionState | None = None
         self.stale: float | None = None
         self.arranged: StripLayout | None = None
+        self._engine_rows = 0
         self._read_s = 0.0  # Unix time of the newest reading
         self._read_t_s = -1.0
         self._given: tuple[Metric, ...] = ()  # metrics of the second line that some GPU of this host reports
@@ -100,11 +104,19 @@ class GpuStrip(Painted):
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
             self.arranged = None
-            return len(self._nothing(telemetry, width))
+            self._engine_rows = self._engine_height(row_columns(width), height)
+            return len(self._nothing(telemetry, width)) + self._engine_rows
         self.arranged = arrange(
             self._groups(), width, most_rows(height), unfolded=self.unfolded, header=bool(self._signs())
         )
-        return self.arranged.rows + self.back
+        self._engine_rows = self._engine_height(self.arranged.columns, height)
+        return self.arranged.rows + self._engine_rows + self.back
+
+    def _engine_height(self, columns: Columns, height: int) -> int:
+        return self.engine.height(self.state, columns, height) if self.state else 0
+
+    def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
+        return self.engine.rows(self.state, window, columns, width) if self._engine_rows and self.state else ()
 
     def _groups(self) -> list[Group]:
         """Return the GPUs in groups of equal ones."""
@@ -119,7 +131,9 @@ class GpuStrip(Painted):
         telemetry = self.state.telemetry if self.state else None
         layout = self.arranged
         if telemetry is None or not telemetry.gpus or layout is None:
-            return self._nothing(telemetry, width)
+            columns = row_columns(width)
+            window = self.view.window(self.now_s, columns.cells)
+            return [*self._nothing(telemetry, width), *self._engine(window, columns, width)]
         window = self.view.window(self.now_s, layout.columns.cells)
         rows = [self._header(telemetry, layout, width)] if layout.header else []
         for group in layout.groups:
@@ -127,6 +141,7 @@ class GpuStrip(Painted):
         if layout.axis:
             measuring = bool(self.state and self.state.bench.running)
             rows.append(layout.columns.under(axis(window, self.history.events, measuring)))
+        rows += self._engine(window, layout.columns, width)
         if self.back:
             rows.append(self._moment(window, width))
         return rows

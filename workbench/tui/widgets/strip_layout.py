@@ -65,16 +65,27 @@ def arrange(groups: Sequence[Group], width: int, most: int, *, unfolded: bool | 
 
 
 def _columns(width: int, blocks: Sequence[Group], height: int) -> Columns:
-    across = 3 if width >= 57 else 2 if width >= 38 else 1
-    before: tuple[int, ...]
-    if height > 1:
-        lead = BLOCK_LEAD if len(blocks) > 1 else 0
-        folded = any(len(block) > 1 for block in blocks)
-        noted = NOTE_LABEL if height > 2 else LABEL
-        label = FOLDED_LABEL if folded else NARROW_LABEL if width < WIDE and lead else noted
-        before, after = (label,) * across, (0,) * across
-    else:
-        lead = WIDE_ROW_LEAD if width >= WIDE else ROW_LEAD
-        before, after = ROW_LABELS[:across], ROW_VALUES[:across]
+    if height == 1:
+        return row_columns(width)
+    across = _across(width)
+    lead = BLOCK_LEAD if len(blocks) > 1 else 0
+    folded = any(len(block) > 1 for block in blocks)
+    noted = NOTE_LABEL if height > 2 else LABEL
+    label = FOLDED_LABEL if folded else NARROW_LABEL if width < WIDE and lead else noted
+    return _filled(width, lead, (label,) * across, (0,) * across)
+
+
+def row_columns(width: int) -> Columns:
+    """Return the columns of graphs with one row, which have their value behind them."""
+    across = _across(width)
+    return _filled(width, WIDE_ROW_LEAD if width >= WIDE else ROW_LEAD, ROW_LABELS[:across], ROW_VALUES[:across])
+
+
+def _across(width: int) -> int:
+    return 3 if width >= 57 else 2 if width >= 38 else 1
+
+
+def _filled(width: int, lead: int, before: tuple[int, ...], after: tuple[int, ...]) -> Columns:
+    across = len(before)
     room = width - lead - sum(before) - sum(after) - (across - 1)
     return Columns(lead, before, after, max(room // across, GRAPH_LEAST))

@@ -149,7 +149,7 @@ def test_an_experiment_on_a_run_leaves_the_run_as_it_was(cli: Cli, base: tuple[s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("experiment", "vllm-any", "--pairs", "1"), "invalid number of pairs of an experiment: 1"),
+        (("experiment", "vllm-any", "--pairs", "0"), "invalid number of pairs of an experiment: 0"),
         (("experiment", "vllm-any", "--pairs", "3", "--until", "2"), "not allowed with argument"),
         (("experiment", "vllm-any", "--at-most", "9"), "--at-most needs --until"),
         (("experiment", "vllm-any", "--metric", "speed"), "no metric is called 'speed'"),

@@ -31,9 +31,10 @@ from workbench.tui.widgets.sweep import sweep_rows
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 PAGES = [
     ("experiment", "experiment", "X"),
-    ("experimented", "experimented", "X"),
+    ("experimented", "experimented", "5 enter"),
     ("sweep", "swept", "S"),
-    ("experiment-form", "compare", "X"),
+    ("how-sure", "compare", "X"),
+    ("experiment-form", "compare", "X down down down enter"),
     ("sweep-form", "ready", "S"),
     ("bench-form", "ready", "b"),
     ("gpu-settings", "altered", "g"),
@@ -60,8 +61,8 @@ def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, s
 def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")
-        await d.press("X")
-        await d.until(lambda: "A is the running server, B the plan under edit." in d.text)
+        await d.press("X", "down", "down", "down", "enter")
+        await d.until(lambda: "A is the running server, B the plan under edit." in d.text and "decided by" in d.text)
         assert "max-num-seqs=512" in d.text and "max-num-seqs=777" in d.text
         assert "6 runs of 64 requests at 8 streams, and a first run that is discarded: about 6m12s" in d.text
         await d.press("down", "down", "5")

@@ -80,10 +80,10 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an unknown metric or an
     invalid number of pairs, interval width or limit."""
     metric_called(spec.metric)
-    if not 2 <= spec.pairs <= MOST_PAIRS:
+    if not 1 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
-            next_step=f"use 2 to {MOST_PAIRS} pairs; 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
+            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
         )
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:

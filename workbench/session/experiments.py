@@ -59,6 +59,8 @@ class Experiments:
         self._load, self._gpu, self._results = load, gpu, results
         self.targets = ArmTargets(plans, hosts)
         self._conducting: asyncio.Task[Experiment] | None = None
+        self._one = asyncio.Lock()
+        self._ending = False  # the experiment has ended, and its locks and servers are being given back
 
     @cached_property
     def db(self) -> ExperimentsDb:
@@ -174,44 +176,44 @@ class Experiments:
         """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec.
         `bases` are the plans of arms that `targets` has looked up already. `opened` gets the id before anything is
         started."""
-        self._check_alone()
-        if not bases:
-            a, b, bases = await self.targets.look_up(a, b)
-        spec = self.spec(a, b, **options)
-        if a.target is None:
-            await self._know_engine()
-            bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
-        sides = await self.targets.sides({"A": a, "B": b}, bases)
-        restarts = design.restarts(a, b)
-        left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
-        state = self._core.state
-        new = Experiment(
-            0, time.time(), self._core.host.name, spec, restarts=restarts, simulated=state.simulated, left_s=left_s
-        )
-        async with self._locked(sides, "an experiment"):
-            experiment = await asyncio.to_thread(self.db.add, new)
-            if opened is not None:
-                await opened(experiment.id)
-            return await self._carry_out(experiment, sides)
+        async with self._alone():
+            if not bases:
+                a, b, bases = await self.targets.look_up(a, b)
+            spec = self.spec(a, b, **options)
+            if a.target is None:
+                await self._know_engine()
+                bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
+            sides = await self.targets.sides({"A": a, "B": b}, bases)
+            restarts = design.restarts(a, b)
+            left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
+            state = self._core.state
+            new = Experiment(
+                0, time.time(), self._core.host.name, spec, restarts=restarts, simulated=state.simulated, left_s=left_s
+            )
+            async with self._locked(sides, "an experiment"):
+                experiment = await asyncio.to_thread(self.db.add, new)
+                if opened is not None:
+                    await opened(experiment.id)
+                return await self._carry_out(experiment, sides)
 
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
     ) -> Experiment:
         """Continue a stored experiment. `pairs` changes the planned number of pairs. `max_minutes` limits the time from
         now on; with None there is no limit. Raises InputError if the experiment cannot be resumed."""
-        self._check_alone()
-        stored = await self.get(experiment_id)
-        spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
-        experiment = self._resumable(replace(stored, spec=design.checked(spec)))
-        if experiment.state == SeriesState.DONE or (spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2):
-            experiment = replace(experiment, extensions=experiment.extensions + 1)
-        a, b, bases = with_secrets(self._presets, experiment.spec)
-        if a.target is None:
-            self._plans.take(bases["A"], f"experiment {experiment_id}")
-            await self._know_engine()
-        sides = await self.targets.sides({"A": a, "B": b}, bases)
-        async with self._locked(sides, f"experiment {experiment_id}"):
-            return await self._carry_out(design.resumed(experiment), sides)
+        async with self._alone():
+            stored = await self.get(experiment_id)
+            spec = replace(stored.spec, max_minutes=max_minutes, pairs=stored.spec.pairs if pairs is None else pairs)
+            experiment = self._resumable(replace(stored, spec=design.checked(spec)))
+            if experiment.state == SeriesState.DONE or (spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2):
+                experiment = replace(experiment, extensions=experiment.extensions + 1)
+            a, b, bases = with_secrets(self._presets, experiment.spec)
+            if a.target is None:
+                self._plans.take(bases["A"], f"experiment {experiment_id}")
+                await self._know_engine()
+            sides = await self.targets.sides({"A": a, "B": b}, bases)
+            async with self._locked(sides, f"experiment {experiment_id}"):
+                return await self._carry_out(design.resumed(experiment), sides)
 
     def _resumable(self, experiment: Experiment) -> Experiment:
         which, host = f"experiment {experiment.id}", self._core.host.name
@@ -231,15 +233,24 @@ class Experiments:
         restored."""
         work = self._conducting
         if work is not None:
-            work.cancel()
+            if not work.cancelling():  # a second cancellation would end the restoring
+                work.cancel()
             await asyncio.wait([work])
 
-    def _check_alone(self) -> None:
-        if self._conducting is not None:
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Carry out the block when no other experiment does anything. Wait for one that has ended and is being stored.
+        Raises BenchError if one is running."""
+        if self._one.locked() and not self._ending:
             host = self._core.host.name
             raise BenchError(
                 "another experiment is running", host=host, next_step="wait until that experiment has ended, or stop it"
             )
+        async with self._one:
+            try:
+                yield
+            finally:
+                self._ending = False
 
     async def _know_engine(self) -> None:
         """Look for the installed engine on the host, because both arms are checked against it, unless that was done
@@ -297,6 +308,7 @@ class Experiments:
         return ended
 
     def _show(self, experiment: Experiment) -> None:
+        self._ending = experiment.state != SeriesState.RUNNING
         self._core.update(experiment=experiment)
 
 

@@ -124,7 +124,11 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "V", "Verify", "put load on the server, and show which GPU settings are in force", lambda c: c.gpu.verify(), 15
     ),
     Key(
-        "X", "A/B", "show the A/B experiment that runs or ran last, else start one", lambda c: c.experiments.open(), 13
+        "X",
+        "A/B",
+        "measure the changed plan or GPU setting against the running server; show the experiment",
+        lambda c: c.experiments.open(),
+        13,
     ),
     Key(
         "S", "Sweep", "benchmark at several values of a GPU setting, concurrency or flag", lambda c: c.sweeps.open(), 14

@@ -162,7 +162,6 @@ class MainScreen(Screen[None]):
 
     def _show_on_page(self, state: SessionState) -> None:
         """Draw the state on the open page."""
-        self.controllers.trails.add(state.experiment)
         if self.panes.pages.top is not None:
             self.panes.pages.top.show(state)
 

@@ -132,7 +132,7 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"pairs": 1},
+        {"pairs": 0},
         {"pairs": 65},
         {"metric": "speed"},
         {"metric": "ttft_ms.p42"},

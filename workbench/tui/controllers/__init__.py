@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from workbench.tui.interval_trails import IntervalTrails
-
 if TYPE_CHECKING:
     from workbench.tui.controllers.bench import BenchController
     from workbench.tui.controllers.experiments import ExperimentController
@@ -63,7 +61,6 @@ class Controllers:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.trails = IntervalTrails()
 
     def pane(self, kind: type[P]) -> P:
         """Return the pane of the main screen whose class is `kind`."""

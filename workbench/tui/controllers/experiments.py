@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.errors import InputError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.findings import Level
 from workbench.model.plan import PlanChange
+from workbench.model.server_run import ServerState
+from workbench.model.settings import GpuSettings
 from workbench.tui.cells import pad
 from workbench.tui.controllers.series import SeriesController, Work
 from workbench.tui.formats import clock
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import Wanted, arms_of, experiment_form, parse
 from workbench.tui.modals.form import Values
+from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, how_sure
 from workbench.tui.pages.live import ExperimentPage, Live
+from workbench.tui.panes.compare import Compare
 from workbench.tui.widgets.experiment import arm_words
 
 MORE_PAIRS = 2
@@ -31,7 +35,7 @@ class ExperimentController(SeriesController[Experiment]):
 
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
         left = self.services.progress.measured.left
-        return ExperimentPage(self.state, left, self.act, self.controllers.trails.of, fixed)
+        return ExperimentPage(self.state, left, self.act, self.pane(Compare).trails.of, fixed)
 
     def show(self) -> None:
         """Open the page of the experiment that the Compare pane shows."""
@@ -56,6 +60,73 @@ class ExperimentController(SeriesController[Experiment]):
     def summary(self, measured: Experiment) -> tuple[str, str]:
         e = measured
         return f"experiment {e.id}: {e.verdict or e.error or e.state}", "press X to see the experiment"
+
+    # a quick one
+    async def open(self) -> None:
+        """Show the experiment that runs. Otherwise, if the plan differs from the running server or GPU settings are
+        altered, ask how sure the user wants to be, and measure the difference."""
+        running = self.measured is not None and self.measured.state == "running"
+        found = None if running or self.state.plan is None else self._difference()
+        if found is None:
+            await super().open()
+        elif self.nothing_measured():
+            await self._ask_how_sure(*found)
+
+    def _difference(self) -> tuple[Arm, Arm] | None:
+        """Return arm A, the running server as it was started or before its GPU settings were altered, and arm B, the
+        present plan or settings. None if they do not differ, or not in a way that arms can express."""
+        server = self.state.server
+        if server is None or server.state is not ServerState.READY:
+            return None
+        try:
+            changes = self.session.servers.changes_against_running()
+            if changes:
+                return arms_of(changes)
+        except WorkbenchError:  # the form explains what A cannot be
+            return None
+        altered = {a.setting: a.now for a in self.state.alterations}
+        same = all(altered[a.setting] == a.now for a in self.state.alterations)
+        if not altered or not same or self.state.host.sudo_password:
+            return None
+        return Arm(), Arm(gpu=GpuSettings(altered))
+
+    async def _ask_how_sure(self, a: Arm, b: Arm) -> None:
+        spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
+        load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
+        about = [f"Each run is {load}; tok/s decides. The first run is discarded."]
+        if b.gpu:
+            about.append(
+                "The GPU settings are reverted first, B sets them for its runs, and they are reverted at the end."
+            )
+        else:
+            about.append("A is the running server, B the plan under edit. The server restarts for every run.")
+
+        def estimate_s(options: Mapping[str, Any]) -> float | None:
+            try:
+                return self.session.experiments.estimate_s(a, b, bench=shape, **options)
+            except WorkbenchError:  # the start shows the error
+                return None
+
+        async def decided(answer: str | None) -> None:
+            if answer == FORM:
+                await self.new()
+            elif answer == SHOW:
+                self.show()
+            elif answer is not None:
+                options = ANSWERS[answer][1]
+                self.begin(lambda: self._run_quickly(a, b, bench=shape, **options))
+
+        earlier = self.measured.id if self.measured is not None else None
+        await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
+
+    async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
+        """Revert the altered GPU settings if they are what is compared, then carry out the experiment."""
+        if b.gpu:
+            report = await self.session.gpu.revert()
+            if not report.ok:
+                text = "the GPU settings could not be reverted, so A cannot be measured"
+                raise SettingsError(text, host=self.state.host.name, next_step="press r to see which settings are left")
+        return await self.session.experiments.run(a, b, **options)
 
     # a new one
     async def new(self) -> None:

@@ -5,6 +5,7 @@ ask, login                      questions: before something that cannot be undon
 flag_edit                       the editor of one flag or environment variable
 launch                          the page before a start
 bench_form, experiment_form     forms of a benchmark and of an A/B experiment
+how_sure                        the question before a quick A/B experiment
 sweep_form, gpu_settings        forms of a sweep and of GPU settings
 gpu_confirm                     the question before a change of GPU settings, and the rows of the report after it
 """

@@ -89,7 +89,7 @@ def parse(values: Values) -> Wanted:
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")
-    options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs", 2), "metric": METRICS[values["metric"]]}
+    options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs"), "metric": METRICS[values["metric"]]}
     limits = {
         "until_pct": positive(values, "until", "until", "%"),
         "max_minutes": positive(values, "minutes", "minutes", "min"),

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_results
 from workbench.tui.cells import Row, paragraph
+from workbench.tui.interval_trails import IntervalTrails
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.comparison import comparison_rows
 from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.session.session import Session
 
 
@@ -40,10 +42,12 @@ class Compare(Pane, Scrolled):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.of_experiment = False
+        self.trails = IntervalTrails()
 
     def show(self, state: SessionState) -> None:
         """Draw the comparison or the experiment, whichever changed last."""
         before, self.state = self.state, state
+        self.trails.add(state.experiment)
         if before is None or before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False
         if state.experiment is not None and (before is None or before.experiment is not state.experiment):
@@ -66,15 +70,22 @@ class Compare(Pane, Scrolled):
         state = self.state
         if state is None:
             return []
-        if self.of_experiment and state.experiment is not None and state.experiment.comparison is None:
-            e = state.experiment
-            done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
-            text = f"Experiment {e.id}: {done}. Press enter to see the experiment."
-            return paragraph(text, width, "dim")
-        comparison = state.experiment.comparison if self.of_experiment and state.experiment else state.comparison
+        if self.of_experiment and state.experiment is not None:
+            return self._experiment(state.experiment, width, height)
+        comparison = state.comparison
         if comparison is None:
             return self._empty(width)
         return comparison_rows(comparison, width, height)
+
+    def _experiment(self, e: Experiment, width: int, height: int) -> list[Row]:
+        """Return the interval as it narrowed, then the comparison of the pairs so far."""
+        if e.comparison is None:
+            done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
+            return paragraph(f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim")
+        from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
+
+        top = narrowing_rows(e, width, self.trails.of(e.id))
+        return [*top, *comparison_rows(e.comparison, width, height - len(top))]
 
     def _empty(self, width: int) -> list[Row]:
         state = self.state

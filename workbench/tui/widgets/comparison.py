@@ -14,7 +14,6 @@ from workbench.tui.glyphs import G
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
 
-CHANGE = 14
 SINGLE = "single pair"
 VERDICTS = {
     "better": ("BETTER", "goodb"),
@@ -110,12 +109,13 @@ def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> str:
-    label, size = _sizes(width)
-    return f"{pad(name, label)}{pad(a, size, True)}{pad(b, size, True)}{pad(change, CHANGE, True)}  {verdict}"
+    label, size, changed = _sizes(width)
+    return f"{pad(name, label)}{pad(a, size, True)}{pad(b, size, True)}{pad(change, changed, True)}  {verdict}"
 
 
-def _sizes(width: int) -> tuple[int, int]:
-    return (18, 10) if width >= 66 else (14, 7)
+def _sizes(width: int) -> tuple[int, int, int]:
+    """Return the widths of the columns: the name of a metric, each value, and the change."""
+    return (18, 10, 16) if width >= 66 else (14, 7, 14)
 
 
 def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
@@ -125,12 +125,12 @@ def _metric_row(metric: MetricChange, width: int, single: bool) -> Row:
     if metric.interval_pct is not None:
         change += f" {G.plus_minus}{half_width(metric.interval_pct)}"
     word, role = VERDICTS.get(metric.verdict, ("" if single and metric.verdict == SINGLE else metric.verdict, "dim"))
-    label, size = _sizes(width)
+    label, size, changed = _sizes(width)
     return (
         (pad(short_title(metric.metric, metric.unit), label), "text"),
         (pad(figure(metric.a), size, True), "text"),
         (pad(figure(metric.b), size, True), "text"),
-        (pad(change, CHANGE, True), role if role != "dim" else "text"),
+        (pad(change, changed, True), role if role != "dim" else "text"),
         ("  ", "text"),
         (word, role),
     )

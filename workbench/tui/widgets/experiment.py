@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.experiment import order
 from workbench.model.bench import half_width
+from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.metrics import short_title
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
@@ -230,6 +231,31 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
     return [*rows, *(table.metric_row(m, m.metric == e.spec.metric) for m in metrics)]
+
+
+def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
+    """Return the deciding metric with its interval after each pair, on one axis, so that it is seen to narrow. [] if no
+    pair is complete."""
+    primary = _primary(e)
+    if primary is None or primary.change_pct is None:
+        return []
+    spans = {count: span for count, span in sorted(trail.items()) if count < e.pairs_done}
+    now = (primary.change_pct, primary.interval_pct)
+    name = 10
+    axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
+    rows: list[Row] = [((pad(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)]
+    role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
+    role = role if role != "dim" else "strong"
+    for count, (change, half), its in (*((n, s, "faint") for n, s in spans.items()), (e.pairs_done, now, role)):
+        said = f"{change:+.1f} %" + ("" if half is None else f" {G.plus_minus}{half_width(half)}")
+        rows.append(
+            (
+                (pad(count_of(count, "pair"), name) + pad(said, CHANGE), its),
+                ("  ", "text"),
+                *bar(axis, change, half, its),
+            )
+        )
+    return rows
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:

@@ -1,0 +1,55 @@
+"""The question before a quick A/B experiment: how sure the user wants to be of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from workbench.model.experiment import SHOWS_PCT, Arm
+from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.formats import elapsed
+from workbench.tui.glyphs import G
+from workbench.tui.modals.ask import Question
+from workbench.tui.modals.base import Choice
+
+UNTIL_PCT = 2.0
+ANSWERS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {  # answer -> its words, options, what it can show
+    "one": ("one pair now", {"pairs": 1}, "shows a change, no interval"),
+    "three": ("3 pairs", {"pairs": 3}, f"shows a difference of {SHOWS_PCT[3]:g} % or more"),
+    "until": (f"until {G.plus_minus} {UNTIL_PCT:g} %", {"until_pct": UNTIL_PCT}, "5 to 16 pairs"),
+}
+FORM, SHOW = "form", "show"  # answers that start nothing
+
+
+def how_sure(
+    a: Arm,
+    b: Arm,
+    about: Sequence[str],
+    estimate_s: Callable[[Mapping[str, Any]], float | None],
+    earlier: int | None,
+) -> Question[str]:
+    """Return the question. Its outcome is a key of `ANSWERS`, FORM for the form with all options, or SHOW for the
+    experiment `earlier`. `about` are sentences about A, B and their runs. `estimate_s` returns the duration in seconds
+    for options of an experiment, None if it is not known."""
+
+    def text(width: int) -> list[Row]:
+        rows: list[Row] = []
+        for arm, words, role in (("A", a.words, "a"), ("B", b.words, "b")):
+            rows += beside(f"{arm} ", role, paragraph("  ".join(words) or "as it is now", width - 2))
+        lines = (
+            about if known["one"] is not None else (*about, "The time is known after a first benchmark of this load.")
+        )
+        return [*rows, (), *(row for line in lines for row in paragraph(line, width, "dim"))]
+
+    known = {name: estimate_s(options) for name, (_, options, _) in ANSWERS.items()}
+
+    def line(name: str) -> str:
+        (words, _, shows), seconds = ANSWERS[name], known[name]
+        time = f"about {elapsed(seconds)}" if seconds is not None else ""
+        return f"{pad(words, 14)}{pad(time, 15 if time else 0)}  {shows}"
+
+    items: list[Choice] = [(name, line(name), "text") for name in ANSWERS]
+    items.append((FORM, "more choices: A and B, metric, number of pairs", "dim"))
+    if earlier is not None:
+        items.append((SHOW, f"show experiment {earlier} instead", "dim"))
+    return Question("A/B: how sure?", text, items, str, keys="enter start   up/down choose   esc cancel", wide=True)

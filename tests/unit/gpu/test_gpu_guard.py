@@ -21,7 +21,7 @@ from workbench.gpu.guard.client import NO_PYTHON
 from workbench.gpu.settings import (
     alterations,
     apply,
-    contrast,
+    clock_contrasts,
     current_values,
     journal,
     owners,
@@ -368,7 +368,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
         (box.gpu.parent / name).write_text(text)
     one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0)
     assert (
-        run(proof_files.read_clocks(box.host)) == contrast.ContrastEvidence()
+        run(proof_files.read_clocks(box.host)) == clock_contrasts.ContrastEvidence()
         and run(proof_files.kept_findings(box.host, [one])) == ()
     )
     assert all(isinstance(line, str) for line in guard_lines(run(box.look()).view, last_action=True))

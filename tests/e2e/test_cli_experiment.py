@@ -276,14 +276,14 @@ def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: C
     """It was to take the place of a run, which is on still, on the port of the experiment's servers."""
     run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
     kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
-    with line.spawn("experiment", run_id, *SHAPE, "--b", "max-num-seqs=8", "--pairs", "1", "--yes") as process:
+    with line.spawn("experiment", run_id, *SHAPE, "--b", "max-num-seqs=8", "--pairs", "2", "--yes") as process:
         eventually(lambda: kept.path.exists() and any(e.replaces for e in kept.list()), "the experiment", 60)
         process.kill()
         process.wait()
     (started,) = line.ok("servers")["servers"]
     assert (started["run_id"], started["state"]) == (run_id, "ready")
     resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
-    assert (resumed["state"], resumed["pairs_done"]) == ("done", 1), resumed
+    assert (resumed["state"], resumed["pairs_done"]) == ("done", 2), resumed
 
 
 @pytest.mark.slow

@@ -153,13 +153,13 @@ def test_a_command_that_changes_a_host_on_which_another_user_measures_warns(cli:
     ran = while_another_measures(cli, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")
     assert ran.code == 0 and warning in ran.err and "disturbs that measurement" in ran.err, ran
     for words in (
-        ("gpu", "set", "--power-limit", "450", "--yes"),
+        ("gpu", "set", "--power-limit", "200", "--yes"),
         ("gpu", "revert"),
         ("stop", ran.document["run_id"]),
     ):
         ran = while_another_measures(cli, *words)
         assert ran.code == 0 and warning in ran.err, (words, ran)
-    ran = cli(*FOUR, "gpu", "set", "--power-limit", "450", "--yes", "--json")
+    ran = cli(*FOUR, "gpu", "set", "--power-limit", "200", "--yes", "--json")
     assert ran.code == 0 and "being measured" not in ran.err
     assert cli(*FOUR, "gpu", "revert").code == 0
 

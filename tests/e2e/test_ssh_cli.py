@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,30 @@ def test_the_loop_with_commands(person: Person) -> None:
     followed, _ = person.ended(following)
     assert followed.splitlines() == person.log(run["run_id"]).read_text().splitlines()
     assert processes_of(str(person.log(run["run_id"]).parent)) == []
+
+
+@pytest.mark.slow
+def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -> None:
+    port = free_port()
+    run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
+    measuring = person.begins("--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000")
+
+    def answered() -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            return sum(
+                float(n) for n in re.findall(r"^vllm:request_success_total\S* (\S+)", page.read().decode(), re.M)
+            )
+
+    wait_for(lambda: answered() > 30, "thirty answers", SOON_S)
+    person.server.cut()
+    out, _ = person.ended(measuring, 3)
+    result = json.loads(out)
+    assert 10 < result["requests_ok"] < 5000 and result["ttft_ms"]["p50"] > 0
+    (why,) = [reason for reason in result["refused"] if reason.startswith("partial result")]
+    assert "the connection to the host was lost" in why
+    (stored,) = json.loads(person.runs("--json", "results", "list")[0])["results"]
+    assert stored["id"] == result["id"]
+    person.server.restore()
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ class Client:
         self.clock.refresh()
         self.cpu.note(now)
         self._enforce_limits(now)
-        self._pause.adapt(slot.exchange for slot in self._slots if slot.exchange is not None)
+        self._pause.adapt([slot.exchange for slot in self._slots if slot.exchange is not None])
         self.tick(now)
 
     def _do_a_chore(self) -> None:

@@ -8,7 +8,7 @@ in its socket together: these would get one receive time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import chain
 
 from workbench.bench.connection import ReceiveClock
@@ -16,6 +16,7 @@ from workbench.bench.exchange import Exchange
 
 _MOST_NS = 1_000_000
 _LEAST_NS = 50_000  # a shorter rest saves nothing
+_LEAST_GATHERED = 2  # chunks that arrive in a rest: fewer are not worth its wake-up
 _SHARE_OF_GAP = 1 / 8
 _SHARE_OF_REQUEST = 1 / 500
 _KEPT_SWEEPS = 10  # one second
@@ -28,8 +29,8 @@ class ReadPause:
 
     It is an eighth of the short gaps between chunks of one stream (their first percentile over the last second), at
     most 1 ms. If more than 1 % of the gaps are 0, chunks arrive together, and the client does not pause. A stream is
-    idle for half of the pause between two requests on average, so the pause is also at most 1/500 of a request. Without
-    the kernel's receive times, there is no pause.
+    idle for half of the pause between two requests on average, so the pause is also at most 1/500 of a request. There
+    is no pause if it would gather fewer than two chunks, or without the kernel's receive times.
     """
 
     def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:
@@ -38,7 +39,7 @@ class ReadPause:
         self._clock, self._unstamped = clock, 0
         self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_SWEEPS)
 
-    def adapt(self, running: Iterable[Exchange]) -> None:
+    def adapt(self, running: Collection[Exchange]) -> None:
         """Compute the pause again from the newest gaps of the requests in flight. Call this ten times a second."""
         self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
@@ -46,8 +47,9 @@ class ReadPause:
         if unstamped or len(gaps) < _LEAST_GAPS:
             self.ns = 0
             return
-        rest = int(gaps[int(_PART_BELOW * len(gaps))] * self._share)
-        self.ns = 0 if rest < _LEAST_NS else min(rest, _MOST_NS)
+        rest = min(_MOST_NS, int(gaps[int(_PART_BELOW * len(gaps))] * self._share))
+        gathered = len(running) * rest / max(1, gaps[len(gaps) // 2])
+        self.ns = 0 if rest < _LEAST_NS or gathered < _LEAST_GATHERED else rest
 
 
 def _newest_gaps(exchange: Exchange) -> list[int]:

@@ -11,7 +11,7 @@ from workbench.bench.read_pause import ReadPause
 MS = 1_000_000
 
 
-def running(gaps_ns: list[int], streams: int = 16) -> list[Exchange]:
+def running(gaps_ns: list[int], streams: int = 128) -> list[Exchange]:
     """Return requests in flight whose newest chunks came at these gaps."""
     exchanges = []
     for _ in range(streams):
@@ -44,7 +44,7 @@ def test_the_rest_follows_the_gaps_of_the_streams(gap_ns: int, tokens: int, expe
 
 
 def test_streams_whose_chunks_arrive_together_allow_no_rest() -> None:
-    assert pause_after(running([10 * MS] * 2, streams=98), running([10 * MS, 0], streams=4)) == 0
+    assert pause_after(running([10 * MS] * 2, streams=98) + running([10 * MS, 0], streams=4)) == 0
 
 
 def test_a_second_without_chunks_that_arrive_together_allows_a_rest_again() -> None:
@@ -54,7 +54,13 @@ def test_a_second_without_chunks_that_arrive_together_allows_a_rest_again() -> N
 
 
 def test_a_short_gap_of_one_stream_shortens_the_rest_of_all() -> None:
-    assert pause_after(running([10 * MS] * 2, streams=20), running([MS] * 2, streams=2)) == MS // 8
+    assert pause_after(running([10 * MS] * 2, streams=200) + running([MS] * 2, streams=20)) == MS // 8
+
+
+def test_few_streams_are_read_at_once() -> None:
+    """At 100 tokens/s, 16 streams bring less than two chunks in a rest, which costs a wake-up itself."""
+    assert pause_after(running([10 * MS] * 2, streams=16)) == 0
+    assert pause_after(running([10 * MS] * 2, streams=20)) == MS
 
 
 def test_before_the_gaps_are_known_there_is_no_rest() -> None:

@@ -58,7 +58,7 @@ WHOLE = Experiment(
     "",
     1,
     "run-1",
-    True,
+    settings_on=True,
 )
 
 

@@ -228,7 +228,7 @@ class Painted(Widget):
         old, self._painted = self._painted, rows
         if len(old) != height or (old and row_width(old[0]) != width):
             self._strips.clear()
-            self.refresh()
+            Widget.refresh(self)
             return
         regions = []
         for y, (before, after) in enumerate(zip(old, rows, strict=True)):

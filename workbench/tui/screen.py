@@ -7,7 +7,9 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.widget import Widget
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
@@ -32,6 +34,9 @@ class MainScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(SCREEN)
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
+
+    # Textual draws the whole screen again when the focus moves. Whatever shows the focus draws itself.
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     def __init__(self, session: Session) -> None:
         super().__init__()

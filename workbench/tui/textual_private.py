@@ -87,6 +87,14 @@ class _Cells(CompositorUpdate):
         return "".join(f"\x1b[{y + 1};{x + 1}H{strip.render(console)}" for x, y, strip in self.pieces)
 
 
+def looks_of(widget: Widget) -> object:
+    """Return a value that changes with everything in the style sheet that decides how the inside of a widget looks;
+    None before the widget is mounted."""
+    if not widget._is_mounted:
+        return None
+    return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
+
+
 def part_of(strip: Strip, start: int, end: int) -> Strip:
     """Return the cells from `start` to `end` of a strip. Textual's `Strip.crop` would cache them, which takes 4 MB for
     the lines of a log."""

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from textual.message import Message
 
 from workbench.tui.bindings import Key, hint
 from workbench.tui.cells import Painted
+from workbench.tui.textual_private import looks_of
 
 if TYPE_CHECKING:
+    from textual.geometry import Region
+
     from workbench.session.session import Session
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
@@ -41,6 +44,16 @@ class Pane(Painted, can_focus=True):
         super().__init__(id=self.NAME)
         self.session = session
         self.state: SessionState | None = None
+        self._looks: object = None  # with which it was drawn last
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        """Let Textual draw the pane. Textual also asks for that when the focus moves, which changes nothing in a pane
+        except what `repaint` sends, and would send the whole pane to the terminal."""
+        looks = looks_of(self)
+        if regions or layout or recompose or not repaint or looks != self._looks:
+            self._looks = looks
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        return self
 
     def show(self, state: SessionState) -> None:
         """Draw `state`. The main screen calls this method when one of `FIELDS` has changed."""

@@ -3,12 +3,14 @@ border."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.geometry import Region
 
 from workbench.tui.cells import border_text
+from workbench.tui.textual_private import looks_of
 
 if TYPE_CHECKING:
     from workbench.tui.panes.base import Pane
@@ -22,10 +24,23 @@ class PaneFrame(Vertical):
         super().__init__(id=f"pane-{body.NAME}", classes="pane")
         self.number, self.body = number, body
         self._texts: tuple[str, str] = ("", "")
+        self._looks: object = None  # with which it was drawn last
         self.title()
 
     def compose(self) -> ComposeResult:
         yield self.body
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        """Let Textual draw the frame. If only its colours or texts have changed, it is the border that is drawn, and
+        not the pane inside."""
+        looks, before = looks_of(self), self._looks
+        self._looks = looks
+        if regions or layout or recompose or not repaint or looks != before or looks is None:
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        (width, height), (left, top) = self.outer_size, self.content_offset
+        sides = (Region(-left, 0, 1, height - 2 * top), Region(width - 1 - left, 0, 1, height - 2 * top))
+        ends = (Region(-left, -top, width, 1), Region(-left, height - 1 - top, width, 1))
+        return super().refresh(*sides, *ends) if top else self
 
     def title(self, detail: str = "", hint: str = "") -> None:
         """Set the title in the border, followed by `detail`, and the key hints. Unchanged texts are not set again,

@@ -1,0 +1,110 @@
+"""What a change of the pane sends to the terminal: little, and everything that changed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from pathlib import Path
+
+import pyte
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS, ROWS = 120, 40
+MOST_BYTES = 8_000  # for a change of the pane; the whole screen takes 24,000
+QUIET_S = 0.7
+
+
+class Screen:
+    """A screen in a terminal of 120x40 that reads its GPUs once a minute, so that it does not change by itself."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.master, slave = pty.openpty()
+        self._resize(COLUMNS)
+        names = ("CONFIG", "STATE", "DATA")
+        env = {**os.environ, "TERM": "xterm-256color", **{f"XDG_{name}_HOME": str(tmp_path / name) for name in names}}
+        argv = [sys.executable, "-m", "workbench", "demo", "--interval", "60"]
+        self.child = subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=env, start_new_session=True
+        )
+        os.close(slave)
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.stream = pyte.ByteStream(self.screen)
+
+    def _resize(self, columns: int) -> None:
+        ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
+
+    def settle(self) -> int:
+        """Read until nothing has come for a while, and return the number of bytes. The clock ticks each second."""
+        count, end = 0, time.monotonic() + QUIET_S
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                data = os.read(self.master, 65536)
+                self.stream.feed(data.replace(b"\x1b[?1u", b""))
+                count += len(data)
+        return count
+
+    def until(self, text: str) -> None:
+        deadline = time.monotonic() + 30
+        while not any(text in line for line in self.screen.display):
+            assert time.monotonic() < deadline, "\n".join(self.screen.display)
+            self.settle()
+
+    def press(self, key: str) -> int:
+        os.write(self.master, key.encode())
+        return self.settle()
+
+    def cells(self) -> list[list[tuple[str, str, str, bool]]]:
+        rows = self.screen.buffer
+        return [
+            [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))] for y in range(2, ROWS)
+        ]  # the first rows count seconds
+
+    def drawn_again(self) -> list[list[tuple[str, str, str, bool]]]:
+        """Return the cells after everything was drawn from the start."""
+        for columns in (COLUMNS - 1, COLUMNS):
+            self._resize(columns)
+            os.killpg(self.child.pid, signal.SIGWINCH)
+            self.settle()
+        return self.cells()
+
+
+@contextmanager
+def opened(tmp_path: Path) -> Iterator[Screen]:
+    screen = Screen(tmp_path)
+    try:
+        screen.until("^p palette")
+        screen.until("1 Presets")
+        screen.settle()
+        yield screen
+    finally:
+        screen.child.kill()
+        screen.child.wait()
+        os.close(screen.master)
+
+
+@pytest.mark.slow
+def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
+    with opened(tmp_path) as screen:
+        screen.press("1")
+        sent = {key: screen.press(key) for key in "234512"}
+        assert max(sent.values()) <= MOST_BYTES, sent
+        before = screen.cells()
+        again = screen.drawn_again()
+        differ = [
+            (y + 2, x, was, now)
+            for y, (old, new) in enumerate(zip(before, again, strict=True))
+            for x, (was, now) in enumerate(zip(old, new, strict=True))
+            if was != now
+        ]
+        assert not differ, differ[:5]

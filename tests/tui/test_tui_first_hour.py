@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.real_screen import RealScreen, real_screen, shown
+from support.real_screen import RealScreen, on_free_port, real_screen, shown
 
 from workbench.session.session import Session
 from workbench.tui.bindings import first_keys
@@ -49,6 +49,29 @@ def test_the_key_of_the_engine_opens_its_picker() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.load()
         await s.press("2", "e")
-        await s.until("Engine executable", "type the path of another program")
+        await s.until("Engine executable", "as PATH finds it")
 
     shown(scenario)
+
+
+@pytest.mark.slow
+def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
+    """At 80 x 24 the screen stayed at the list of results after the benchmark of `.`."""
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("b")
+        await s.until("enter run")
+        await s.press("enter")
+        await s.until(lambda: len(s.state.results) == 1 and not s.state.bench.running, seconds=60)
+        await s.press("slash", *"eager", "enter")
+        await s.until("document: partly")
+        await s.press("down", "enter")
+        await s.until("--no-enforce-eager")
+        await s.press("full_stop")
+        await s.until("enforce-eager: on > off")
+        await s.press("enter")
+        await s.until("A #1 vs B #2", "tok/J", seconds=90)
+
+    shown(scenario, size=(80, 24))

@@ -118,7 +118,7 @@ def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) ->
         return None
     if sum(not names or info.name in names for info in infos) >= count:
         return ""
-    if names and len(infos) >= count:
+    if names:
         kind = names[0].removeprefix("NVIDIA ").removeprefix("GeForce ")
         return f"needs {kind}" if count == 1 else f"needs {count} x {kind}"
     return f"needs {count_of(count, 'GPU')}"

@@ -186,13 +186,14 @@ def first_keys(state: SessionState) -> list[Key]:
     measuring = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
     trial = state.guard is not None and state.guard.trial_left_s is not None
     again = ("full_stop",) if state.bench.last_id is not None else ()
-    ready = state.server is not None and str(state.server.state) == "ready"
+    alive = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
+    server = str(state.server.state) if state.server is not None else ""
     wanted = [
         *(("R", "h") if state.host.link == "failed" else ()),
         *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
         *(("T", "r") if trial and state.alterations else ()),
         *(("K",) if measuring or state.bench.running or state.bench.queued else ()),
-        *(("p",) if state.plan is None else ("b", *again, "X") if ready else ("s",)),
+        *(("p",) if state.plan is None else alive.get(server, ("s",))),
         *(("r",) if state.alterations else ()),
     ]
     return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]

@@ -65,9 +65,16 @@ class BenchController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 self.go("results")
-                self.attempt(self.session.bench.restart_and_compare())
+                self.attempt(self.session.bench.restart_and_compare(), lambda _: self._show_compared())
 
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
+
+    def _show_compared(self) -> None:
+        """Show the comparison on a small terminal, where it would be out of sight, unless the user went elsewhere."""
+        panes = self.services.panes
+        waiting = panes.active == "results" and self.services.pages.top is None
+        if panes.single and waiting and self.state.comparison is not None:
+            self.go("compare")
 
     def cancel(self) -> None:
         """Cancel the experiment, the sweep or the benchmark that is running. Complete runs of an experiment or a sweep

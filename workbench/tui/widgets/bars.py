@@ -29,6 +29,7 @@ NOTICE_SIGNS = {
 }
 
 
+LEADING_KEYS = 5  # of the situation and of the only pane, so that ? has room beside them
 FIRST = (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "what is this"))
 FIRST_WITHOUT_GPU = (("D", "demo without a GPU"), ("h", "another host"), ("p", "pick a preset"), ("?", "what is this"))
 
@@ -212,7 +213,7 @@ class Footer(Painted):
         """Return (key as printed, its word, its id, or name on the page) of every key, the most needed ones first."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
-        pane = () if self.page else self._pane
+        pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]
         listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
         others = [k for k in listed.values() if k.key not in own and k.key not in hidden]
         return [

@@ -97,7 +97,7 @@ class EngineRows:
         rows: list[Row] = []
         for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
             metrics = line[: columns.count]
-            graphs = [self._graph(metric, view, window, short=bool(columns.after[0])) for metric in metrics]
+            graphs = [self._graph(metric, view, window, short=self._each == 1) for metric in metrics]
             if columns.after[0]:  # one row: the first label begins in front of its column
                 title = f"{cut(view.title, columns.lead - 7)} " if not number and columns.lead >= 20 else ""
                 text = (title + graphs[0].label).ljust(columns.lead) if graphs else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
+from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,6 +147,10 @@ async def _tuning(scene: Scene) -> None:
     await scene.until(lambda: scene.session.state.bench.last_id != before and not scene.session.state.busy)
     await scene.press("2")
     await scene.shot("loop-120x40")
+    await scene.press("5", "i")
+    await scene.until(lambda: scene.page.startswith("Timelines"))
+    await scene.shot("timelines-120x40")
+    await scene.press("escape")
     await _sizes(scene)
 
 
@@ -197,17 +203,25 @@ async def _preset(scene: Scene) -> None:
     await scene.shot("preset-120x40")
 
 
-async def _measuring(scene: Scene) -> None:
-    """Take pictures of a sweep of the power limit, and of an A/B experiment at its knee."""
-    await scene.load("sglopt")
+async def _sweep(scene: Scene) -> None:
+    """Take a picture of a sweep of the power limit."""
+    await scene.load("tabopt")
     await scene.start()
     await scene.bench("8", "tab", "1", "6")
     await scene.press("S", "tab")
-    await scene.type("200,300,400,500,600")
+    await scene.type("200,350,600")
     await scene.press("enter")
     await scene.sweep_ends()
     await scene.shot("power-sweep-120x40")
-    await scene.press("escape", "X")
+    await scene.press("escape")
+
+
+async def _experiment(scene: Scene) -> None:
+    """Take pictures of an A/B experiment about the power limit."""
+    await scene.load("vllmany")
+    await scene.start()
+    await scene.bench("8", "tab", "1", "6")
+    await scene.press("X")
     await scene.until(lambda: scene.page == "A/B experiment")
     await scene.press("tab")
     await scene.type("gpu.power-limit=400")
@@ -221,39 +235,63 @@ async def _measuring(scene: Scene) -> None:
     await scene.press("escape")
 
 
-SCENES: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
-    ("four-pcie", _tuning),
-    ("rtx-pro-6000-passthrough", _settings),
-    ("rtx-pro-6000", _measuring),
-    ("rtx-5060ti-x2", _preset),
-)
+# The name of each scene, its simulated host, and its steps. No two scenes use one port, because they run side by side.
+SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
+    "tuning": ("four-pcie", _tuning),
+    "experiment": ("rtx-pro-6000", _experiment),
+    "sweep": ("rtx-pro-6000", _sweep),
+    "settings": ("rtx-pro-6000-passthrough", _settings),
+    "preset": ("rtx-5060ti-x2", _preset),
+}
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Take every picture, write them into `folder`, and return their paths. The user's own files are not touched."""
-    with _own_directories():
-        return asyncio.run(_take_all(folder))
+    """Take every picture, write them into `folder`, and return their paths. The scenes run side by side, each in a
+    process of its own. The user's own files are not touched."""
+    return asyncio.run(_take_all(folder))
 
 
 async def _take_all(folder: Path) -> list[Path]:
+    taken = await asyncio.gather(*(_take_in_child(folder, name) for name in SCENES))
+    return [path for paths in taken for path in paths]
+
+
+async def _take_in_child(folder: Path, name: str) -> list[Path]:
+    """Play a scene in a process of its own. Return its pictures. Raises ServerError with the last line that the process
+    wrote."""
+    argv = [sys.executable, "-m", __name__, str(folder), name]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    out, err = await child.communicate()
+    if child.returncode:
+        said = clean(err, lines=True).strip().splitlines()[-1:] or ["no message"]
+        raise ServerError(f"the scene {name} ended with {child.returncode}: {said[0]}", next_step="run it again")
+    return [Path(line) for line in out.decode().splitlines()]
+
+
+def take(folder: Path, name: str) -> list[Path]:
+    """Play one scene, and return its pictures."""
+    profile, play = SCENES[name]
+    with _own_directories():
+        return asyncio.run(_play(folder, profile, play))
+
+
+async def _play(folder: Path, profile: str, play: Callable[[Scene], Awaitable[None]]) -> list[Path]:
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
 
-    written: list[Path] = []
-    for profile, play in SCENES:
-        session = Session.of_host(simulate=profile)
-        app = WorkbenchApp(session)
-        async with app.run_test(size=(120, 40)) as pilot:
-            scene = Scene(session, pilot, folder)
-            await scene.until(lambda session=session: session.state.host.link == "connected")  # type: ignore[misc]
-            try:
-                await play(scene)
-            finally:
-                for status in session.state.servers:
-                    if status.state in _ALIVE:
-                        await session.servers.stop(status.run_id)
-            written += scene.written
-    return written
+    session = Session.of_host(simulate=profile)
+    app = WorkbenchApp(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        scene = Scene(session, pilot, folder)
+        await scene.until(lambda: session.state.host.link == "connected")
+        try:
+            await play(scene)
+        finally:
+            for status in session.state.servers:
+                if status.state in _ALIVE:
+                    await session.servers.stop(status.run_id)
+        return scene.written
 
 
 @contextmanager
@@ -271,3 +309,8 @@ def _own_directories() -> Iterator[None]:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+if __name__ == "__main__":
+    for made in take(Path(sys.argv[1]), sys.argv[2]):
+        sys.stdout.write(f"{made}\n")

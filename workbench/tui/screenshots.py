@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from workbench.model.errors import ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.untrusted_text import clean
+from workbench.store import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -301,6 +303,7 @@ def _own_directories() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="workbench-pictures-") as folder:
         os.environ.update({name: f"{folder}/{name.lower()}" for name in names[:-1]})
         os.environ["WORKBENCH_SIM_START_S"] = "5"  # long enough for a picture of a starting server
+        _move_from_used_ports()
         try:
             yield
         finally:
@@ -309,6 +312,29 @@ def _own_directories() -> Iterator[None]:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+def _move_from_used_ports() -> None:
+    """Write own copies of those shipped presets whose port another program uses, with a free port."""
+    for preset in paths.shipped_presets_dir().glob("*.toml"):
+        text = preset.read_text(encoding="utf-8")
+        found = re.search(r"^port = (\d+)$", text, re.MULTILINE)
+        if found is None or _bound(int(found[1])) is not None:
+            continue
+        own = paths.own_presets_dir() / preset.name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(text.replace(found[0], f"port = {_bound(0)}"), encoding="utf-8")
+
+
+def _bound(port: int) -> int | None:
+    """Return the number of a port that could be bound just now, None if it is in use. 0 stands for any free port."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        return int(one.getsockname()[1])
 
 
 if __name__ == "__main__":

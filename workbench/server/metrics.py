@@ -72,6 +72,8 @@ async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[in
 
     try:
         response = await http.get(path, timeout=timeout_s)
+    except httpx.TimeoutException as error:
+        return None, str(error) or f"no answer within {timeout_s:g} s"
     except httpx.HTTPError as error:
         return None, str(error) or type(error).__name__
     return response.status_code, response.text

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
+from support.scripted_server import FIN, RST, SILENCE, ScriptedServer
 
 from workbench import engines
 from workbench.model.server_run import EngineMetrics
-from workbench.server import metrics
+from workbench.server import metrics, readiness
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per finish reason.
 TWO_ENGINES = """\
@@ -93,6 +97,81 @@ def test_an_engine_without_a_page_and_a_dead_server_give_reasons() -> None:
 
     assert "All connection attempts failed" in _fetch("vllm", httpx.MockTransport(refuse)).absent["running"]
     assert _fetch("tabbyapi", httpx.MockTransport(refuse)).absent["running"] == "TabbyAPI has no metrics page"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+def endless() -> Iterator[bytes]:
+    yield HEAD
+    while True:
+        yield b"# TYPE vllm:num_requests_running gauge\n" * 2000
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda request, n: endless(), "no complete answer within 1 s|larger than 16 MiB"),
+        (lambda request, n: [HEAD, b"# TYPE", SILENCE], "no answer within 0.5 s"),
+        (lambda request, n: [SILENCE], "no answer within 0.5 s"),
+        (lambda request, n: [RST], "cannot be read"),
+        (lambda request, n: [HEAD, bytes(range(256)) * 50, FIN], "is not a Prometheus page"),
+    ],
+)
+def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, reason: str) -> None:
+    async def go(url: str) -> EngineMetrics:
+        async with readiness.client(url) as http:
+            return await metrics.fetch(http, engines.get("vllm"), timeout_s=0.5)
+
+    with ScriptedServer(answer) as server:
+        read = asyncio.run(go(server.url))
+        assert read.generation_tokens is None and read.live_generation_tokens is None
+        assert re.search(reason, read.absent["live_generation_tokens"]), read.absent
+
+
+LLAMA = "# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 500\n"
+SLOTS = [
+    {"id": 0, "is_processing": True, "next_token": [{"n_decoded": 30}]},
+    {"id": 1, "is_processing": False, "next_token": [{"n_decoded": 99}]},
+    {"id": 2, "is_processing": True, "next_token": [{"n_decoded": 12}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("slots", "live", "reason"),
+    [
+        (httpx.Response(200, json=SLOTS), 542, None),
+        (
+            httpx.Response(501, text="no"),
+            None,
+            "when a request ends, and /slots answers HTTP status 501",
+        ),
+        (httpx.Response(200, json={"error": 1}), None, "/slots answers HTTP status 200"),
+    ],
+)
+def test_tokens_of_running_requests_of_llama_cpp_come_from_its_slots(
+    slots: httpx.Response, live: int | None, reason: str | None
+) -> None:
+    pages = {"/metrics": httpx.Response(200, text=LLAMA), "/slots": slots}
+    read = _fetch("llamacpp", httpx.MockTransport(lambda request: pages[request.url.path]))
+    assert (read.generation_tokens, read.live_generation_tokens) == (500, live)
+    assert reason is None or reason in read.absent["live_generation_tokens"]
+
+
+def test_sglang_counts_running_requests_in_its_realtime_series() -> None:
+    page = """# TYPE sglang:realtime_tokens_total counter
+sglang:realtime_tokens_total{engine_type="unified",mode="prefill_compute",tp_rank="0"} 180.0
+sglang:realtime_tokens_total{engine_type="unified",mode="decode",tp_rank="0"} 37.0
+sglang:realtime_tokens_total{engine_type="unified",mode="prefill_cache",tp_rank="0"} 95.0
+sglang:generation_tokens_total{is_streaming="true"} 20.0
+sglang:prompt_tokens_total{is_streaming="true"} 100.0
+sglang:time_to_first_token_seconds_count{is_streaming="true"} 4.0
+sglang:time_to_first_token_seconds_count{is_streaming="false"} 1.0
+"""
+    read = metrics.parse(page, engines.get("sglang"))
+    assert (read.generation_tokens, read.live_generation_tokens) == (20, 42)
+    assert (read.prompt_tokens, read.live_prompt_tokens) == (100, 275)
+    assert "does not report" in read.absent["preemptions"]
 
 
 def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:

@@ -8,6 +8,7 @@ import pytest
 from support.real_screen import RealScreen, on_free_port, real_screen, shown
 
 from workbench.session.session import Session
+from workbench.session.state import BenchRow
 from workbench.tui.bindings import first_keys
 
 
@@ -75,3 +76,33 @@ def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
         await s.until("A #1 vs B #2", "tok/J", seconds=90)
 
     shown(scenario, size=(80, 24))
+
+
+def test_results_are_sorted_by_a_click_on_a_columns_head() -> None:
+    rows = [
+        BenchRow(id=n, unix_s=0.0, label=f"run {n}", model="m", engine="vllm", concurrency=8, output_tok_s=speed,
+                 ttft_p50_ms=80.0 + n, ttft_p99_ms=90.0, itl_mean_ms=5.0, power_w=100.0, tok_per_joule=1.0,
+                 requests_ok=8, requests_failed=0, simulated=True)
+        for n, speed in ((1, 400.0), (2, 900.0), (3, None), (4, 500.0))
+    ]  # fmt: skip
+
+    async def scenario(s: RealScreen) -> None:
+        pane = s.pane("results")
+        await s.until(lambda: s.state.presets_read)
+        await s.press("4")
+        s.session.core.update(results=tuple(rows))
+        await s.until("run 4")
+        assert [row.id for row in pane.items] == [4, 3, 2, 1]
+        head = next(line for line in s.text.splitlines() if "tok/s" in line and "ITL" in line)
+        pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
+        await s.until("by tok/s, highest first", lambda: [row.id for row in pane.items] == [2, 4, 1, 3])
+        pane.head_clicked(head.index("tok/s") - pane.content_region.x + 2)
+        await s.until("by tok/s, lowest first", lambda: [row.id for row in pane.items] == [1, 4, 2, 3])
+        pane.head_clicked(head.index("TTFT") - pane.content_region.x + 1)
+        await s.until("by TTFT", lambda: [row.id for row in pane.items] == [1, 2, 3, 4])
+        pane.head_clicked(head.index("change") - pane.content_region.x + 1)
+        await s.until("by change")
+        await s.press("o")
+        await s.until("by tok/s, highest first")
+
+    shown(scenario, size=(120, 40))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
@@ -24,6 +24,19 @@ PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the tabl
 TABLE_BESIDE_PLOT = 64
 
 
+# word at the beginning of a column's head -> the value of a result in it, and whether the highest comes first
+ORDERS: Mapping[str, tuple[Callable[[BenchRow], Any], bool]] = {
+    "#": (lambda row: row.id, True),
+    "change": (lambda row: row.label, False),
+    "tok/s": (lambda row: row.output_tok_s, True),
+    "TTFT": (lambda row: row.ttft_p50_ms, False),
+    "ITL": (lambda row: row.itl_mean_ms, False),
+    "W": (lambda row: row.power_w, False),
+    "tok/J": (lambda row: row.tok_per_joule, True),
+}
+NEWEST_FIRST = ("#", True)
+
+
 def _newest_id(state: SessionState) -> int:
     return max((row.id for row in state.results), default=0)
 
@@ -42,6 +55,7 @@ class Results(Pane, PickList):
         Key(
             "f", "filter", "show only results with these words: flags, notes, tags, dates", lambda c: c.search.results()
         ),
+        Key("o", "order", "sort the results by the next column", lambda c: c.pane(Results).sort_by_next()),
         Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
     )
     HINTS = ("enter", "a", "B", "n", "f")
@@ -55,6 +69,7 @@ class Results(Pane, PickList):
         super().__init__(session)
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
+        self.order = NEWEST_FIRST  # column, and whether its highest value comes first
 
     @property
     def search(self) -> str:
@@ -63,7 +78,9 @@ class Results(Pane, PickList):
 
     @property
     def detail(self) -> str:
-        return f"/{self.search}" if self.search else self.badge
+        column, highest = self.order
+        by = "" if self.order == NEWEST_FIRST else f"by {column}, {'highest' if highest else 'lowest'} first"
+        return "  ".join(filter(None, (f"/{self.search}" if self.search else self.badge, by)))
 
     @property
     def badge(self) -> str:
@@ -94,7 +111,39 @@ class Results(Pane, PickList):
     def show(self, state: SessionState) -> None:
         new = self.state is not None and _newest_id(state) > _newest_id(self.state)
         self.state = state
-        self.set_items(tuple(sorted(state.results, key=lambda r: -r.id)), keep=not new)
+        self.set_items(self._sorted(state), keep=not new)
+
+    # the order
+    def _sorted(self, state: SessionState) -> list[BenchRow]:
+        """Return the results in the present order. Those without a value in its column come last."""
+        column, highest = self.order
+        value = ORDERS[column][0]
+        known = [row for row in state.results if value(row) is not None]
+        absent = [row for row in state.results if value(row) is None]
+        return [*sorted(known, key=lambda row: (value(row), row.id), reverse=highest), *absent]
+
+    def sort_by(self, column: str) -> None:
+        """Sort by a column; the second time in the opposite order."""
+        again = column == self.order[0]
+        self.order = (column, not self.order[1] if again else ORDERS[column][1])
+        if self.state is not None:
+            self.set_items(self._sorted(self.state))
+        self.post_message(self.TitleChanged())
+
+    def sort_by_next(self) -> None:
+        columns = list(ORDERS)
+        self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
+
+    def head_clicked(self, x: int) -> None:
+        """Sort by the column whose head is at `x` or, as numbers end with their column, next to the right."""
+        text = self.drawn_text.splitlines()[self._head - 1]
+        starts = {word: text.find(word) for word in ORDERS if word in text}
+        last = {word: at + len(word) for word, at in starts.items()}
+        found = [word for word, end in sorted(last.items(), key=lambda item: item[1]) if x < end + 3]
+        if "change" in last and starts["change"] <= x < starts.get("tok/s", x + 1) - 3:
+            found = ["change"]
+        if found:
+            self.sort_by(found[0])
 
     def action_move(self, by: int) -> None:
         super().action_move(by)

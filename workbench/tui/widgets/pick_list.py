@@ -49,6 +49,9 @@ class PickList(Painted, can_focus=True):
     def head_rows(self, width: int) -> list[Row]:
         return []
 
+    def head_clicked(self, x: int) -> None:
+        """Act on a click on the last row of the head. By default nothing happens."""
+
     def foot_rows(self, width: int, height: int) -> list[Row]:
         return []
 
@@ -100,8 +103,13 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A double click acts as the enter key."""
+        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the row of column heads
+        is for `head_clicked`."""
         offset = event.get_content_offset(self)
+        if offset is not None and offset.y == self._head - 1:
+            event.stop()
+            self.head_clicked(offset.x)
+            return
         if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
             return
         event.stop()

@@ -69,7 +69,7 @@ def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
         await s.press("slash", *"eager", "enter")
         await s.until("document: partly")
         await s.press("down", "enter")
-        await s.until("--no-enforce-eager")
+        await s.until(lambda: s.state.plan.edited == 1)
         await s.press("full_stop")
         await s.until("enforce-eager: on > off")
         await s.press("enter")

@@ -1,5 +1,5 @@
-"""What every process of the load client does around its client: output that does not block, signals, priority, progress
-and the garbage collector."""
+"""The parts of a load client's process beside its client: output that does not block, signals, priority, progress and
+the garbage collector."""
 
 from __future__ import annotations
 

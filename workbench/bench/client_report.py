@@ -1,4 +1,4 @@
-"""What a load client knows about its run beside the records of the requests, and the summary of a run from the reports
+"""The report of a load client on its run, beside the records of the requests, and the summary of a run from the reports
 of all its processes."""
 
 from __future__ import annotations

@@ -21,11 +21,9 @@ _ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What the load client knows about a run beside its request records.
-
-    `dropped` are optional request fields that the engine rejected. `prompt_words` is the number of words in a synthetic
-    prompt, or None for the user's own prompts. If `window` is None, the steady window is computed from the records.
-    """
+    """Facts about a run that only the load client knows. `dropped` are optional request fields that the engine
+    rejected. `prompt_words` is the number of words in a synthetic prompt, or None for the user's own prompts. If
+    `window` is None, the steady window is computed from the records."""
 
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()

@@ -95,8 +95,8 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarmupOutcome:
-    """How a warm-up until the server is steady ended: after `seen` requests, in windows of `window` requests. `apart`
-    is the last difference between two windows, None if there were not two."""
+    """The end of a warm-up that lasted until the server was steady: it took `seen` requests, in windows of `window`
+    requests. `apart` is the last difference between two windows, None if there were not two."""
 
     seen: int
     window: int

@@ -46,8 +46,8 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """What a process knows after its warm-up: the prompt tokens and the durations of requests, and the earliest begin
-    of the measured part in monotonic nanoseconds. All processes of a run agree on one value of it."""
+    """The findings of a process after its warm-up: the prompt tokens and the durations of requests, and the earliest
+    begin of the measured part in monotonic nanoseconds. All processes of a run agree on one value of it."""
 
     prompt_tokens: tuple[int, ...]
     durations_s: tuple[float, ...]

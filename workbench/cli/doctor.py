@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Examination(NamedTuple):
-    """What `workbench doctor` found out about a host."""
+    """The properties of a host that `workbench doctor` found."""
 
     facts: HostFacts
     driver: DriverInfo

@@ -32,8 +32,8 @@ def terms() -> tuple[Term, ...]:
 
 
 def explain(word: str) -> tuple[Term, ...]:
-    """Return the terms that `word` may mean; () if the glossary has none. Case does not matter unless it tells two
-    spellings apart."""
+    """Return the terms that `word` may mean; () if the glossary has none. Upper and lower case are ignored unless they
+    distinguish two terms."""
     wanted = word.strip()
     for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
         found = tuple(term for term in terms() if any(map(same, term.spellings)))

@@ -180,7 +180,7 @@ class _Writer:
 
 @dataclass
 class Kept:
-    """What the files of a host say: its history, and its GPUs as they were last."""
+    """The content of a host's files: its history, and its GPUs as they were last."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()

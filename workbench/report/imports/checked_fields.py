@@ -22,7 +22,7 @@ _METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user says about imported results, such as the model, because the files may not contain it."""
+    """Facts about imported results that the user gives, such as the model, because the files may not contain them."""
 
     model: str | None = None
     engine: str | None = None

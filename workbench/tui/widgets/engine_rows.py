@@ -26,8 +26,8 @@ LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `short` is its label where it stands in one row with its value. `fields` are its fields
-    in the history, whose sum is drawn. `top` is the end of its scale, or None for a scale that grows."""
+    """A metric of the engine. `short` is its label in a row that it shares with its value. `fields` are its fields in
+    the history, whose sum is drawn. `top` is the end of its scale, or None for a scale that grows."""
 
     label: str
     short: str

@@ -1,7 +1,5 @@
-"""The timelines of one or two results as graphs: power, SM clock, utilization and token rate around the benchmark.
-
-Time is counted from the benchmark's first request, so that the timelines of two results stand one over the other.
-"""
+"""The timelines of one or two results as graphs: power, SM clock, utilization and token rate around the benchmark. Time
+is counted from the benchmark's first request, so that the timelines of two results are aligned."""
 
 from __future__ import annotations
 

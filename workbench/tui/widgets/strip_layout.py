@@ -1,4 +1,4 @@
-"""The arrangement of the telemetry strip: which GPUs share a row, how high the graphs are, and where they stand."""
+"""The arrangement of the telemetry strip: which GPUs share a row, and the heights and positions of the graphs."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def events_in(events: Sequence[Event], window: Window, cell: int | None = None) 
 
 
 def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
-    """Return the row below the graphs in `window.count` cells: the times, and the marks of the events. `measuring`
-    tells whether a benchmark runs now; one that begins and does not end is drawn up to now only then."""
+    """Return the row below the graphs in `window.count` cells: the times, and the marks of the events. If `measuring`
+    is True, a benchmark that has begun and not ended is drawn up to now."""
     cells: list[Run] = [_BLANK] * window.count
     for begin, end, what in _spans(window, events, measuring):
         for column in range(max(0, begin), min(end + 1, window.count)):

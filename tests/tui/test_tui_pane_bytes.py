@@ -65,10 +65,12 @@ class Screen:
         return self.settle()
 
     def cells(self) -> list[list[tuple[str, str, str, bool]]]:
+        """Return the cells from the panes on. The rows above them change with time."""
+        first = next(y for y, line in enumerate(self.screen.display) if "1 Presets" in line)
         rows = self.screen.buffer
         return [
-            [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))] for y in range(2, ROWS)
-        ]  # the first rows count seconds
+            [(c.data, c.fg, c.bg, c.bold) for c in (rows[y][x] for x in range(COLUMNS))] for y in range(first, ROWS)
+        ]
 
     def drawn_again(self) -> list[list[tuple[str, str, str, bool]]]:
         """Return the cells after everything was drawn from the start."""
@@ -102,7 +104,7 @@ def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
         before = screen.cells()
         again = screen.drawn_again()
         differ = [
-            (y + 2, x, was, now)
+            (y, x, was, now)
             for y, (old, new) in enumerate(zip(before, again, strict=True))
             for x, (was, now) in enumerate(zip(old, new, strict=True))
             if was != now

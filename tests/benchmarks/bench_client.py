@@ -159,9 +159,9 @@ def accuracy(streams: int, rounds: int, *options: str) -> Figures:
     }
 
 
-def accuracy_on_two_cores(streams: int, rounds: int) -> Figures:
+def accuracy_on_two_cores(streams: int, rounds: int, *options: str) -> Figures:
     with unpinned():
-        return accuracy(streams, rounds)
+        return accuracy(streams, rounds, *options)
 
 
 def one_against_two(streams: int, pairs: int) -> Figures:
@@ -281,14 +281,14 @@ def main() -> None:
     runner._spawn = _spawn_pinned
     rows: dict[str, Any] = {"start-up": start_up, "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000)}
     rows["capacity, 64 streams, chunk by chunk"] = lambda: capacity(64, 500 if quick else 2000, "--write-each")
-    rows["accuracy, 64 streams"] = lambda: accuracy(64, 4)
+    rows["accuracy, 64 streams"] = lambda: accuracy(64, 4, "--exact")
     if not quick:
         rows["capacity, 256 streams"] = lambda: capacity(256, 4000)
         rows["accuracy, 16 streams"] = lambda: accuracy(16, 4)
         rows["accuracy, 64 streams, jitter"] = lambda: accuracy(64, 4, "--jitter", "0.3")
         rows["accuracy, 128 streams, burst"] = lambda: accuracy(128, 4, "--burst")
-        rows["accuracy, 256 streams"] = lambda: accuracy(256, 4)
-        rows["accuracy, 256 streams, two cores"] = lambda: accuracy_on_two_cores(256, 4)
+        rows["accuracy, 256 streams"] = lambda: accuracy(256, 4, "--exact")
+        rows["accuracy, 256 streams, two cores"] = lambda: accuracy_on_two_cores(256, 4, "--exact")
         rows["one process against two, 32 streams"] = lambda: one_against_two(32, 6)
     rows["accuracy, 128 streams"] = lambda: accuracy(128, 2 if quick else 4)
     if not asked.no_screen:

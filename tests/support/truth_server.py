@@ -1,7 +1,7 @@
 """A streaming chat server that keeps its own schedule and writes down when it sent what: the ground truth for the
 load client. A process of its own, one epoll loop.
 
-    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst] [--write-each]
+    python truth_server.py --ttft-ms 50 --itl-ms 10 --truth FILE [--jitter 0.3] [--burst] [--write-each] [--exact]
 
 Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as fast as it can, in
 one write or, with --write-each, in a write for each chunk, in turn with the other streams, as engines do). On
@@ -68,8 +68,11 @@ class TruthServer:
                 _, _, stream = heapq.heappop(self.due)
                 self.send_next(stream)
                 now = time.monotonic_ns()
-            wait = (self.due[0][0] - now) / 1e9 if self.due else 0.2
-            for fd, events in self.epoll.poll(max(0.0, min(wait, 0.2))):
+            wait = max(0.0, min((self.due[0][0] - now) / 1e9 if self.due else 0.2, 0.2))
+            if self.asked.exact:
+                select.select([self.epoll], [], [], wait)
+                wait = 0.0
+            for fd, events in self.epoll.poll(wait):
                 if fd == self.listener.fileno():
                     self.accept()
                 elif events & select.EPOLLOUT:
@@ -212,6 +215,7 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--burst", action="store_true")
     parser.add_argument("--write-each", action="store_true")
+    parser.add_argument("--exact", action="store_true", help="each chunk at its time, not in steps of 1 ms")
     parser.add_argument("--truth", required=True)
     server = TruthServer(parser.parse_args())
 

@@ -140,7 +140,7 @@ async def _send_spec_and_read_messages(
         if kind == "progress" and on_progress is not None:
             on_progress(BenchProgress(**message))
         elif kind == "request":
-            record = from_json(RequestRecord, message)
+            record = RequestRecord.of_json(message)
             if not record.warmup:
                 requests.append(record)
         elif kind == "error":

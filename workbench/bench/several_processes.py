@@ -209,7 +209,7 @@ class SharedRun:
 def _record(line: bytes) -> RequestRecord:
     fields = json.loads(line)
     del fields["type"]
-    return RequestRecord(**{**fields, "gaps_us": tuple(fields.get("gaps_us", ()))})
+    return RequestRecord.of_json(fields)
 
 
 # -- one process -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
     session = session_of(arguments)
     session.subscribe(_report_link())
-    session.measurement_lock.wait, session.measurement_lock.tell = getattr(arguments, "wait_for_lock", False), note
+    if getattr(arguments, "wait_for_lock", False):  # the lock's modules take 50 ms to load
+        session.measurement_lock.wait, session.measurement_lock.tell = True, note
     if can_ask(arguments):
         session.link.ask = ask_login_secret
     try:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from workbench import engines
+from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
 from workbench.server import engine_counters, metrics
 from workbench.server.tokenizer import Tokenizer
@@ -166,3 +167,11 @@ def test_sglang_counts_texts_only() -> None:
 def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
     count, tokenizer, _ = ask("vllm", TEXT, {"/tokenize": reply})
     assert count is None and problem in str(tokenizer.problem)
+
+
+def test_waiting_ends_when_no_count_is_below_the_benchmarks() -> None:
+    e = EngineDuring(requests_finished=20, prompt_tokens=1000, generation_tokens=600)
+    assert engine_counters.caught_up(e, 20, 1000, 600)
+    assert engine_counters.caught_up(e, 19, None, 600)  # others asked too: more waiting would not make them agree
+    assert not engine_counters.caught_up(e, 20, 1000, 601)
+    assert engine_counters.caught_up(engine_counters.no_counters("no page"), 20, 1000, 600)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -421,5 +422,29 @@ def test_a_lost_connection_keeps_what_was_measured(
         assert "the connection to the host was lost" in why and "no connection for 30 s" in why
         if lost_at is Meter.after:
             assert summary.power_w is None and "was lost during the run" in summary.absent["power_w"]
+
+    shared(scenario)
+
+
+def test_the_settings_are_read_once_before_a_benchmark_and_once_after_it(
+    shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading starts two programs on the host. A command has read them when it began."""
+    reads: list[float] = []
+    real = GpuAlterations.read
+
+    async def read(self: GpuAlterations) -> None:
+        reads.append(time.monotonic())
+        await real(self)
+
+    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setattr(GpuAlterations, "read", read)
+    monkeypatch.setattr("workbench.session.bench._READ_VALID_S", 60.0)  # a busy machine may take more than a second
+
+    async def scenario(session: Session, run_id: str) -> None:
+        await session.gpu.alterations.read()
+        reads.clear()
+        await measured(session, run_id, api_key_env="MY_KEY")
+        assert len(reads) == 1
 
     shared(scenario)

@@ -177,7 +177,7 @@ def test_api_keys_are_stored_and_shown_nowhere(cli: Cli) -> None:
 def test_one_simulated_host_represents_two_nodes(cli: Cli) -> None:
     argv = ("start", "vllm-llama-3.3-70b-2x-spark", "--set", f"port={free_port()}", "--wait")
     ran = cli("--simulate", "gb10-x2", *argv)
-    assert ran.code == 0 and "one process stands for all 2 nodes" in ran.err
+    assert ran.code == 0 and "one process represents all 2 nodes" in ran.err
     assert cli("--simulate", "gb10-x2", "stop", ran.out.strip()).code == 0
 
 

@@ -127,7 +127,7 @@ def test_the_loop_with_commands(person: Person) -> None:
     out, err = person.ended(starting)
     run = json.loads(out)
     assert (run["state"], run["host"], run["simulated"]) == ("ready", f"box/sim:{PROFILE}", True)
-    assert "the link is lost" in err and "the link is back" in err
+    assert "connection lost" in err and "connection restored" in err
 
     (listed,) = person.json("servers")["servers"]
     assert (listed["run_id"], listed["adopted"], listed["state"]) == (run["run_id"], True, "ready")

@@ -97,7 +97,7 @@ def test_a_link_in_place_of_the_state_directory_is_not_followed(ada: SudoAccount
     ada.sh(f"mkdir {elsewhere}/guard; ln -s {victim} {elsewhere}/guard/pid; ln -s {victim} {elsewhere}/guard/log")
     code, shown = ada.typed(*SET)
     assert "guard: NOT RUNNING" in shown, shown
-    assert "is a link, which is not followed" in shown and ada.guards == []
+    assert "is a link, which Workbench does not follow" in shown and ada.guards == []
     code, shown = ada.typed(*SET, "--trial", "1")
     assert code == 1 and "a trial needs a guard" in shown and "None" not in shown
     assert untouched(victim) and not ran_as_root(told) and ada.calls

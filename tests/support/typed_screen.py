@@ -21,6 +21,7 @@ KEYS = {
     "left": "\x1b[D",
     "right": "\x1b[C",
     "space": " ",
+    "f1": "\x1bOP",
     "ctrl+p": "\x10",
     "ctrl+u": "\x15",
 }

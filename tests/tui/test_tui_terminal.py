@@ -167,7 +167,7 @@ def test_a_terminal_that_hangs_up_while_it_is_not_read_ends_the_screen(
     t = Terminal(tmp_path, interval=0.02)
     terminals.append(t)
     t.read_until(b"Compare")
-    t.type("?q" * 40)
+    t.type("\x1bOPq" * 40)  # F1 and q
     t.drain(0.2)
     t.hang_up()
     assert t.child.wait(15) == 128 + signal.SIGHUP

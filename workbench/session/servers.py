@@ -313,5 +313,6 @@ class Servers:
             raise ServerError(
                 f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state})",
                 host=self._core.host.name,
-                next_step=f"it is still starting: watch it with `workbench logs {run_id} --follow`",
+                next_step=f"it is still starting: watch it with `workbench logs {run_id} --follow`, or stop it with "
+                f"`workbench stop {run_id}`",
             ) from None

@@ -170,6 +170,7 @@ class WorkbenchApp(PlainEnd):
             return True
 
     async def _run_key(self, event: events.Key, working: bool) -> bool:
+        await self.main.page_opened()  # the key is for the page that the key before has opened
         focused = self.focused
         if working and event.key != "escape":
             return True  # the screen is about to open a page, and this key was not meant for that page

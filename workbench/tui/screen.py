@@ -90,6 +90,12 @@ class MainScreen(Screen[None]):
     def working(self) -> bool:
         return self.services.working
 
+    async def page_opened(self) -> None:
+        """Wait until the open page, if any, is mounted and takes the keys."""
+        await self.panes.pages.mounted()
+        if self.is_current and (page := self.panes.pages.top) is not None and self.focused is not page:
+            self.set_focus(page)
+
     async def action_do(self, key: str) -> None:
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         running = KEYS[key].run(self.controllers)

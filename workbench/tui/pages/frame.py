@@ -10,6 +10,8 @@ from textual.containers import Vertical
 from workbench.tui.cells import border_text
 
 if TYPE_CHECKING:
+    from textual.widget import AwaitMount
+
     from workbench.tui.pages.base import Page
     from workbench.tui.widgets.bars import Footer
 
@@ -23,6 +25,7 @@ class PageFrame(Vertical):
         self.footer, self.moved = footer, moved
         self.pages: list[Page] = []
         self._title = ""
+        self._mounting: AwaitMount | None = None
 
     @property
     def top(self) -> Page | None:
@@ -34,8 +37,14 @@ class PageFrame(Vertical):
         replaced = [one for one in self.pages if one.kind == page.kind]
         self.pages = [*(one for one in self.pages if one not in replaced), page]
         page.frame = self
-        self.mount(page)
+        self._mounting = self.mount(page)
         self._move(replaced)
+
+    async def mounted(self) -> None:
+        """Wait until the pages are mounted."""
+        if self._mounting is not None:
+            mounting, self._mounting = self._mounting, None
+            await mounting
 
     def close(self, page: Page) -> None:
         """Close the page. Do nothing if it is closed already."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,11 @@ def test_a_click_on_a_graph_shows_that_second(drive: Any) -> None:
         strip = d.app.main.strip
         window = strip.view.window(strip.now_s, strip.arranged.columns.cells)
         await d.pilot.click(strip, offset=(strip.arranged.columns.starts[1] + 5, 2))
+        assert strip.view.cursor_s == window.first + 5
+        wheel = SimpleNamespace(stop=lambda: None)
+        strip.on_mouse_scroll_up(wheel)
+        assert strip.view.cursor_s == window.first + 2
+        strip.on_mouse_scroll_down(wheel)
         assert strip.view.cursor_s == window.first + 5
 
     drive(scenario, gpus=4)

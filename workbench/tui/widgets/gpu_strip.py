@@ -359,6 +359,10 @@ class GpuStrip(Painted):
         self.view.move(cells, self.now_s)
         self.post_message(self.ViewChanged())
 
+    def action_move(self, by: int) -> None:
+        """Move the cursor with the mouse wheel: up goes back in time."""
+        self.move(by)
+
     def to_event(self, by: int) -> bool:
         """Put the cursor on the next event before (`by` -1) or after (1) it. Return False if there is none."""
         cell_s = self.view.cell_s

@@ -15,6 +15,7 @@ from support.grid import check
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuState
 from workbench.model.server_run import ServerState
 from workbench.session.state import HostView, SessionState
+from workbench.tui.theme import style
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 STATES = [
@@ -116,7 +117,7 @@ def test_stale_telemetry_says_its_age(drive: Any) -> None:
         d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)
         await d.until(lambda: all(re.search(r"STALE (1[4-9]|[2-9]\d) s", d.row(row)) for row in (0, 1)))
         styles = {s.style.color.name for s in d.app.main.strip.render_line(2) if s.style and "%" in s.text}
-        assert styles == {"#8a8a8a"}  # dimmed: not live
+        assert styles == {style("dim").color.name}  # not live
 
     drive(scenario)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -92,7 +93,10 @@ def server(env: Mapping[str, str], profile: str) -> Iterator[None]:
     """Run a simulated server that is READY, on a port of its own."""
     base = [sys.executable, "-m", "workbench", "--simulate", profile]
     whole = {**os.environ, **env}
-    started = subprocess.run([*base, "start", PRESET, "--wait"], env=whole, cwd=ROOT, check=True, capture_output=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [*base, "start", PRESET, "--set", f"port={port}", "--wait"]
+    started = subprocess.run(command, env=whole, cwd=ROOT, check=True, capture_output=True)
     run_id = started.stdout.decode().split()[0]
     try:
         yield

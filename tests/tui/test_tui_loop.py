@@ -162,6 +162,8 @@ def test_marks_compare_detail_and_delete(drive: Any) -> None:
         await d.press("4", "home", "a", "down", "B")
         assert d.session.called("mark") == [("mark", 42, "A"), ("mark", 41, "B")]
         await d.press("enter")
+        await d.until(lambda: "Result #41" in d.text)
+        await d.press("pagedown", "pagedown")
         assert "Conditions" in d.text and "SIMULATED" in d.text
         await d.press("escape", "d", "n")
         assert not d.session.called("delete_result")
@@ -265,11 +267,11 @@ def test_the_palette_finds_presets(drive: Any) -> None:
 def test_the_palette_lists_an_action_of_two_keys_once(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("ctrl+p", *"plot")
-        await d.until(lambda: "results: plot" in d.text)
-        assert "compare: plot" not in d.text
+        await d.until(lambda: "Bench: plot" in d.text)
+        assert "Compare: plot" not in d.text
         await d.press(*["backspace"] * 4, *"settings")
         await d.until(lambda: "GPU (g)" in d.text)
-        assert "gpu: settings" not in d.text
+        assert "GPUs: settings" not in d.text
 
     drive(scenario)
 

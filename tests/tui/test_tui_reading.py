@@ -3,6 +3,7 @@ has one place."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -91,3 +92,54 @@ def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int],
         await s.until(lambda: re.search(r"~ vllm starts  .*about \d+ s left  x stops", s.row(-2)))  # as the first one
 
     shown(scenario, size=size)
+
+
+@pytest.mark.slow
+def test_b_right_after_s_waits_for_the_server_that_is_not_listed_yet(monkeypatch: Any) -> None:
+    """It said that there is no server."""
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.5")
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "4")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        held, launch = asyncio.Event(), s.session.servers.launch
+
+        async def slow(*words: Any) -> Any:
+            await held.wait()
+            return await launch(*words)
+
+        monkeypatch.setattr(s.session.servers, "launch", slow)
+        await s.load()
+        await s.press("s", "enter")
+        await s.until(lambda: "starting" in s.state.busy)
+        await s.press("b")
+        await s.until("Benchmark", "starts when the server is READY")
+        await s.press("enter")
+        await s.until(lambda: "~ benchmark  waits for READY" in s.row(-2))
+        held.set()
+        await s.until(lambda: re.search(r"~ benchmark  measuring", s.row(-2)))
+        await s.press("s")
+        await s.until("Restart vllm", "! a benchmark is running: it ends")
+        await s.press("escape")
+        await s.until(lambda: len(s.state.results) == 1 and "~ benchmark" not in s.text, seconds=60)
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+def test_again_ends_at_the_comparison(monkeypatch: Any) -> None:
+    """At 80x24 it ended in the list of results, and the comparison was out of sight."""
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "4")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.press("b", "enter")
+        await s.until(lambda: s.state.bench.last_id is not None and not s.state.bench.running, seconds=60)
+        await s.press("full_stop")
+        await s.until("Again", "The plan has not changed")
+        await s.press("enter")
+        await s.until("A #1 vs B #2", seconds=40)
+
+    shown(scenario, size=(80, 24))

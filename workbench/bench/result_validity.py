@@ -151,7 +151,7 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     scheduled = (len(starts) - 1) / due_span_s if due_span_s > 0 else spec.rate
     return (
         f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: the last one was"
-        f" {behind_s:.1f} s late, since all {spec.concurrency} streams were busy"
+        f" {behind_s:.1f} s late, since {_streams(spec)} busy"
     )
 
 
@@ -161,7 +161,11 @@ def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFa
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None
-    return f"{facts.unsent} of {due} due requests were never sent, since all {spec.concurrency} streams were busy"
+    return f"{facts.unsent} of {due} due requests were never sent, since {_streams(spec)} busy"
+
+
+def _streams(spec: BenchSpec) -> str:
+    return "the only stream was" if spec.concurrency == 1 else f"all {spec.concurrency} streams were"
 
 
 def notes_of(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
@@ -261,7 +265,7 @@ def _schedule_notes(spec: BenchSpec, counted: Sequence[RequestRecord], facts: Cl
     late = sum(wait > _LATE_MS for wait in waits_ms)
     if not late:
         return []
-    why = f"all {spec.concurrency} streams were busy {facts.capped} times" if facts.capped else "connecting took time"
+    why = f"{_streams(spec)} busy {facts.capped} times" if facts.capped else "connecting took time"
     return [
         f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms late"
         f" (worst {max(waits_ms):.0f} ms): {why}"

@@ -240,7 +240,7 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import sweep_blocks
 
-    host = f"  on {sweep.host}" if sweep.host else ""
+    host = f" on {sweep.host}" if sweep.host else ""
     simulated = "  SIMULATED" if sweep.simulated else ""
     yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, ()))

@@ -91,6 +91,8 @@ class Bench:
     async def run(self, **overrides: Any) -> int | None:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the result, or None if the
         benchmark was queued until the server is READY. Raises BenchError if there is no server to measure."""
+        if self._servers.starting and not await self._started():
+            return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
             raise BenchError("no server is selected to benchmark", host=host, next_step="press s to start the plan")
@@ -105,6 +107,15 @@ class Bench:
                 f"the server is {status.state}, not READY", host=host, next_step="press s to start the plan"
             )
         return await self.run_asked(status.run_id, spec, overrides)
+
+    async def _started(self) -> bool:
+        """Wait for the run that is being started, with the benchmark shown as queued. Return False if it was cancelled
+        meanwhile."""
+        self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
+        await self._servers.wait_started()
+        wanted = self._core.state.bench.queued
+        self._core.update(bench=replace(self._core.state.bench, queued=False))
+        return wanted
 
     async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
         """Benchmark a run at the user's request, and return the id of the result. If the result is valid, the next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ class Servers:
         self._core, self._presets, self._plans = core, presets, plans
         self._supervisor: Supervisor | None = None
         self._reserved: list[str] = []
+        self._start = asyncio.Lock()  # held while a run is being started
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
         self.before_end: list[Callable[[str], Awaitable[None]]] = []
@@ -257,11 +259,22 @@ class Servers:
         before = self._core.state.server
         editor = self._plans.editor
         self.check_startable(editor.effective, editor)
-        with self._core.busy(_STARTING):
-            if before is not None and (before.state in LIVE or before.outlived):
-                await self.end(before.run_id)
-            status = await self.launch(editor)
+        async with self._start:
+            with self._core.busy(_STARTING):
+                if before is not None and (before.state in LIVE or before.outlived):
+                    await self.end(before.run_id)
+                status = await self.launch(editor)
         return status.run_id
+
+    @property
+    def starting(self) -> bool:
+        """Whether a run is being started that is not listed yet."""
+        return self._start.locked()
+
+    async def wait_started(self) -> None:
+        """Wait until the run that is being started is listed, or could not be started."""
+        async with self._start:
+            pass
 
     async def launch(self, editor: PlanEditor) -> ServerStatus:
         """Start the plan of `editor` without checks, and select the new run. Return its status."""

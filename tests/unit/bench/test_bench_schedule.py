@@ -111,7 +111,7 @@ def test_queueing_behind_the_cap_is_not_hidden() -> None:
     assert client.capped == 9
     assert any(n.startswith("behind schedule: 9 of 10 requests") and "busy 9 times" in n for n in s.notes)
     (said,) = s.refused
-    assert "instead of the scheduled 100.00" in said and "all 1 streams were busy" in said
+    assert "instead of the scheduled 100.00" in said and "since the only stream was busy" in said
 
 
 def test_requests_that_a_hanging_server_kept_from_being_sent_are_not_forgotten() -> None:

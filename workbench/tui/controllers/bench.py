@@ -19,8 +19,9 @@ class BenchController(Controller):
         if self.state.bench.running:
             self.say("a benchmark is running", next_step="press K to cancel the benchmark")
             return
-        server = self.state.server
-        if server is None or server.state not in (ServerState.READY, ServerState.STARTING):
+        server, plan = self.state.server, self.state.plan
+        starting = plan is not None and "starting" in self.state.busy  # the new server is not listed yet
+        if not starting and (server is None or server.state not in (ServerState.READY, ServerState.STARTING)):
             self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
             return
 
@@ -30,10 +31,14 @@ class BenchController(Controller):
                 self.go("results")
                 self.attempt(lambda: self.session.bench.run(**made))
 
-        waits = "; the benchmark starts when the server is READY" if server.state is ServerState.STARTING else ""
-        text = f"{server.engine} {server.model} at {server.url or 'its port'}{waits}"
+        if starting and plan is not None:
+            text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
+        elif server is not None:
+            text, preset_id = f"{server.engine} {server.model} at {server.url or 'its port'}", server.preset_id
+        if starting or (server is not None and server.state is ServerState.STARTING):
+            text += "; the benchmark starts when the server is READY"
         profiles = self.try_now(lambda: self.session.bench.profiles()) or {}
-        without = "preset's own" if server.preset_id else "standard"
+        without = "preset's own" if preset_id else "standard"
         standing = "as before" if self.session.bench.asked else without
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 

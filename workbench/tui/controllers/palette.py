@@ -12,10 +12,11 @@ from workbench.tui.bindings import Key
 from workbench.tui.cells import pad, width_of
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
-from workbench.tui.panes import ALL_KEYS
+from workbench.tui.panes import ALL_KEYS, PANES
 
 LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
+TITLES = {pane.NAME: pane.TITLE for pane in PANES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class PaletteController(Controller):
             if key.key not in LEFT_OUT:
                 actions.setdefault(key.run, key)
         for key in actions.values():
-            name = f"{key.where}: {key.label}" if key.where else f"{key.label} ({key.shown})"
+            name = f"{TITLES[key.where]}: {key.label}" if key.where else f"{key.label} ({key.shown})"
             yield Entry(name, key.help, partial(self._run, key))
         yield Entry("Save a picture", "the screen as SVG in the working directory", self.controllers.view.save_picture)
         for theme in THEMES:

@@ -9,7 +9,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.ask import Confirm, bench_rows
+from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.pages.base import Page
@@ -52,7 +52,10 @@ class ServerController(Controller):
                     lambda _: self.go("log") if self.services.panes.active == before else None,
                 )
 
-        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), state.host.measured_by), decided)
+        def disturbed(width: int) -> list[Row]:
+            return [*disturbed_rows(state.host.measured_by, width), *running_rows(self.state, width)]
+
+        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), disturbed), decided)
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
         """Show the programs that a preset from someone else would run, and trust the preset if the user agrees."""

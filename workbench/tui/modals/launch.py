@@ -14,7 +14,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, PlanChange
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.cells import Row, beside, paragraph
+from workbench.tui.cells import Make, Row, beside, paragraph
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Modal, TextBody
@@ -102,8 +102,9 @@ class StartPlan(Modal[bool]):
         plan: PlanView,
         server: ServerStatus | None,
         changes: Sequence[PlanChange],
-        measured_by: MeasurementOwner | None = None,
+        disturbed: Make = lambda width: [],
     ) -> None:
+        """`disturbed` makes rows about measurements that the start disturbs."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))
         verb = "restart" if self.restart else "start"
@@ -111,7 +112,7 @@ class StartPlan(Modal[bool]):
             f"{verb.capitalize()} {plan.plan.engine}",
             "esc back to the plan" if self.rejected else f"enter {verb}   esc cancel   y copy",
         )
-        self.plan, self.server, self.changes, self.measured_by = plan, server, changes, measured_by
+        self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]
@@ -120,7 +121,7 @@ class StartPlan(Modal[bool]):
         return (TextBody(self._text),)
 
     def _text(self, width: int) -> list[Row]:
-        plan, rows = self.plan, disturbed_rows(self.measured_by, width)
+        plan, rows = self.plan, self.disturbed(width)
         if self.rejected:
             rows += paragraph("x This plan cannot start until the errors below are fixed.", width, "bad")
         elif self.restart and self.server is not None:

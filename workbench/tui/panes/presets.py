@@ -96,7 +96,7 @@ class Presets(Pane, PickList):
         wide = width >= 44
         engine = item.engine if wide else _short_name(item.engine)
         size = LONG if wide else SHORT
-        room = max(8, width - len(lead) - 1 - size - len(tail))
+        room = max(8, width - len(lead) - 2 - size - len(tail))
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
         title = cut(item.lacks or item.title, room - 35) if room - 35 >= 12 else ""
         return (
@@ -105,7 +105,7 @@ class Presets(Pane, PickList):
             (" ", "text"),
             (pad(engine, size), "dim"),
             (pad(f" {title}" if title else "", max(0, room - 34)), "dim"),
-            (tail, "warn"),
+            (f" {tail}", "warn"),
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:

@@ -242,6 +242,7 @@ class FakeSession(FakeMeasuring):
             setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
         self.gpu.guard, self.bench.asked = self.guard, None
         self.results.has_older = False
+        self.results.timelines = FakePart(get=self.no_timeline)
         self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))  # the time of the readings
         self.missing: dict[str, Mapping[str, Any]] = {}
         self.past: list[LaunchPlan] = []
@@ -635,6 +636,9 @@ class FakeSession(FakeMeasuring):
     async def result(self, result_id: int) -> Any:
         self._called("result", result_id)
         return canned_result(result_id)
+
+    async def no_timeline(self, result_id: int) -> None:
+        """Return None: the canned results have no timeline."""
 
     async def delete_result(self, result_id: int) -> None:
         self._called("delete_result", result_id)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -189,3 +193,66 @@ def test_a_server_without_its_metrics_flag_says_which_flag_switches_it_on() -> N
             await session.close()
 
     asyncio.run(go())
+
+
+SERVER = """
+import http.server, json, sys
+tokens = 0
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        global tokens
+        tokens += 50
+        page = f'# TYPE vllm:generation_tokens_total counter\\nvllm:generation_tokens_total{{engine="0"}} {tokens}\\n'
+        models = json.dumps({"data": [{"id": "m"}]})
+        body = (page if self.path == "/metrics" else models).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path: Path) -> None:
+    """Servers of other tests on this machine may be found too; this one is given."""
+    script, port = tmp_path / "vllm", free_port()
+    script.write_text(SERVER)
+    process = subprocess.Popen([sys.executable, "-S", "-E", str(script), "serve", "--port", str(port)])
+
+    async def go() -> None:
+        session = Session.of_host()
+        try:
+            await session.link.connect()
+            found = session.servers.others
+
+            async def others() -> list[Any]:
+                return [server for server in await found() if server.port == port]
+
+            session.servers.others = others  # type: ignore[assignment]
+            await eventually_found(others)
+            session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
+            await eventually(
+                lambda: session.state.engine is not None and "generation_tok_s" in session.state.engine.values
+            )
+            view = session.state.engine
+            assert view is not None and view.server == f"http://127.0.0.1:{port}" and view.title == f"vLLM :{port}"
+            assert 20 < view.values["generation_tok_s"] < 80
+            assert "waiting" in view.absent and "waiting" not in view.values
+            process.kill()
+            await eventually(lambda: session.state.engine is None, what="no engine")
+        finally:
+            await session.close()
+
+    try:
+        asyncio.run(go())
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def eventually_found(others: Callable[[], Awaitable[list[Any]]]) -> None:
+    deadline = time.monotonic() + 20
+    while not await others():
+        assert time.monotonic() < deadline

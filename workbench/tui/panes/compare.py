@@ -59,7 +59,7 @@ class Compare(Pane, Scrolled):
     @property
     def hint(self) -> str:
         page = "enter" if self.session.state.experiment else "t"
-        return hint(self.KEYS, "c", page, "i", "o")
+        return hint(self.KEYS, "c", page, "o")
 
     @property
     def detail(self) -> str:

@@ -154,7 +154,8 @@ class Measurement:
             notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
-        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks)
+        moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
+        return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (what changed on the GPUs during the run, which other programs used the GPUs all the time). If the

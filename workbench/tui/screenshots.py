@@ -157,14 +157,22 @@ async def _tuning(scene: Scene) -> None:
 
 
 async def _sizes(scene: Scene) -> None:
-    """Take pictures of the same state at other sizes, of the help page, and of a sweep of the concurrency."""
+    """Take pictures of the same state at other sizes, and of the help page."""
     await scene.shot("loop-200x60", (200, 60))
     for key, name in (("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare")):
         await scene.press(key)
         await scene.shot(f"{name}-80x24", (80, 24))
-    await scene.press("question_mark")
+    await scene.press("f1")
     await scene.shot("help-120x40", (120, 40))
-    await scene.press("escape", "S", "c", "tab")
+    await scene.press("escape")
+
+
+async def _concurrency(scene: Scene) -> None:
+    """Take a picture of a sweep of the concurrency."""
+    await scene.load("vllmany")
+    scene.session.plans.set_flag("port", "8002")  # other scenes run at the same time
+    await scene.start()
+    await scene.press("S", "c", "tab")
     await scene.type("1,4,16,64")
     await scene.press("enter")
     await scene.sweep_ends()
@@ -208,11 +216,10 @@ async def _preset(scene: Scene) -> None:
 async def _sweep(scene: Scene) -> None:
     """Take a picture of a sweep of the power limit."""
     await scene.load("vllmany")
-    scene.session.plans.set_flag("port", "8001")  # the experiment runs at the same time
+    scene.session.plans.set_flag("port", "8001")  # other scenes run at the same time
     await scene.start()
-    await scene.bench("8", "tab", "1", "6")
     await scene.press("S", "tab")
-    await scene.type("200,350,600")
+    await scene.type("300,600")
     await scene.press("enter")
     await scene.sweep_ends()
     await scene.shot("power-sweep-120x40")
@@ -243,6 +250,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "tuning": ("four-pcie", _tuning),
     "experiment": ("rtx-pro-6000", _experiment),
     "sweep": ("rtx-pro-6000", _sweep),
+    "concurrency": ("rtx-5060ti-x2", _concurrency),
     "settings": ("rtx-pro-6000-passthrough", _settings),
     "preset": ("rtx-5060ti-x2", _preset),
 }

@@ -250,7 +250,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "tuning": ("four-pcie", _tuning),
     "experiment": ("rtx-pro-6000", _experiment),
     "sweep": ("rtx-pro-6000", _sweep),
-    "concurrency": ("rtx-5060ti-x2", _concurrency),
+    "concurrency": ("rtx-pro-6000", _concurrency),
     "settings": ("rtx-pro-6000-passthrough", _settings),
     "preset": ("rtx-5060ti-x2", _preset),
 }

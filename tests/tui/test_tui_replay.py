@@ -14,7 +14,7 @@ from support.real_screen import RealScreen, crashes, real_screen
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
-from workbench.model.timeline import Event, EventKind
+from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.session.replay import Replay
 from workbench.store.recording import CellWriter, Header, event_line, infos_line, time_of
 
@@ -36,7 +36,9 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
             "limit_w": 600.0,
             "temperature_c": 55.0,
         }
-        lines += cells.add(range(T0 + second, T0 + second + 1), {(0, name): value for name, value in values.items()})
+        engine = {(ENGINE, "generation_tok_s"): 1234.0 if loaded else 0.0, (ENGINE, "running"): 8.0 if loaded else 0.0}
+        read = {(0, name): value for name, value in values.items()} | engine
+        lines += cells.add(range(T0 + second, T0 + second + 1), read)
     lines += cells.end()
     for second, kind in ((seconds // 3, EventKind.BENCH_BEGIN), (2 * seconds // 3, EventKind.BENCH_END)):
         lines.append(event_line(Event(T0 + second, kind, f"benchmark of 8 streams {kind.value.split()[1]}s", None, 7)))
@@ -57,7 +59,7 @@ def replayed(path: Path, scenario: Callable[[RealScreen], Awaitable[None]], spee
 
 def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("REPLAY", "RTX 5090", lambda: "gpu-box" in s.row(0), lambda: "SIMULATED" not in s.row(0))
+        await s.until("REPLAY", "RTX 5090", "tok/s", lambda: "gpu-box" in s.row(0), lambda: "SIMULATED" not in s.row(0))
         await s.press("P")
         await s.until("paused")
         held = s.session.timeline.history.clock()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.hosts.base import BaseHost, Completed, Forward, HostFacts, Stream
+from workbench.model.engine_live import EngineView
 from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
 from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
@@ -160,7 +161,7 @@ class Replay(Session):
         by_gpu: dict[int, dict[str, float]] = {}
         for (gpu, name), value in cell.values.items():
             by_gpu.setdefault(gpu, {})[name] = value
-        by_gpu.pop(ENGINE, None)
+        engine = by_gpu.pop(ENGINE, None)
         samples = tuple(_sample(gpu, values, self._infos) for gpu, values in sorted(by_gpu.items()))
         known = {info.index for info in self._infos}
         unknown = tuple(GpuInfo(s.index, s.uuid, "GPU") for s in samples if s.index not in known)
@@ -173,7 +174,8 @@ class Replay(Session):
             samples,
             self._header.simulated,
         )
-        self.core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
+        view = EngineView("recording", "engine", engine) if engine else None
+        self.core.update(engine=view, telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
 
 
 def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> GpuSample:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.store.result_timelines import ResultTimeline
 
 NONE = "no timeline was kept: the result is older than timelines, was imported, or its file is gone"
-_LABEL = 18
+_LABEL = 22
 _AXIS_CELLS = 12  # between two labels of the axis, at least
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -69,7 +69,7 @@ def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> 
 
 
 def _rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
-    span = _span(list(timelines.values()), max(20, width - _LABEL - 1))
+    span = _span(list(timelines.values()), max(16, width - _LABEL - 1))
     columns = Columns(0, (_LABEL,), (0,), span.cells)
     rows: list[Row] = []
     for metric in (*_GPU, _TOKENS):

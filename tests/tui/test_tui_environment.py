@@ -20,7 +20,10 @@ from workbench.tui import cells, clipboard, glyphs, theme
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("colour", sorted({*theme.GROUNDS.values(), theme.FIELD, theme.LINE}))
+DARK = theme.PALETTES["dark"]
+
+
+@pytest.mark.parametrize("colour", sorted({*DARK.grounds.values(), DARK.field, DARK.line}))
 def test_grounds_are_the_same_in_256_colours(colour: str) -> None:
     """D9: a dark blue became a glaring one in tmux."""
     exact = Color.parse(colour)

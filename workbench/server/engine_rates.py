@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from workbench.model.engine_live import GAUGES, RATES, SHARES
 from workbench.model.server_run import EngineMetrics
 
-MOST_S = 3.5  # between two readings: after a longer time without one there is a gap, as after an engine's restart
+MOST_S = 5.0  # between two readings: after a longer time without one there is a gap, as after an engine's restart
 _COUNTERS = tuple(name for metric in (*RATES, *SHARES) for name in metric.counters)
 
 
@@ -49,18 +49,15 @@ class RateMeter:
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
-        self._dipped = False
 
     def take(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
         """Return the values of the seconds that have ended since the last reading, by Unix second and field. Gauges are
         those of this reading, at the end of the last of these seconds."""
         counts = {name: count for name in _COUNTERS if (count := getattr(read, name)) is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
-        if fallen == {"live_generation_tokens"} and not self._dipped:
+        if fallen == {"live_generation_tokens"} and read.running and read.unix_s - self._last_s <= MOST_S:
             # llama.cpp: a request may end between the readings of its two pages, and is then in none of them.
-            self._dipped = True
             return {}
-        self._dipped = False
         last_s, self._last_s = self._last_s, read.unix_s
         if fallen or not 0.0 < read.unix_s - last_s <= MOST_S:
             self._counters = {name: _Counter(read.unix_s, count) for name, count in counts.items()}

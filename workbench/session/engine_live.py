@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.session.timeline import Timeline
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 3.0
 _AFTER_S = 0.02  # past the whole second: the values of a second then come as soon as it has ended
 _BENCH_S = 1.6  # a benchmark that has read the counters within this time continues to read them
 _PATIENCE = 3  # failed readings in a row before the readings become rarer

@@ -40,7 +40,7 @@ def test_the_part_of_the_first_second_is_not_a_value() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.05, 3.0), st.integers(0, 10_000)), min_size=3, max_size=60),
+    st.lists(st.tuples(st.floats(0.05, 4.9), st.integers(0, 10_000)), min_size=3, max_size=60),
     st.floats(0.0, 1.0),
 )
 def test_the_values_of_a_rate_sum_to_the_counter(steps: list[tuple[float, int]], begin_s: float) -> None:
@@ -78,13 +78,17 @@ def test_a_restart_of_the_engine_is_a_gap_and_no_negative_rate() -> None:
 
 
 def test_a_request_that_ends_between_two_pages_is_counted_in_the_next_reading() -> None:
-    found = values(generated(0, 0), generated(1, 500), generated(2, 100), generated(3, 1500), generated(4, 2000))
+    dip = generated(2, 100, running=1)
+    found = values(generated(0, 0), generated(1, 500), dip, generated(3, 1500), generated(4, 2000))
     assert found["generation_tok_s"] == {0: 500.0, 1: 500.0, 2: 500.0, 3: 500.0}
 
 
 def test_tokens_that_vanish_with_an_aborted_request_are_a_gap() -> None:
-    found = values(generated(0, 0), generated(1, 500), generated(2, 100), generated(3, 200), generated(4, 300))
-    assert found["generation_tok_s"] == {0: 500.0, 3: 100.0}
+    begin = (generated(0, 0), generated(1, 1000))
+    beside = (generated(s, 50 * s, running=1) for s in range(2, 10))
+    assert values(*begin, *beside)["generation_tok_s"] == {0: 1000.0, 7: 50.0, 8: 50.0}
+    alone = (generated(s, 0, running=0) for s in range(2, 5))
+    assert values(*begin, *alone)["generation_tok_s"] == {0: 1000.0, 2: 0.0, 3: 0.0}
 
 
 def test_shares_are_of_the_second_and_absent_when_nothing_happened() -> None:

@@ -94,11 +94,14 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
         if spec.pairs < UNTIL_PAIRS:
             raise InputError(
                 f"an experiment that ends once its interval is narrow enough needs at least {UNTIL_PAIRS} pairs",
-                next_step=f"allow {UNTIL_PAIRS} or more pairs; {UNTIL_MOST} are usual",
+                next_step=f"set the highest number of pairs to {UNTIL_PAIRS} or more; {UNTIL_MOST} is the default",
             )
-    for value, name in ((spec.max_minutes, "minutes"), (spec.match_temperature_c, "°C")):
+    for value, name, unit in (
+        (spec.max_minutes, "the longest duration", "minutes"),
+        (spec.match_temperature_c, "the temperature at which runs begin", "°C"),
+    ):
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"invalid limit of an experiment: {value:g} {name}", next_step="use a number above 0")
+            raise InputError(f"{value:g} {unit} is not a valid value of {name}", next_step="use a number above 0")
     return spec
 
 

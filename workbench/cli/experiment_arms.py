@@ -67,7 +67,8 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> A
     if not words or ("=" in words[0] and "://" not in words[0]):
         raise InputError(
             f"--{name} does not begin with a target, and no PRESET|RUN for both arms is given",
-            next_step='for example experiment vllm-any --b "max-num-seqs=64", or experiment --a http://… --b http://…',
+            next_step='change one configuration, as in `workbench experiment vllm-any --b "max-num-seqs=64"`, '
+            "or name two targets, as in `workbench experiment --a http://… --b http://…`",
         )
     return ArmTarget(words[0], host, executable)
 

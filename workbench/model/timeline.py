@@ -64,8 +64,9 @@ class Event:
 
 
 class _Ring:
-    """The newest `slots` slots of `slot_s` seconds: the sum and the number of the values in each. The arrays grow while
-    the slots follow `origin`; from the first slot before it or a whole ring after it, they have their full length."""
+    """The newest `slots` slots of `slot_s` seconds: the sum and the number of the values in each. The arrays
+    begin at the slot `origin` and grow with the newest slot. They get their full length as soon as a slot is older than
+    `origin`, or `slots` or more slots newer."""
 
     __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
 

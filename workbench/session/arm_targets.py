@@ -69,9 +69,9 @@ class ArmTargets:
         self._plans, self._hosts = plans, hosts
 
     async def look_up(self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None) -> tuple[Arm, Arm, Bases]:
-        """Return (arm A, arm B, plans). Each arm's target is resolved to a host and a server, and the plans, by arm,
-        are those that the arms change. An arm without a target uses the plan under edit. Raises InputError for an
-        unknown target."""
+        """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server, and for each arm the
+        plan to which its changes will be applied. `variables` are values for variables of presets. An arm without a
+        target uses the plan under edit. Raises InputError for an unknown target."""
         if a.target is None and b.target is None:
             return a, b, {}
         found, bases = [], {}

@@ -81,7 +81,7 @@ class ConcurrencySweep:
                 self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
 
     def fields(self, level: int) -> dict[str, Any]:
-        """Return the fields of BenchSpec at one level."""
+        """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent requests."""
         given = self.bench
         requests = given.get("requests") or (REQUESTS if given.get("seconds") else ROUNDS * max(level, 2))
         warmup = given.get("warmup")

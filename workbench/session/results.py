@@ -125,7 +125,7 @@ class Results:
         if len(others) + len(given) < 2:
             raise InputError(
                 "a comparison needs two valid results",
-                next_step="press b to run a benchmark, or a and B in the Bench pane to mark two results",
+                next_step="press b to run a benchmark, or choose two results in the Bench pane: a marks A, B marks B",
             )
         if a is None and b is None:
             return others[1], others[0]

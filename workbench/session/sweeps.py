@@ -169,8 +169,9 @@ class Sweeps:
 
     @asynccontextmanager
     async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
-        """Hold the measurement lock of the host while the block runs. Yield the event that stops the sweep. Raises
-        BenchError if this session runs a sweep already."""
+        """Hold the measurement lock of the host while the block runs. Yield the event that stops the sweep. `what`
+        is the text that other Workbenches show meanwhile. Raises BenchError if this session runs a sweep already, or
+        if another Workbench measures on the host."""
         if self._one.locked():
             host = self._parts.core.host.name
             raise BenchError(

@@ -26,8 +26,8 @@ Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
 class Live(Page):
     """The page of a measurement. Closing the page leaves the measurement running.
 
-    A key has an outcome, such as "stop", and calls `do`. The page shows a request to the session until the session's
-    state shows its effect.
+    Each key of the page requests an outcome, such as "stop": it calls `do(page, outcome)`, which acts on the session.
+    The page shows the request until the session's state shows that it has taken effect.
     """
 
     WORDS: ClassVar[Mapping[str, tuple[str, str]]]  # outcome -> key and its word, shown if the outcome is possible

@@ -76,7 +76,9 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Return whether `height` has room for a row of each difference above the metrics."""
+    """Return whether a pane of `height` rows has room to list each of the differences `texts` of the conditions in a row
+    of its own, above the metrics.
+    """
     return len(texts) + 14 <= height
 
 

@@ -76,8 +76,8 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Return whether a pane of `height` rows has room to list each of the differences `texts` of the conditions in a row
-    of its own, above the metrics.
+    """Return whether a pane of `height` rows has room for the metrics and for a row of each of the differences `texts`
+    of the conditions above them.
     """
     return len(texts) + 14 <= height
 

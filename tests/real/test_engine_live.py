@@ -85,7 +85,7 @@ def _grown(before: EngineMetrics, after: EngineMetrics, name: str) -> int:
 
 def test_vllm() -> None:
     async def scenario(session: Session, status: ServerStatus) -> None:
-        await agrees(session, status, [6 * length for length in LENGTHS])
+        await agrees(session, status, [6 * length for length in 2 * LENGTHS])
         queueing = [e.text for e in session.timeline.history.events if e.kind is EventKind.QUEUEING]
         assert len(queueing) == 1 and queueing[0].endswith(f"requests wait: max-num-seqs {LIMIT} reached")
         await costs(session, status)

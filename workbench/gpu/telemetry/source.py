@@ -156,7 +156,7 @@ class TelemetrySource:
                 self._problem = str(why)
                 self._abandon_s = min(self._abandon_s * 2, ABANDON_S[1])
             except Abandoned as why:
-                self._problem = str(why)
+                self._problem = f"{why}; the next one starts in {silent:.0f} s"
                 pause, silent = silent, min(silent * 2, SILENT_BACKOFF_S[1])
             except (HostError, OSError) as error:
                 self._problem = getattr(error, "message", None) or str(error)

@@ -22,11 +22,12 @@ class BenchController(Controller):
         server, plan = self.state.server, self.state.plan
         starting = plan is not None and "starting" in self.state.busy  # the new server is not listed yet
         if not starting and (server is None or server.state not in (ServerState.READY, ServerState.STARTING)):
-            self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
+            self._say_no_server()
             return
 
         def decided(values: Values | None) -> None:
             if values is not None:
+                self.services.hush()
                 made = overrides(values)
                 self.go("results")
                 self.attempt(lambda: self.session.bench.run(**made))
@@ -41,6 +42,15 @@ class BenchController(Controller):
         without = "preset's own" if preset_id else "standard"
         standing = "as before" if self.session.bench.asked else without
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
+
+    def _say_no_server(self) -> None:
+        """Say that there is no server, and repeat why the last start was rejected: this message replaces that one."""
+        rejected = self.controllers.servers.rejected
+        if rejected is None:
+            self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
+        else:
+            text = f"there is no server to benchmark; the start was rejected: {rejected.message}"
+            self.say(text, Level.WARN, rejected.next_step)
 
     async def again(self) -> None:
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and compare the two
@@ -69,6 +79,7 @@ class BenchController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
+                self.services.hush()
                 self.go("results")
                 self.attempt(self.session.bench.restart_and_compare(), lambda _: self._show_compared())
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
+from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
@@ -27,6 +28,7 @@ class ServerController(Controller):
     def __init__(self, controllers: Controllers) -> None:
         super().__init__(controllers)
         self.searched, self.matches = "", tuple[tuple[int, str], ...]()  # in the whole log file
+        self.rejected: WorkbenchError | None = None  # why the last start began no server
 
     async def start(self) -> None:
         """Show the plan with its command, and start the server if the user agrees."""
@@ -46,9 +48,10 @@ class ServerController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
+                self.services.hush()  # an error of the start before is not about this one
                 # A start that is rejected leaves the user at the pane where the plan can be corrected.
                 self.attempt(
-                    self.session.servers.start(),
+                    self._start(),
                     lambda _: self.go("log") if self.services.panes.active == before else None,
                 )
 
@@ -56,6 +59,14 @@ class ServerController(Controller):
             return [*disturbed_rows(state.host.measured_by, width), *running_rows(self.state, width)]
 
         await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), disturbed), decided)
+
+    async def _start(self) -> None:
+        self.rejected = None
+        try:
+            await self.session.servers.start()
+        except WorkbenchError as error:
+            self.rejected = error
+            raise
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
         """Show the programs that a preset from someone else would run, and trust the preset if the user agrees."""

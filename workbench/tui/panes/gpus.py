@@ -60,7 +60,8 @@ class GpuPane(Pane, Scrolled):
         age = stale_age_s(state)
         rows: list[Row] = []
         if age is not None:
-            rows.append(((f"STALE: last reading {age:.0f} s ago", "warnb"),))
+            why = state.host.telemetry_problem or f"last reading {age:.0f} s ago"
+            rows += paragraph(f"STALE: {why}", width, "warnb")
         versions = f"driver {driver.driver_version or NA}  CUDA {driver.cuda_version or NA}  source {driver.source}"
         rows.append(((versions, "text"),))
         if driver.message:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import Comparison, MetricChange
 
 SINGLE = "single pair"
+SINGLE_WIDTH = 80  # cells from which a heading says what a single pair lacks
 VERDICTS = {
     "better": ("BETTER", "goodb"),
     "worse": ("worse", "bad"),
@@ -38,7 +39,7 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
     end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
-    said = f"{SINGLE}: no interval" if single and width >= 78 else SINGLE if single else ""
+    said = (f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE) if single else ""
     rows.append(((_line(width, "metric", "A", "B", "change", said), "head"),))
     metrics = sorted(
         comparison.metrics,

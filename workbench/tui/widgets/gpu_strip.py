@@ -36,6 +36,7 @@ from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, event
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
+REVERTS = "  r reverts"  # the end of a sign about altered settings
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
@@ -212,6 +213,8 @@ class GpuStrip(Painted):
             where = "" if alone or not indexes else f"{gpus_text(indexes)} "
             runs.append(((where + text, role),))
         row = joined(runs, ("   ", "text"))
+        if row_width(row) > room:  # the footer names the key too
+            row = tuple((text.removesuffix(REVERTS), role) for text, role in row)
         return row if row_width(row) <= room else fit(row, room)
 
     def _signs(self) -> list[tuple[int, Run]]:
@@ -239,7 +242,7 @@ class GpuStrip(Painted):
             signs.append((alerts or found[0], "warn" if alerts else "dim"))
         altered = [a for a in state.alterations if a.gpu_index == index]
         if altered:
-            signs.append((f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}  r reverts", "warn"))
+            signs.append((f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}{REVERTS}", "warn"))
         return signs
 
     # the graphs

@@ -1,0 +1,66 @@
+"""Defects that a stranger met while walking through README.md's loop beside other users of the machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from support.real_screen import PRESET, RealScreen, on_free_port, shown
+from support.serving import free_port
+
+from workbench.model.settings import GpuSettings
+
+
+def _port_of_preset() -> int:
+    own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", f"{PRESET}.toml")
+    return next(int(line.split("=")[1]) for line in own.read_text().splitlines() if line.startswith("port = "))
+
+
+def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> None:
+    """b replaced "port 8005 is in use" by "there is no server to benchmark", and the error outlived its cause."""
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", _port_of_preset()))
+            taken.listen()
+            await s.load()
+            await s.press("s", "enter")
+            await s.until("is in use")
+            await s.press("b")
+            text = await s.until("there is no server to benchmark; the start was rejected: port")
+            assert "or set another port" in text
+        s.session.plans.set_flag("port", str(free_port()))
+        await s.press("s", "enter")
+        await s.until("STARTING", lambda: "is in use" not in s.text)
+
+    shown(scenario)
+
+
+def test_the_header_of_altered_gpus_is_whole_at_80_columns() -> None:
+    """It ended in "r r…"."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        await s.session.gpu.apply(GpuSettings(power_limit_w=170.0), None)
+        await s.until("set power limit 170 W  r reverts")
+        s.session.core.update(gpu_findings=tuple((gpu, "limit 170 W ok") for gpu in range(4)))
+        text = await s.until("GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W")
+        assert "…" not in text.splitlines()[1]
+
+    shown(scenario, size=(80, 24))
+
+
+def test_stale_readings_are_explained() -> None:
+    """The GPUs pane said how old the readings were, and not why."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        await s.session.telemetry.stop()
+        s.session.core.update_host(telemetry_problem="the telemetry agent said nothing for 10 s")
+        s.session.core.update(telemetry_monotonic_s=s.state.telemetry_monotonic_s - 20)
+        await s.press("6")
+        await s.until("STALE: the telemetry agent said nothing for 10 s")
+
+    shown(scenario)

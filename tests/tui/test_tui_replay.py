@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -116,11 +118,11 @@ hostile = st.fixed_dictionaries(
             st.sampled_from(
                 ("0.power_w", "0.sm_mhz", "99.gpu_util_pct", "-1.x", "0.state", "0.event_reasons", "0.pstate", "0.live")
             ),
-            st.one_of(st.floats(), st.integers(-(10**20), 10**20), st.none(), st.text(max_size=5)),
+            st.one_of(st.floats(), st.integers(-(10**20), 10**20), st.just(10**400), st.none(), st.text(max_size=5)),
         ),
         "event": st.sampled_from([*EventKind, "unknown"]),
         "text": st.sampled_from(("\x1b[2J\x1b]52;c;AAAA\x07", "[bold]x[/]", "a" * 20_000, "\u202eabc", "${x}")),
-        "infos": st.just([{"index": 0, "uuid": "\x1b[31m", "name": "RTX\x1b[2J[red]", "power_max_w": -5.0}]),
+        "infos": st.just([{"index": 0, "uuid": "\x1b[31m", "name": "RTX\x1b[2J[red]", "power_max_w": math.nan}]),
         "gpu": st.integers(-3, 200),
     },
 )
@@ -138,3 +140,19 @@ def test_a_hostile_recording_neither_crashes_nor_escapes(tmp_path: Path, lines: 
         assert "\x1b" not in s.text
 
     replayed(tmp_path / "h.jsonl", scenario)
+
+
+def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as file:
+        file.write(Header("box", False, 1, T0).line())
+        for number in range(200_000):
+            file.write(event_line(Event(T0, EventKind.THROTTLE, f"event {number}")))
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("REPLAY", lambda: s.session.timeline.history.events)
+        before_s = time.monotonic()
+        await s.press("space")
+        assert time.monotonic() - before_s < 2.0
+
+    replayed(path, scenario)

@@ -42,7 +42,9 @@ class BoundedClient(httpx.AsyncClient):
             raise httpx.ReadTimeout(
                 f"the server gave no complete answer within {limit_s:.0f} s", request=request
             ) from None
-        return httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
+        answer = httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
+        answer.encoding = "utf-8"  # a server may name any codec of Python, such as hex, which is none of text
+        return answer
 
 
 async def _body(response: httpx.Response) -> bytes:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from workbench.model.server_run import EngineMetrics
@@ -35,6 +36,7 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_accepted_tokens": "accepted",
 }
 _LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "generation_tokens"}
+_MOST_SERIES = 2000  # of one name: more would take long each second
 _MOST = 2.0**53  # larger counts are not exact as float and do not fit the database
 
 
@@ -86,9 +88,10 @@ def _tokens_of_slots(text: str) -> int | None:
 
     try:
         busy = [slot for slot in json.loads(text) if slot["is_processing"]]
-        return sum(int(step["n_decoded"]) for slot in busy for step in slot["next_token"])
-    except (ValueError, KeyError, TypeError):
+        counts = [_number(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    return None if None in counts else round(sum(filter(None, counts)))
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
@@ -98,7 +101,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, names in _names(engine).items():
-        found = next((samples for name in names if (samples := list(_samples(page, name)))), None)
+        found = next((samples for name in names if (samples := _series(page, name))), None)
         if found:
             values[field] = 100.0 * sum(found) / len(found) if field == "kv_use_pct" else round(sum(found))
         elif names:
@@ -115,7 +118,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
             values["prefix_query_tokens"] = prompt
             absent.pop("prefix_query_tokens", None)
     for field, counter in _LIVE.items():
-        parts = [list(_samples(page, name)) for name in engine.live_metrics.get(counter, ())]
+        parts = [_series(page, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
             values[field] = round(sum(map(sum, parts)))
         elif counter in values:
@@ -128,6 +131,12 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
 @cache
 def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
     return {field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()}
+
+
+def _series(page: str, name: str) -> list[float]:
+    """Return the values of all series of a name; none if there are more than any engine has."""
+    found = list(islice(_samples(page, name), _MOST_SERIES + 1))
+    return found if len(found) <= _MOST_SERIES else []
 
 
 def _samples(page: str, name: str) -> Iterator[float]:
@@ -149,11 +158,11 @@ def _samples(page: str, name: str) -> Iterator[float]:
         at = page.find(begin, at + len(begin))
 
 
-def _number(text: str) -> float | None:
+def _number(text: str | float) -> float | None:
     """Return a value of the page, or None if it is not a finite count."""
     try:
         value = float(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return value if 0.0 <= value <= _MOST else None  # no NaN either
 

@@ -147,7 +147,8 @@ class Replay(Session):
             self._show_cell(cell)
 
     def _due(self, until_s: float) -> Iterator[Item]:
-        while self._next is not None and self._next.unix_s <= until_s:
+        until_monotonic_s = time.monotonic() + TICK_S / 2  # a recording may have any number of lines for one second
+        while self._next is not None and self._next.unix_s <= until_s and time.monotonic() < until_monotonic_s:
             yield self._next
             self._next = next(self._items, None)
 

@@ -15,6 +15,7 @@ import os
 import queue
 import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ _EACH_S = 8 * 3600  # beyond that, a screen reads one cell of a minute
 MOST_BYTES = 16_000_000  # of all files of a host
 _MOST_FILE_BYTES = 8_000_000
 _QUEUED = 1000  # lines that wait for a slow disk; more are lost
+_FUTURE_S = 60.0
+_NAME = re.compile(r"\d+-\d+-[0-9a-f]+\.\d+\.(\d{1,2})s\.jsonl")
 _RETRY_S = 60.0  # after a failure, such as a full disk
 _CUT = "Workbench ended during the benchmark"
 
@@ -118,7 +121,12 @@ class _File:
         self._descriptor = os.open(path, flags, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks: the file is read as that of a dead writer
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.append(recording.Header(header.host, header.simulated, step_s, round(time.time(), 3)).line())
+        try:
+            self.append(recording.Header(header.host, header.simulated, step_s, round(time.time(), 3)).line())
+        except OSError:
+            self.close()
+            path.unlink()
+            raise
 
     def append(self, line: str) -> None:
         data = line.encode()
@@ -137,10 +145,10 @@ class _File:
 def prune(folder: Path, now: float) -> None:
     """Delete old files of all hosts, and the oldest files of this host beyond 16 MB."""
     total = 0
-    for path, status in _files(folder.parent.glob("*/*.jsonl")):
+    for path, status in _files(folder.parent.glob("*/*.jsonl"), now):
         if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
             _remove(path)
-    for path, status in _files(folder.glob("*.jsonl")):
+    for path, status in _files(folder.glob("*.jsonl"), now):
         total += status.st_size
         if total > MOST_BYTES:
             _remove(path)
@@ -152,20 +160,21 @@ def _remove(path: Path) -> None:
         path.parent.rmdir()  # if it was the last one
 
 
-def _files(paths: Iterator[Path]) -> Sequence[tuple[Path, os.stat_result]]:
-    """Return regular files with their status, newest first."""
+def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
+    """Return the regular files that a HistoryWriter named, with their status, newest first. A file of the future, which
+    a wrong clock made, comes last."""
     found = []
     with contextlib.suppress(OSError):
         for path in paths:
             with contextlib.suppress(OSError):
                 status = path.stat(follow_symlinks=False)
-                if (status.st_mode & 0o170000) == 0o100000:
+                if stat.S_ISREG(status.st_mode) and _NAME.fullmatch(path.name):
                     found.append((path, status))
-    return sorted(found, key=lambda pair: -pair[1].st_mtime)
+    return sorted(found, key=lambda pair: -pair[1].st_mtime if pair[1].st_mtime < now + _FUTURE_S else 0.0)
 
 
 def _step_of(path: Path) -> int:
-    found = re.search(r"\.(\d{1,2})s\.jsonl$", path.name)
+    found = _NAME.fullmatch(path.name)
     return int(found[1]) if found else 0
 
 
@@ -191,9 +200,9 @@ def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
     left out. `without` is the name of a writer whose files are not read."""
     kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
-    for path, _ in reversed(_files(folder.glob("*.jsonl"))):
+    for path, status in reversed(_files(folder.glob("*.jsonl"), now)):
         name = path.name.split(".")[0]
-        if name != without:
+        if name != without and status.st_size < 2 * _MOST_FILE_BYTES:
             with contextlib.suppress(OSError, InputError):
                 _load_file(kept, path, host, now, writers.setdefault(name, _Writer()))
     for writer in writers.values():
@@ -210,7 +219,7 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
             return
         writer.alive = writer.alive or _is_written(file.fileno())
         oldest, newest = now - LOADED_S[header.step_s], now + 5.0
-        for item in recording.items(file):
+        for item in recording.items(recording.lines_in(file)):
             if not oldest <= item.unix_s <= newest:
                 continue
             if isinstance(item, recording.Cell) and item.unix_s < now - _EACH_S and item.unix_s % 60:

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
@@ -33,6 +33,8 @@ from workbench.model.untrusted_text import NAME_CHARS, clean, clean_data
 VERSION = 1
 MOST_LINE_BYTES = 1_000_000
 MOST_METRICS = 1000
+_MOST_VALUE = 1e30
+_MOST_USELESS = 1000  # lines without content in a row
 MOST_GPUS = 64
 FULL_EVERY = 60  # cells: a damaged line costs at most a minute
 _TIMES_S = (0.0, 1e11)
@@ -163,6 +165,8 @@ def opened(path: Path) -> tuple[Header, Iterator[Item]]:
     """Return the header of a recording, which may be compressed, and an iterator over what it says. Raises InputError
     if the file is not a recording or cannot be read."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for its writer
+            raise InputError(f"{path} is not a file", next_step="give a file that `workbench record` wrote")
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)
@@ -174,8 +178,13 @@ def opened(path: Path) -> tuple[Header, Iterator[Item]]:
 def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
     """Yield the lines of a file until its end, or until it is damaged."""
     with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) if compressed else path.open("rb") as file:
-        while line := file.readline(MOST_LINE_BYTES):
-            yield line
+        yield from lines_in(file)
+
+
+def lines_in(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines of an open file. A line that is too long comes in pieces, so that it cannot fill the memory."""
+    while line := file.readline(MOST_LINE_BYTES):
+        yield line
 
 
 def header_of(line: str | bytes, name: str) -> Header:
@@ -197,22 +206,35 @@ def header_of(line: str | bytes, name: str) -> Header:
 
 def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
     """Yield the content of the lines after the header. A damaged line is left out, and so are the cells after it up to
-    the next full one. Texts are cleaned."""
+    the next full one. After 1,000 lines without content, the rest is not read: a small compressed file can have more of
+    them than anyone waits for. Texts are cleaned."""
+    useless = 0
+    for item in _item_of_each(lines):
+        useless = useless + 1 if item is None else 0
+        if item is not None:
+            yield item
+        elif useless >= _MOST_USELESS:
+            return
+
+
+def _item_of_each(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
     values: dict[Key, float] | None = None
     for line in lines:
         data = _object(line)
         at = _time(data.get("t")) if data else None
         if data is None or at is None:
             values = None
+            yield None
         elif "event" in data:
-            if event := _event(at, data):
-                yield event
+            yield _event(at, data)
         elif "infos" in data:
             yield Infos(at, _infos(data["infos"]))
         elif data.get("full") is True or values is not None:
             values = {} if data.get("full") is True else dict(values or {})
             _change(values, data.get("v"))
             yield Cell(int(at), values)
+        else:
+            yield None
 
 
 def _change(values: dict[Key, float], changes: Any) -> None:
@@ -221,7 +243,7 @@ def _change(values: dict[Key, float], changes: Any) -> None:
         if found is None:
             continue
         key = int(found[1]), found[2]
-        if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e30:
+        if isinstance(value, int | float) and abs(value) < _MOST_VALUE:  # false for NaN
             if key in values or len(values) < MOST_METRICS:
                 values[key] = float(value)
         else:
@@ -247,12 +269,18 @@ def _infos(listed: Any) -> tuple[GpuInfo, ...]:
     found = []
     for one in listed[:MOST_GPUS] if isinstance(listed, list) else ():
         try:
-            info = from_json(GpuInfo, clean_data(one, NAME_CHARS))
-        except (ValueError, TypeError, RecursionError):
+            fields = clean_data(one, NAME_CHARS).items()
+            info = from_json(GpuInfo, {name: value for name, value in fields if _plausible(value)})
+        except (ValueError, TypeError, AttributeError, RecursionError):
             continue
         if 0 <= info.index < 100:
             found.append(info)
     return tuple(found)
+
+
+def _plausible(value: Any) -> bool:
+    """Return whether a field of a GPU is a text or a number that a real GPU can have."""
+    return isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _MOST_VALUE)
 
 
 def _object(line: str | bytes) -> dict[str, Any] | None:

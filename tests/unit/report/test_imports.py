@@ -17,7 +17,7 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import StoreError, WorkbenchError
 from workbench.report.content import Report
 from workbench.report.imports import Imported, ImportOptions, read
 from workbench.report.registry import output_format
@@ -354,6 +354,10 @@ def test_an_unsaved_result_is_imported_as_the_users_own(tmp_path: Path) -> None:
     (one,) = read(waiting)
     assert one.conditions.imported is None and one.unix_s == 5.0 and len(one.samples) == 40
     assert one.uid and one.uid in waiting.name
+    hostile = tmp_path / "hostile.json"  # the samples, the timeline and the unsaved result are named after it
+    hostile.write_text(waiting.read_text().replace(one.uid, "../../elsewhere"))
+    with pytest.raises(WorkbenchError, match="uid"):
+        read(hostile)
 
 
 def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> None:

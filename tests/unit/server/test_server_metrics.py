@@ -129,6 +129,24 @@ def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, re
         assert re.search(reason, read.absent["live_generation_tokens"]), read.absent
 
 
+@pytest.mark.parametrize("charset", ["hex", "zlib", "undefined", "idna", "utf-16"])
+def test_a_page_is_utf_8_whatever_codec_the_server_names(charset: str) -> None:
+    page = b"vllm:num_requests_running 1\n"
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: {len(page)}\r\n\r\n"
+
+    async def go(url: str) -> EngineMetrics:
+        async with readiness.client(url) as http:
+            return await metrics.fetch(http, engines.get("vllm"), timeout_s=5.0)
+
+    with ScriptedServer(lambda request, n: [head.encode(), page, FIN]) as server:
+        assert asyncio.run(go(server.url)).running == 1
+
+
+def test_more_series_than_an_engine_has_are_not_added_up() -> None:
+    read = metrics.parse("vllm:num_requests_running 1\n" * 100_000, engines.get("vllm"))
+    assert read.running is None and "running" in read.absent
+
+
 LLAMA = "# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 500\n"
 SLOTS = [
     {"id": 0, "is_processing": True, "next_token": [{"n_decoded": 30}]},
@@ -147,6 +165,15 @@ SLOTS = [
             "when a request ends, and /slots answers HTTP status 501",
         ),
         (httpx.Response(200, json={"error": 1}), None, "/slots answers HTTP status 200"),
+        *(
+            (httpx.Response(200, text=text), None, "/slots answers HTTP status 200")
+            for text in (
+                '[{"is_processing": true, "next_token": [{"n_decoded": Infinity}]}]',
+                f'[{{"is_processing": true, "next_token": [{{"n_decoded": 1{"0" * 400}}}]}}]',
+                '[{"is_processing": true, "next_token": [{"n_decoded": -5}]}]',
+                "[" * 100_000,
+            )
+        ),
     ],
 )
 def test_tokens_of_running_requests_of_llama_cpp_come_from_its_slots(

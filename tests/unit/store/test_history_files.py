@@ -106,6 +106,40 @@ def test_escape_sequences_of_a_recording_are_removed() -> None:
     assert isinstance(infos, Infos) and infos.infos == (GpuInfo(0, "u", "RTX "),)
 
 
+HUGE = "1" + "0" * 400  # JSON has no largest number; Python's float has
+
+
+def test_numbers_that_no_gpu_has_are_left_out() -> None:
+    line = (
+        f'{{"t": {T0}, "full": true, "v": {{"0.power_w": {HUGE}, "0.sm_mhz": NaN, "0.fan_pct": -Infinity, "0.x": 1}}}}'
+    )
+    limits = f'"power_max_w": NaN, "power_min_w": -5, "memory_total_bytes": {HUGE}, "absent": {{"a": "b"}}'
+    infos = f'{{"t": {T0}, "infos": [{{"index": 0, "uuid": "u", "name": "n", {limits}}}, 5, null]}}'
+    late = f'{{"t": {HUGE}, "full": true, "v": {{"0.power_w": 1}}}}'
+    cell, gpus = recording.items([line, infos, late])
+    assert isinstance(cell, Cell) and cell.values == {(0, "x"): 1.0}
+    assert isinstance(gpus, Infos) and gpus.infos == (GpuInfo(0, "u", "n"),)
+
+
+def test_a_small_compressed_file_with_endless_lines_is_given_up() -> None:
+    read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield '{"t":1,"event":"unknown"}'
+
+    assert not list(recording.items(lines())) and read < 2000
+
+
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="is not a file"):
+            recording.opened(path)
+
+
 def test_a_newer_and_another_format_are_refused_with_the_next_step() -> None:
     newer = Header("box", False, 1, T0).line().replace('"version":1', '"version":2')
     for text, said in ((newer, "newer Workbench"), ("{}", "not a recording"), ("", "not a recording")):
@@ -238,6 +272,43 @@ def test_old_files_are_removed_and_all_files_are_bounded(folder: Path, monkeypat
     written(folder, "x" * 200, name="4-4-d.1.1s.jsonl")
     history_files.prune(folder, time.time())
     assert not list(folder.iterdir()) if folder.exists() else True
+
+
+def test_files_of_others_stay_and_those_of_the_future_go_first(folder: Path, tmp_path: Path) -> None:
+    now = time.time()
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "training.jsonl").write_text("mine")
+    written(folder, name="keep.jsonl")
+    (folder.parent / "link").symlink_to(data)
+    for path in (data / "training.jsonl", folder / "keep.jsonl"):
+        os.utime(path, (now - 10**6, now - 10**6))
+    half = "x" * (history_files.MOST_BYTES // 2)
+    for name, at in (("1-1-a.1.1s.jsonl", now + 10**7), ("2-2-b.1.1s.jsonl", now), ("3-3-c.1.1s.jsonl", now - 60)):
+        written(folder, half if at != now else "", name=name)
+        os.utime(folder / name, (at, at))
+    history_files.prune(folder, now)
+    assert (data / "training.jsonl").exists() and (folder / "keep.jsonl").exists()
+    assert not (folder / "1-1-a.1.1s.jsonl").exists(), "a wrong clock made it"
+    assert (folder / "2-2-b.1.1s.jsonl").exists() and (folder / "3-3-c.1.1s.jsonl").exists()
+
+
+def test_a_full_disk_leaves_neither_files_nor_descriptors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_files, "_RETRY_S", 0.0)
+    writer = HistoryWriter(folder, Header("box", False, 1, T0), lambda problem: None)
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(history_files.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    for line in lines_at(0, 50, 100.0):
+        writer.write(1, line)
+    writer.close()
+    assert len(os.listdir("/proc/self/fd")) < before + 10 and not list(folder.iterdir())
+
+
+def test_a_huge_file_is_not_read(folder: Path) -> None:
+    written(folder, *lines_at(0, 10, 100.0))
+    written(folder, name="2-2-b.1.1s.jsonl")
+    os.truncate(folder / "2-2-b.1.1s.jsonl", 10**12)  # with a hole, as after a loss of power
+    assert history_files.load(folder, "box", NOW).history.at(POWER, T0 + 5) == 100.0
 
 
 def test_own_files_are_not_read_again(folder: Path, writer: HistoryWriter) -> None:

@@ -4,6 +4,7 @@ files with results that could not be written to the database.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.json_records import from_json
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
+
+_UID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
@@ -37,6 +40,8 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     except ValueError as error:
         raise fields.wrong("conditions", f"expected a Workbench result ({error})") from None
     uid = fields.text("uid") or ""
+    if uid and not _UID.fullmatch(uid):  # files are named after it
+        raise fields.wrong("uid", "expected letters, digits and hyphens")
     if not uid:  # only unsaved results have one: these are the user's own, an export may be anyone's
         version = f" {made.workbench_version}" if made.workbench_version else ""
         made = replace(made, imported=made.imported or f"Workbench{version}")

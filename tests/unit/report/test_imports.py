@@ -17,7 +17,7 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
-from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.report.content import Report
 from workbench.report.imports import Imported, ImportOptions, read
 from workbench.report.registry import output_format

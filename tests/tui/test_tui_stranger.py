@@ -6,10 +6,14 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
 from support.real_screen import PRESET, RealScreen, on_free_port, shown
 from support.serving import free_port
+from textual import events
+from textual.app import ComposeResult
 
 from workbench.model.settings import GpuSettings
+from workbench.tui.screen import MainScreen
 
 
 def _port_of_preset() -> int:
@@ -48,6 +52,9 @@ def test_the_header_of_altered_gpus_is_whole_at_80_columns() -> None:
         s.session.core.update(gpu_findings=tuple((gpu, "limit 170 W ok") for gpu in range(4)))
         text = await s.until("GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W")
         assert "…" not in text.splitlines()[1]
+        await s.press("F")
+        await s.until("mean  ")
+        assert "GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W" in s.row(1) and "…" not in s.row(1)
 
     shown(scenario, size=(80, 24))
 
@@ -62,5 +69,32 @@ def test_stale_readings_are_explained() -> None:
         s.session.core.update(telemetry_monotonic_s=s.state.telemetry_monotonic_s - 20)
         await s.press("6")
         await s.until("STALE: the telemetry agent said nothing for 10 s")
+
+    shown(scenario)
+
+
+def test_a_key_that_is_typed_before_the_screen_is_mounted_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """p, typed while the screen opened, ended in "Can't mount widget(s)"; a key must not be lost either."""
+    compose = MainScreen.compose
+
+    def typed_meanwhile(self: MainScreen) -> ComposeResult:
+        self.app.post_message(events.Key("p", "p"))
+        yield from compose(self)
+
+    monkeypatch.setattr(MainScreen, "compose", typed_meanwhile)
+
+    async def scenario(s: RealScreen) -> None:
+        await s.press("t", "p", "4")
+        await s.until("1 Presets  /tp4")
+
+    shown(scenario)
+
+
+def test_the_palette_says_that_nothing_matches() -> None:
+    """It showed an empty box."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.press("colon", *"xqzxqz")
+        await s.until("xqzxqz", "nothing in the list matches")
 
     shown(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import events
@@ -50,6 +51,7 @@ class MainScreen(Screen[None]):
         self.services = Services(self, session, self.panes, self.notice_bar, self.status_bar, self.progress)
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
+        self._mounted = asyncio.Event()  # set when the screen can take keys
         self._host_message = ""  # the last one that was shown
         self._host_name = session.state.host.name
         self._server_state: tuple[str | None, ServerState | None] = (None, None)
@@ -81,6 +83,7 @@ class MainScreen(Screen[None]):
         self.show(self.session.state, frozenset(SessionState.__dataclass_fields__))
         self.bridge.start()
         self.services.attempt(self.session.open())
+        self._mounted.set()
 
     def on_unmount(self) -> None:
         self.bridge.stop()
@@ -91,7 +94,8 @@ class MainScreen(Screen[None]):
         return self.services.working
 
     async def page_opened(self) -> None:
-        """Wait until the open page, if any, is mounted and takes the keys."""
+        """Wait until the screen, and the open page, if any, are mounted and take the keys."""
+        await self._mounted.wait()
         await self.panes.pages.mounted()
         if self.is_current and (page := self.panes.pages.top) is not None and self.focused is not page:
             self.set_focus(page)

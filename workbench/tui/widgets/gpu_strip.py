@@ -181,7 +181,10 @@ class GpuStrip(Painted):
             limit = (
                 f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W" if limits else ""
             )
-            left += [(f"highest, mean, lowest{limit}  ", "dim"), (" F", "key"), (" unfolds", "dim")]
+            legend = [(f"highest, mean, lowest{limit}  ", "dim"), (" F", "key"), (" unfolds", "dim")]
+            signs = self._signs_row(telemetry, width)
+            if row_width((*left, *legend, *signs)) < width:  # else the labels of the values say it
+                left += legend
         signs = self._signs_row(telemetry, max(20, width - row_width(left) - 2))
         if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].live:
             sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)

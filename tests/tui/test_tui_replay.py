@@ -17,7 +17,9 @@ from support.real_screen import RealScreen, crashes, real_screen
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
 from workbench.model.timeline import ENGINE, Event, EventKind
+from workbench.session.recorder import Recorder
 from workbench.session.replay import Replay
+from workbench.session.session import Session
 from workbench.store.recording import CellWriter, Header, event_line, infos_line, time_of
 
 T0 = 1_764_000_000
@@ -80,7 +82,7 @@ def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> N
 
 def test_nothing_runs_on_a_recording_and_a_simulated_one_says_so(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("REPLAY", "SIMULATED")
+        await s.until("REPLAY", "SIMULATED", "a recording: nothing can be started or changed here")
         for key in ("s", "b", "x", "r", "g", "V", "X", "S", "h"):
             await s.press(key)
             await asyncio.sleep(0.05)
@@ -162,3 +164,15 @@ def test_a_recording_with_endless_events_in_one_second_does_not_hold_the_screen(
         await s.until("REPLAY")
 
     replayed(path, scenario)
+
+
+def test_an_event_of_before_is_not_recorded(tmp_path: Path) -> None:
+    """A replay began with "vllm stopped" of a run that had ended hours before the recording."""
+    path = tmp_path / "now.jsonl"
+    session = Session.of_host(None, "four-pcie")
+    recorder = Recorder(session, path)
+    for hear in session.timeline.on_event:
+        hear(Event(time.time() - 3600, EventKind.SERVER_END, "vllm stopped, an hour ago", None, None))
+        hear(Event(time.time(), EventKind.SERVER_END, "vllm stopped now", None, None))
+    recorder.close()
+    assert "vllm stopped now" in path.read_text() and "an hour ago" not in path.read_text()

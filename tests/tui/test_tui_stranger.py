@@ -98,3 +98,14 @@ def test_the_palette_says_that_nothing_matches() -> None:
         await s.until("xqzxqz", "nothing in the list matches")
 
     shown(scenario)
+
+
+@pytest.mark.parametrize("key", ["n", "N", "o", "a", "u", "e", "v", "enter"])
+def test_the_keys_of_the_launch_pane_without_a_plan(key: str) -> None:
+    """N ended in an IndexError."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.press("2", key)
+        await s.until("no plan yet")
+
+    shown(scenario)

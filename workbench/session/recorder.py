@@ -26,6 +26,7 @@ class Recorder:
     def __init__(self, session: Session, path: Path) -> None:
         self._session, self._path = session, path
         self._cells = recording.CellWriter(1)
+        self._began_s = int(time.time())
         self._file = _new_file(path)
         self.problem: StoreError | None = None
         self.seconds = 0  # lines with values
@@ -48,7 +49,8 @@ class Recorder:
         self.seconds += self._write(self._cells.add(seconds, values))
 
     def _take_event(self, event: Event) -> None:
-        self._write([recording.event_line(event)])
+        if event.unix_s >= self._began_s:  # the timeline also hears of earlier runs when it meets them
+            self._write([recording.event_line(event)])
 
     def _take_infos(self) -> None:
         telemetry = self._session.state.telemetry

@@ -107,6 +107,11 @@ class PlanController(Controller):
         picker = PickModal("Groups of flags", items, filter=True, free=False)
         await self.app.push_screen(picker, lambda name: pane.go_to_group(name) if name is not None else None)
 
+    def next_group(self, by: int) -> None:
+        """Go to the next group of flags, or with -1 to the group before."""
+        if self._plan() is not None:
+            self.pane(Launch).jump(by)
+
     async def edit_row(self, row: FlagRow) -> None:
         if self._plan() is None:
             return

@@ -92,6 +92,8 @@ class CommandBar(Painted):
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         plan = self.state.plan if self.state else None
+        if self.state is not None and self.state.host.replay is not None:
+            return [(("$ ", "strong"), ("a recording: nothing can be started or changed here", "dim")), ()]
         if plan is None:
             missing = self.state is not None and bool(self.state.host.telemetry_problem)
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]

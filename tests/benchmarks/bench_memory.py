@@ -183,7 +183,7 @@ def keys(env: Mapping[str, str]) -> None:
         terminal.drain(1.0)
         for _ in range(15):
             terminal.drain(0.31)
-            pages.append(1000 * terminal.ask(b"?", b"pick a preset"))
+            pages.append(1000 * terminal.ask(b"\x1bOP", b"pick a preset"))
             terminal.drain(0.2)
             terminal.ask(b"q", b"\x1b[")
     for name, found in (("letter in a search", letters), ("help page", pages)):

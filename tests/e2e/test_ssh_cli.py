@@ -253,7 +253,7 @@ def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
         assert noticed_s < 5
         screen.until(lambda t: "LINK LOST 3s" in t or "LINK LOST 4s" in t, "its age")
         screen.until(lambda t: "STALE" in t, "the age of the readings")
-        terminal.send("?")  # it answers meanwhile
+        terminal.send("\x1bOP")  # it answers meanwhile
         assert screen.until(lambda t: "pick a preset" in t, "the page of keys") < 2
         terminal.send("\x1b")
         screen.until(lambda t: "LINK LOST" in t, "the screen below")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from support.command_line import CommandLine, Counts, counted_alike, counts, ownerless_shared_memory
@@ -90,7 +91,8 @@ class Loop:
     def _exported(self, cli: CommandLine, result: dict[str, Any]) -> None:
         listed = cli.ok("results", "list")["results"]
         assert [r["id"] for r in listed] == [result["id"], result["id"] - 1]
-        assert cli.ok("results", "show", result["id"]) == result
+        shown = cli.ok("results", "show", result["id"])
+        assert Path(shown.pop("timeline")).is_file() and shown == result
         exported = cli.ok("results", "export", result["id"], "--format", "json")
         assert len(exported["samples"]) == result["requests_ok"]
         assert self.engine in cli.ok("results", "export", result["id"], "--format", "md")["text"]

@@ -208,7 +208,7 @@ def test_a_key_is_answered_while_the_log_floods(tmp_path: Path, terminals: list[
     t.drain(1.0)
     answers = []
     for _ in range(7):
-        t.type("?")
+        t.type("\x1bOP")
         answers.append(t.read_until(b"pick a preset", 5))
         t.drain(0.2)
         t.type("q")
@@ -237,7 +237,7 @@ def test_no_color_has_no_colour_and_does_not_crash(tmp_path: Path, terminals: li
     t = Terminal(tmp_path, NO_COLOR="1")
     terminals.append(t)
     t.read_until(b"SIMULATED")
-    t.type("?")
+    t.type("\x1bOP")
     t.read_until(b"pick a preset")
     t.drain(0.3)
     t.child.send_signal(signal.SIGTERM)

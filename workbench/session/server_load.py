@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.runner import BenchCancelled
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -129,11 +130,17 @@ class ServerLoad:
             )
         lock = self._lock.hold(what) if gpus_known else nullcontext()
         worker, meter = spec is not None and not spec.command, spec is not None and gpus_known
-        async with self._busy, prestarted(self._core.host, lock, worker=worker, meter=meter) as started:
+        async with self._busy:
             cancel = asyncio.Event()
-            self._cancel, self._run_id = cancel, run_id
+            self._cancel, self._run_id = cancel, run_id  # a cancel before the load begins has its effect, too
             try:
-                yield cancel, started
+                async with prestarted(self._core.host, lock, worker=worker, meter=meter) as started:
+                    if cancel.is_set():
+                        raise BenchCancelled(
+                            "the benchmark was cancelled before its load began, and no result was stored",
+                            next_step="run the benchmark again",
+                        )
+                    yield cancel, started
             finally:
                 self._cancel = self._run_id = None
 

@@ -125,9 +125,15 @@ def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result()
     async def scenario(session: Session) -> None:
         run_id = await ready(session)
         bench = asyncio.create_task(session.bench.run(**LONG))
-        await eventually(workers, "the worker")
+        await eventually(workers, "the worker")  # it is started before the load begins
         with pytest.raises(BenchError, match="another benchmark is running"):
             await session.bench.run(**SHORT)
+        await session.bench.cancel()
+        assert workers() == [] and not session.state.bench.running
+        with pytest.raises(BenchCancelled):
+            await bench
+        bench = asyncio.create_task(session.bench.run(**LONG))
+        await eventually(lambda: session.state.bench.running and workers(), "the load")
         await session.bench.cancel()
         assert workers() == []
         with pytest.raises(BenchCancelled):

@@ -17,6 +17,7 @@ from workbench.hosts.detached_process import ProcessStatus
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.run_directory import RUN_ID
 
+_AT_ONCE = 1000  # runs in one command line, whose length is limited
 _FAILED = "failed"
 _KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerState.CRASHED: _FAILED}
 
@@ -49,7 +50,9 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
     """Write the mark of each run that has one. `marks` has the marks by run id."""
-    await detached_process.mark_ended(host, root, {run_id: text for run_id, text in marks.items() if text})
+    found = [(run_id, text) for run_id, text in marks.items() if text]
+    for begin in range(0, len(found), _AT_ONCE):
+        await detached_process.mark_ended(host, root, dict(found[begin : begin + _AT_ONCE]))
 
 
 async def mark_read(host: Host, run_dir: str) -> None:
@@ -101,10 +104,12 @@ def chosen(
 async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
     """Remove the directories of runs, and return the ids of those that were removed. A run with a living process
     stays."""
-    dirs = {posixpath.join(root, run.run_id): run for run in runs if RUN_ID.fullmatch(run.run_id)}
-    if not dirs:
-        return ()
-    alive = await detached_process.living(host, tuple(dirs))
-    names = [run.run_id for run_dir, run in dirs.items() if run_dir not in alive and not run.kept]
-    done = await host.run(shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *names), timeout_s=300.0)
-    return tuple(done.out.split())
+    names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.kept]
+    removed: list[str] = []
+    for begin in range(0, len(names), _AT_ONCE):
+        some = names[begin : begin + _AT_ONCE]
+        alive = await detached_process.living(host, [posixpath.join(root, name) for name in some])
+        dead = [name for name in some if posixpath.join(root, name) not in alive]
+        done = await host.run(shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0)
+        removed += done.out.split()
+    return tuple(removed)

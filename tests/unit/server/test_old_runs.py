@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.ended_runs import make_ended
@@ -146,3 +147,23 @@ def test_a_living_server_stays_whatever_its_mark_says(clean_environment: None, m
         (root / status.run_id / "ended").unlink()
 
     supervised(scenario)
+
+
+class ShortHost(LocalHost):
+    """Refuses long command lines, as the kernel does from 2 MB on."""
+
+    async def run(self, argv: Sequence[str], **how: Any) -> Completed:
+        assert sum(map(len, argv)) < 200_000
+        return await super().run(argv, **how)
+
+
+def test_any_number_of_runs_is_marked_and_removed(clean_environment: None) -> None:
+    async def prune(supervisor: Supervisor, root: Path) -> None:
+        ids = make_ended(root, 2, days_ago=40.0)
+        absent = [f"20200101-000000-vllm-{number:04x}" for number in range(3000)]
+        await old_runs.mark(supervisor.host, str(root), dict.fromkeys((*absent, *ids), "stopped 1"))
+        many = [EndedRun(run_id, False, True, 1e6, 40) for run_id in (*absent, *ids)]
+        assert set(await old_runs.remove(supervisor.host, str(root), many)) == set(ids)
+        assert not any((root / run_id).exists() for run_id in ids)
+
+    on(ShortHost(), prune)

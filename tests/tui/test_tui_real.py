@@ -39,7 +39,7 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
     host = Unreachable(Session.of_host(None, "four-pcie").host)
 
     async def scenario(s: RealScreen) -> None:
-        text = await s.until("NOT CONNECTED (R retries)", "qwen3-vl-2b-tp4-eager", "is not connected")
+        text = await s.until("NOT CONNECTED (R retries)", "llamacpp-gguf", "is not connected")
         assert "waiting for the first reading" not in text and "No presets" not in text
         before = host.tries
         await s.press("R")

@@ -109,3 +109,27 @@ def test_the_keys_of_the_launch_pane_without_a_plan(key: str) -> None:
         await s.until("no plan yet")
 
     shown(scenario)
+
+
+def test_enter_that_was_typed_before_the_terminal_was_taken_over_is_enter() -> None:
+    """The line discipline had made a line feed of it, and p, a name and enter, typed early, loaded nothing."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.press("p", "d", "p", "4", "ctrl+j")
+        await s.until("$ vllm serve")
+        await s.press("s", "ctrl+j")
+        await s.until(lambda: s.app.screen is s.app.main and (s.state.servers or s.state.busy or s.state.notice))
+
+    shown(scenario)
+
+
+def test_s_right_after_a_preset_is_loaded_shows_its_plan() -> None:
+    """The preset was loaded in the background, and s of the same packet said that there is no plan to start."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        for key in ("p", "d", "p", "4", "enter", "s"):
+            s.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await s.until("Start vllm", "enter start")
+
+    shown(scenario)

@@ -55,6 +55,7 @@ def textual_theme(name: str) -> Theme:
 
 
 CLOSE_S = 5.0
+TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has taken it over
 
 
 class WorkbenchApp(PlainEnd):
@@ -156,6 +157,8 @@ class WorkbenchApp(PlainEnd):
         Textual runs a binding only after the event has bubbled up from the widget that had the focus when the key
         arrived. Of the keys p and q, q would run before p has moved the focus to the filter.
         """
+        if isinstance(event, events.Key) and event.key == TYPED_EARLY:
+            event = events.Key("enter", "\r")
         if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
             return
         await super().on_event(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
@@ -24,9 +24,9 @@ PATH_CELLS = 72
 
 class PlanController(Controller):
     # presets
-    def load(self, entry: PresetEntry | None) -> None:
+    async def load(self, entry: PresetEntry | None) -> None:
         """Load the preset of `entry`; None does nothing. Ask first for variables that have neither a remembered value
-        nor a default."""
+        nor a default. The next key, perhaps an s, finds the plan loaded."""
         if entry is None:
             return
         if entry.problem:
@@ -36,8 +36,7 @@ class PlanController(Controller):
         if missing is None:
             return
         if not missing:
-            self.go("launch")
-            self.attempt(self.session.plans.load_preset(entry.id))
+            await self._load(entry.id)
             return
 
         def intro(width: int) -> list[Row]:
@@ -55,13 +54,19 @@ class PlanController(Controller):
             if empty:
                 raise InputError(f"{', '.join(empty)}: a value is needed")
 
-        def decided(values: Values | None) -> None:
+        async def decided(values: Values | None) -> None:
             if values is not None:
-                self.go("launch")
-                self.attempt(self.session.plans.load_preset(entry.id, values))
+                await self._load(entry.id, values)
 
         fields = [Field(n, n, v.default or "", f"e.g. {v.example}" if v.example else "") for n, v in missing.items()]
         self.app.push_screen(Form(f"Load {entry.id}", fields, intro=intro, check=check, accept="load"), decided)
+
+    async def _load(self, preset_id: str, values: Values | None = None) -> None:
+        self.go("launch")
+        try:
+            await self.session.plans.load_preset(preset_id, values)
+        except WorkbenchError as error:
+            self.services.explain(error)
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current

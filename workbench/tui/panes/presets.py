@@ -71,7 +71,7 @@ class Presets(Pane, PickList):
         """Load the preset that matches best."""
         entry = self.current
         await controllers.search.close()
-        controllers.plan.load(entry)
+        await controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
         """Show the presets that match the search. Without a search, presets that fit the GPUs of the host come

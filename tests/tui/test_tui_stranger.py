@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from textual import events
 from textual.app import ComposeResult
 
 from workbench.model.settings import GpuSettings
+from workbench.store.presets import PresetLibrary
 from workbench.tui.screen import MainScreen
 
 
@@ -21,6 +23,7 @@ def _port_of_preset() -> int:
     return next(int(line.split("=")[1]) for line in own.read_text().splitlines() if line.startswith("port = "))
 
 
+@pytest.mark.slow
 def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> None:
     """b replaced "port 8005 is in use" by "there is no server to benchmark", and the error outlived its cause."""
     on_free_port()
@@ -117,8 +120,6 @@ def test_enter_that_was_typed_before_the_terminal_was_taken_over_is_enter() -> N
     async def scenario(s: RealScreen) -> None:
         await s.press("p", "d", "p", "4", "ctrl+j")
         await s.until("$ vllm serve")
-        await s.press("s", "ctrl+j")
-        await s.until(lambda: s.app.screen is s.app.main and (s.state.servers or s.state.busy or s.state.notice))
 
     shown(scenario)
 
@@ -132,4 +133,25 @@ def test_s_right_after_a_preset_is_loaded_shows_its_plan() -> None:
             s.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await s.until("Start vllm", "enter start")
 
+    shown(scenario)
+
+
+def test_enter_waits_for_presets_that_have_not_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name and enter, typed before the presets had been read, did nothing."""
+    asked = threading.Event()
+    read = PresetLibrary.list
+
+    def late(self: PresetLibrary) -> object:
+        asked.wait(10)
+        return read(self)
+
+    async def scenario(s: RealScreen) -> None:
+        for key in ("p", "d", "p", "4", "enter", "s"):
+            s.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await s.until("1 Presets  /dp4")
+        monkeypatch.setattr(PresetLibrary, "list", read)
+        asked.set()
+        await s.until("Start vllm", "enter start")
+
+    monkeypatch.setattr(PresetLibrary, "list", late)
     shown(scenario)

@@ -3,7 +3,9 @@ reason. The loaded preset and broken files have a mark."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
 SHORT, LONG = 4, 8  # cells of the engine
+READ_S = 5.0  # for which enter waits for the presets
 
 
 class Presets(Pane, PickList):
@@ -44,10 +47,13 @@ class Presets(Pane, PickList):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.query_text = ""
+        self._read = asyncio.Event()
 
     def show(self, state: SessionState) -> None:
         untouched = self.cursor == 0 and not self.query_text
         self.state = state
+        if state.presets_read:
+            self._read.set()
         self._narrow_down(keep=not untouched)
 
     @property
@@ -68,7 +74,9 @@ class Presets(Pane, PickList):
         self._narrow_down(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Load the preset that matches best."""
+        """Load the preset that matches best. A name may be typed before the presets have been read."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current
         await controllers.search.close()
         await controllers.plan.load(entry)

@@ -155,3 +155,15 @@ def test_enter_waits_for_presets_that_have_not_been_read(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PresetLibrary, "list", late)
     shown(scenario)
+
+
+def test_a_key_that_is_typed_while_the_screen_leaves_is_dropped() -> None:
+    """It ended in "Can't mount widget(s)", and left a crash file."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("/250W")
+        s.app.exit()
+        await s.app.on_event(events.Key("p", "p"))
+        assert not s.app.main.query("SearchEntry")
+
+    shown(scenario)

@@ -22,7 +22,7 @@ from workbench.tui.cells import Painted
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
-from workbench.tui.textual_private import PlainEnd, run_bindings, when_terminal_hangs_up
+from workbench.tui.textual_private import PlainEnd, is_leaving, run_bindings, when_terminal_hangs_up
 
 
 def textual_theme(name: str) -> Theme:
@@ -164,6 +164,8 @@ class WorkbenchApp(PlainEnd):
         await super().on_event(event)
 
     async def _take_key(self, event: events.Key) -> bool:
+        if is_leaving(self):
+            return True
         if not isinstance(self.screen, OrderedKeys):
             return False
         try:

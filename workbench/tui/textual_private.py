@@ -71,6 +71,11 @@ def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="terminal-gone", daemon=True).start()
 
 
+def is_leaving(app: App[Any]) -> bool:
+    """Return whether the application has been told to end; its widgets may be gone already."""
+    return app._exit
+
+
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
     """Run the action bound to `key` for the focused widget now, before the event bubbles up. Return whether an action
     ran."""

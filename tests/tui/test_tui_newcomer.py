@@ -214,7 +214,7 @@ def test_a_benchmark_that_the_user_leaves_keeps_what_it_has_measured() -> None:
         await s.press("b")
         await s.until("enter run")
         await s.press("enter")
-        await s.until(lambda: (p := s.state.bench.progress) is not None and p.done > 4)
+        await s.until(lambda: (p := s.state.bench.progress) is not None and p.done > 4, seconds=60)
         await s.press("x")
         await s.until("a benchmark is running: it ends", "KILL to those that still run after")
         await s.press("escape")

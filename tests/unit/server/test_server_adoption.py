@@ -233,7 +233,7 @@ def test_a_key_in_the_environment_is_used_and_not_stored(make: Make) -> None:
 @pytest.mark.slow
 def test_an_unknown_key_is_reported(make: Make) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=1)
+        run_id = await start(supervisor, make("key=unknown-to-us"), ready_timeout_s=5)
         status = await supervisor.wait_ready(run_id, READY_S)
         assert status.reason is not None and "requires an API key" in status.reason
 

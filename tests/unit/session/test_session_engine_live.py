@@ -46,7 +46,7 @@ class Watched:
         return self.session.timeline.history.cells((ENGINE, field), time.time(), 1, seconds)
 
     def total(self, field: str) -> float:
-        return sum(value or 0.0 for value in self.cells(field))
+        return sum(value or 0.0 for value in self.cells(field, 60))
 
     async def settled(self) -> None:
         """Wait for a second in which nothing was generated. The counter is read just after the end of a second, so that
@@ -119,7 +119,7 @@ def test_the_values_of_all_seconds_sum_to_the_tokens_that_were_sent(preset: str)
 @pytest.mark.slow
 def test_data_parallel_parts_are_summed_and_a_queue_is_named_with_its_limit() -> None:
     async def scenario(watch: Watched) -> None:
-        sending = asyncio.ensure_future(watch.send(10, 2600))
+        sending = asyncio.ensure_future(watch.send(10, 5200))
         events = watch.session.timeline.history.events
         await eventually(lambda: any(e.kind is EventKind.QUEUEING for e in events), what="the event")
         assert (watch.view.values["running"], watch.view.values["waiting"]) == (4, 6)
@@ -127,7 +127,7 @@ def test_data_parallel_parts_are_summed_and_a_queue_is_named_with_its_limit() ->
         assert event.text == "6 requests wait: max-num-seqs 4 reached"
         await sending
         await watch.settled()
-        assert watch.total("generation_tok_s") == pytest.approx(26_000, abs=1)
+        assert watch.total("generation_tok_s") == pytest.approx(52_000, abs=1)
 
     flags = {"max_num_seqs": "2", "data_parallel_size": "2"}
     watched(scenario, profile="four-pcie", **flags)
@@ -165,7 +165,7 @@ def test_a_benchmark_that_reads_the_counters_is_not_joined(monkeypatch: pytest.M
         begin_s = time.time()
         await watch.session.bench.run(requests=16, max_tokens=500, input_tokens=16, warmup=0, concurrency=4)
         took_s = time.time() - begin_s
-        assert took_s > 6 and len(read) <= took_s - 3, f"{len(read)} readings in {took_s:.0f} s"
+        assert took_s > 6 and len(read) <= took_s - 2.5, f"{len(read)} readings in {took_s:.0f} s"
         cells = watch.cells("generation_tok_s", int(took_s) + 1)[:-1]
         assert cells.count(None) <= 1, cells
 

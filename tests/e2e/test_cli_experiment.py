@@ -226,7 +226,7 @@ def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=1)  # seen to fail once beside other suites: a late client ended the experiment before the kill
+@pytest.mark.flaky(reruns=1)  # seen to fail once beside other suites: a late client ended it before the kill
 def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
     """Three runs are stored, one of them half a pair. The resume ends the server and settings of the killed process."""
     arms = ("--b", "enforce-eager", "--gpu-b", "power-limit=400")

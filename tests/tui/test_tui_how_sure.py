@@ -36,7 +36,9 @@ def test_a_changed_flag_is_measured_after_one_question() -> None:
         assert (e.spec.pairs, e.spec.a.sets, e.spec.b.sets) == (1, (), ("max-num-seqs=64",))
         assert e.spec.a.unsets == ("max-num-seqs",)
         await s.press("m", "5")
-        await s.until("2 pairs", "3 pairs", "±", lambda: s.state.experiment.state == "done" and not s.state.busy, seconds=90)
+        await s.until(
+            "2 pairs", "3 pairs", "±", lambda: s.state.experiment.state == "done" and not s.state.busy, seconds=90
+        )
         assert s.state.experiment.spec.pairs == 3
         await s.press("X")
         await s.until("show experiment 1 instead", "about ")  # the plan still differs from the running server

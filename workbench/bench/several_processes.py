@@ -27,6 +27,7 @@ from workbench.bench.connection import Endpoint
 from workbench.bench.poller import GONE, IN, open_poller
 from workbench.bench.records import RequestRecord
 from workbench.bench.share import Share, WarmedUp
+from workbench.bench.tied_process import die_with_parent
 from workbench.model.bench import BenchSpec
 
 _PROGRESS_S = 0.2
@@ -229,6 +230,7 @@ def _fork(
         return _Process(pid, output_read, control_write)
     status = 1
     try:
+        die_with_parent()  # a process that is stopped does not see that its pipe is closed
         os.dup2(control_read, 0)
         os.dup2(output_write, 1)
         for fd in (*close, output_read, output_write, control_read, control_write):

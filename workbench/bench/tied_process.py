@@ -43,7 +43,7 @@ def main() -> int:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     except OSError as error:
         _write_message({"error": error.errno})
@@ -64,9 +64,8 @@ def main() -> int:
     return 0
 
 
-def _die_with_parent() -> None:
-    """Make the kernel kill the command if this process is killed. Runs in the child process, before it executes the
-    command."""
+def die_with_parent() -> None:
+    """Make the kernel kill the calling process when its parent is killed. Call this in the child process."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -71,6 +71,11 @@ def read(path: Path) -> ResultTimeline | None:
     except (OSError, EOFError, zlib.error, InputError) as error:
         text = f"the timeline in {path} could not be read: {error}"
         raise StoreError(text, next_step="the result itself is not affected") from None
+    if (last - first) // header.step_s > _MOST_LINES:
+        raise StoreError(
+            f"the timeline in {path} is damaged: its times are {last - first:,} s apart",
+            next_step="the result itself is not affected",
+        )
     begin_s = marks[_BEGIN].unix_s if _BEGIN in marks else float(first)
     end_s = marks[_END].unix_s if _END in marks else float(last)
     return ResultTimeline(history, header.step_s, first, last, begin_s, end_s)

@@ -168,8 +168,9 @@ def test_progress_is_that_of_all_processes() -> None:
     assert max(p.done for p in seen) > 40
 
 
-def killed(number: int) -> tuple[str, list[int]]:
-    """Kill one process of a run (-1: the worker itself) and return what was said, and the processes that were there."""
+def killed(number: int, *, stopped: bool = False) -> tuple[str, list[int]]:
+    """Kill one process of a run (-1: the worker itself) and return what was said, and the processes that were there.
+    With `stopped`, a process that is not killed has received SIGSTOP before."""
 
     async def go(server: ScriptedServer) -> tuple[str, list[int]]:
         task = asyncio.ensure_future(run(at(server.url), processes=2))
@@ -177,6 +178,8 @@ def killed(number: int) -> tuple[str, list[int]]:
         (worker,) = [p for p in children_of(os.getpid()) if b"bench.worker" in Path(f"/proc/{p}/cmdline").read_bytes()]
         clients = children_of(worker)
         assert len(clients) == 2
+        if stopped:
+            os.kill(clients[0], signal.SIGSTOP)
         os.kill([*clients, worker][number], signal.SIGKILL)
         with pytest.raises(BenchError) as raised:
             await task
@@ -193,6 +196,15 @@ def killed(number: int) -> tuple[str, list[int]]:
 def test_a_process_that_is_killed_fails_the_run_and_leaves_nothing(number: int, said: str) -> None:
     message, pids = killed(number)
     assert said in message
+    assert_ended(pids)
+
+
+def test_a_stopped_process_ends_with_its_worker() -> None:
+    _, pids = killed(-1, stopped=True)
+    assert_ended(pids)
+
+
+def assert_ended(pids: list[int]) -> None:
     deadline = time.monotonic() + 5
     while living(pids) and time.monotonic() < deadline:
         time.sleep(0.01)

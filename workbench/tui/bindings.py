@@ -84,7 +84,7 @@ TIME_KEYS: tuple[Key, ...] = (
     Key(
         "left_square_bracket",
         "Back",
-        "go back in time: show every figure of an earlier second",
+        "go back in time: show every value of an earlier second",
         lambda c: c.timeline.move(-1),
     ),
     Key("right_square_bracket", "Forward", "go forward in time, at the end to now", lambda c: c.timeline.move(1)),

@@ -308,7 +308,9 @@ class Bench:
                 next_step="wait for the result of that benchmark",
             )
         with self._core.busy(_AGAIN):
-            before = self._core.state.bench.last_id or last_usable(self._core.state.results)
+            rows = self._core.state.results
+            before = self._core.state.bench.last_id or last_usable(rows)
+            rejected = next((row for row in rows if not row.imported), None) if before is None else None
             shape = self._shape_again((await self._results.get(before)).spec) if before is not None else {}
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
@@ -320,9 +322,10 @@ class Bench:
                 )
             after = await self.run_on(run_id, **shape)
             if before is None:
-                self._core.notify(
-                    Level.INFO, "the first result is stored: change one flag and press . again to compare"
-                )
+                first = f"result {after} is stored"
+                if rejected is not None:
+                    first += f" and compared with none, because result {rejected.id} is invalid ({rejected.refused[0]})"
+                self._core.notify(Level.INFO, f"{first}: change one flag and press . again to compare")
                 return
             self._core.update(mark_a=before, mark_b=after)
             await self._results.compare(before, after)

@@ -137,6 +137,8 @@ def measure(env: dict[str, str], chosen: argparse.Namespace, interval_s: float) 
         peer = stack.enter_context(Terminal(nvitop, columns, rows, env=simulated)) if chosen.nvitop else None
         both = [t for t in (screen, peer) if t is not None]
         drain(both, WARM_S)
+        if peer is not None and peer.child.poll() is not None:
+            sys.exit("nvitop ended: install it (pip install nvitop), or give --no-nvitop")
         parts = Parts(screen, peer)
         for _ in range(chosen.rounds):
             before, sent, sent_peer = parts.now(), screen.bytes, peer.bytes if peer else 0

@@ -55,7 +55,9 @@ def load(url: str, model: str, lengths: list[int]) -> list[tuple[int, int]]:
     prompt = "def main(argument): return argument "
 
     async def go() -> list[tuple[int, int]]:
-        return await asyncio.gather(*(stream(url, model, length, f"{n} {prompt * 8}") for n, length in enumerate(lengths)))
+        return await asyncio.gather(
+            *(stream(url, model, length, f"{n} {prompt * 8}") for n, length in enumerate(lengths))
+        )
 
     return asyncio.run(go())
 

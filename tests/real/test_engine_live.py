@@ -96,8 +96,8 @@ def _grown(before: EngineMetrics, after: EngineMetrics, name: str) -> int:
 
 
 def yield_cores(status: ServerStatus) -> None:
-    """Lower the priority of the server's scheduler group. On two cores, the kernel otherwise runs only the engine for as
-    long as it is loaded, and the session, the client and even a shell wait 17 s."""
+    """Lower the priority of the server's scheduler group. On two cores, the kernel otherwise runs only the loaded
+    engine: the session, the client and even a shell wait up to 17 s."""
     Path(f"/proc/{status.pid}/autogroup").write_text("10")
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from workbench.model.flags import FlagValue
+
 
 class Level(StrEnum):
     """The severity of a finding. ERROR prevents a start; WARN and HINT never do."""
@@ -18,13 +20,30 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChange:
+    """One change of a plan that a finding proposes: a flag, or with `env` an environment variable. `value` None removes
+    it."""
+
+    name: str
+    value: FlagValue | None
+    env: bool = False
+
+    @property
+    def text(self) -> str:
+        """The change as `workbench start` takes it: "--set name=value" or "--unset name"."""
+        option = ("env" if self.env else "set") if self.value is not None else ("unset-env" if self.env else "unset")
+        return f"--{option} {self.name}" + ("" if self.value is None else f"={self.value}")
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One statement about a plan, a preset, a host or a run.
 
     `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
     (without dashes) or the environment variable concerned. `fix` is the next step, as the user would enter it. A
     finding about a file has its place in `file`, `line` (from 1) and `field` (dotted). A finding about a log has the
-    matching text in `evidence`.
+    matching text in `evidence`; advice has the measured or planned values there. `changes` are what `fix` says, as data.
+    `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
     """
 
     level: Level
@@ -37,6 +56,8 @@ class Finding:
     line: int | None = None
     field: str | None = None
     evidence: str | None = None
+    changes: tuple[PlanChange, ...] = ()
+    expected_gain: str | None = None
 
     @property
     def place(self) -> str:

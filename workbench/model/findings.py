@@ -42,8 +42,8 @@ class Finding:
     `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
     (without dashes) or the environment variable concerned. `fix` is the next step, as the user would enter it. A
     finding about a file has its place in `file`, `line` (from 1) and `field` (dotted). A finding about a log has the
-    matching text in `evidence`; advice has the measured or planned values there. `changes` are what `fix` says, as data.
-    `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
+    matching text in `evidence`; advice has the measured or planned values there. `changes` are what `fix` says, as
+    data. `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
     """
 
     level: Level

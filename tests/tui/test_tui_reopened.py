@@ -129,3 +129,21 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
         assert s.session.bench.defaults() == shape
 
     screens(scenario)
+
+
+def test_a_change_of_state_while_the_screen_closes_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The panes are removed before the screen ends: a drawing then missed them, and left a crash file."""
+
+    async def scenario(s: RealScreen) -> None:
+        close, main = s.app._close_all, s.app.main
+
+        async def with_change() -> None:
+            await main.query_one("#middle").remove()
+            main.panes._shape = None  # as in the first frame
+            main.bridge._on_change(s.state, frozenset({"telemetry"}))
+            main.bridge._context.run(main.bridge._flush)
+            await close()
+
+        monkeypatch.setattr(s.app, "_close_all", with_change)
+
+    screens(scenario)

@@ -94,9 +94,9 @@ class Bridge:
         self._draw(self.viewer.show, self.session.state, changed)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
-        """Call `draw` with the arguments `what`, unless the screen is being removed. A defect in drawing becomes a
-        message."""
-        if not self.viewer.display:  # Textual removes the panes before it stops this screen
+        """Call `draw` with the arguments `what`, unless the screen is being removed or the application ends. A defect in
+        drawing becomes a message."""
+        if not (self.viewer.display and self.viewer.app.is_running):  # Textual removes the panes before the screen
             return
         try:
             draw(*what)

@@ -7,8 +7,9 @@ engine names.
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -221,6 +222,11 @@ class Engine:
         for name, text in node.env.items():
             plan = plan.with_env(name, text)
         return replace(plan, nodes=())
+
+
+def is_python(words: Sequence[str]) -> bool:
+    """Return whether an executable is a bare Python interpreter, such as ("/opt/vllm/bin/python",)."""
+    return bool(words) and re.fullmatch(r"python[\d.]*", posixpath.basename(words[-1])) is not None
 
 
 # Quantities that `Engine.metrics` may name. The names of histograms omit _bucket, _sum and _count.

@@ -1,5 +1,5 @@
-"""SGLang, started as `sglang serve --model-path MODEL`. The patterns for log lines and the metric names are checked
-against a real run of 0.5.23.
+"""SGLang, started as `sglang serve --model-path MODEL`, or as a Python module before 0.5.5. The patterns for log lines
+and the metric names are checked against a real run of 0.5.23.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.base import Engine, MemoryUse, is_python
+from workbench.engines.catalog import version_key
 from workbench.engines.plan_context import Situation
 from workbench.model.plan import LaunchPlan
+
+_FIRST_WITH_SERVE = (0, 5, 5)
 
 
 class Sglang(Engine):
@@ -91,10 +94,17 @@ class Sglang(Engine):
         return here.count("data-parallel-size")
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command. "serve" is appended to a program such as /opt/s/bin/sglang, but not to
-        `python -m sglang.launch_server`.
+        """Return the first words of the command, in the form that the installed version knows.
+
+        The program `sglang` with `serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and 0.5.5).
+        Before that, and with a Python as the executable, the server is the module `sglang.launch_server`.
         """
-        if not plan.executable:
-            return self.launch
-        complete = plan.executable[-1] == "serve" or "launch_server" in plan.executable[-1]
-        return plan.executable if complete else (*plan.executable, "serve")
+        words = plan.executable
+        if words and (words[-1] == "serve" or "launch_server" in words[-1]):
+            return words
+        before_serve = plan.engine_version is not None and version_key(plan.engine_version) < _FIRST_WITH_SERVE
+        if before_serve and not words:
+            words = ("python",)
+        if is_python(words):
+            return (*words, "-m", "sglang.launch_server")
+        return (*words, "serve") if words else self.launch

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.base import Engine, MemoryUse, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.plan_context import Situation
 from workbench.model.findings import Finding, Level
@@ -58,7 +58,7 @@ def ray(here: Situation) -> Iterator[Finding]:
 
 def server_module(here: Situation) -> Iterator[Finding]:
     """Report that the executable is the Python module of the server, which is deprecated."""
-    if any("vllm.entrypoints.openai.api_server" in part for part in here.plan.executable):
+    if any("vllm.entrypoints.openai.api_server" in part for part in here.engine.launch_prefix(here.plan)):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
 
@@ -128,16 +128,19 @@ class Vllm(Engine):
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command. "serve" is appended to a program such as /opt/v/bin/vllm, but not to
-        the Python module of the server or a container image.
+        the Python module of the server or a container image. With a Python as the executable, the server is that
+        module, which all versions have.
         """
         if not plan.executable:
             return self.launch
+        if is_python(plan.executable):
+            return (*plan.executable, "-m", "vllm.entrypoints.openai.api_server")
         last = plan.executable[-1]
         complete = last == "serve" or "vllm.entrypoints" in last or ":" in last
         return plan.executable if complete else (*plan.executable, "serve")
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        module = any("vllm.entrypoints" in part for part in plan.executable)
+        module = any("vllm.entrypoints" in part for part in self.launch_prefix(plan))
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:

@@ -187,6 +187,16 @@ class DocumentClaim(_Strict):
     impact: Impact | None = None
 
 
+class SourceDocument(_Strict):
+    """A write-up about one or more setups, and its statements. The presets of these setups name it in `documents`, so
+    that a correction stands in one file and is shown with each of them."""
+
+    document_schema: Literal[1] = Field(1, alias="schema")
+    id: Id
+    title: str = Field(min_length=1, max_length=80)
+    claims: list[DocumentClaim]
+
+
 class Provenance(_Strict):
     document: str
     status: Status
@@ -213,6 +223,9 @@ class Preset(_Strict):
     variables: dict[VariableName, Variable] = Field(default_factory=dict)
     benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
+    documents: list[Id] = Field(
+        default_factory=list, description="shipped write-ups about this setup, whose claims are shown with the preset"
+    )
     references: list[ReferenceResult] = Field(default_factory=list)
     claims: list[DocumentClaim] = Field(default_factory=list)
     caveats: list[str] = Field(default_factory=list)

@@ -17,7 +17,7 @@ from workbench.engines import registry
 from workbench.model.findings import Finding, Level
 from workbench.model.preset import Preset
 from workbench.model.untrusted_text import clean
-from workbench.store import paths
+from workbench.store import paths, preset_documents
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_safety import LOOK, launch_parts, references, safety_findings, walk
 from workbench.store.toml_lines import FieldPath, LineIndex
@@ -249,6 +249,13 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
 
 def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[FieldPath, Finding]]:
     own_id, baseline = document.get("id"), document.get("baseline")
+    known = preset_documents.names()
+    listed = document.get("documents")
+    for index, name in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(name, str) and name not in known:
+            text = f'there is no write-up "{_printable(name)}"; Workbench has {", ".join(known)}'
+            fix = _did_you_mean(name, known) or "name the source under provenance, and its claims in [[claims]]"
+            yield ("documents", index), Finding(Level.ERROR, "preset.unknown-document", text, fix=fix)
     if isinstance(own_id, str) and own_id == baseline:
         yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
     if file and isinstance(own_id, str) and Path(file).stem != own_id:

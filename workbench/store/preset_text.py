@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import DocumentClaim, GpuSettingsEntry, HostSetting, Preset, ReferenceResult, Variable
 
 Sign = Literal["", "good", "warn", "unproven", "bad"]
+_PARALLEL = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
 _SIGNS: Mapping[str, Sign] = {"true": "good", "partly": "warn", "unproven": "unproven", "false": "bad"}  # of a verdict
 
 
@@ -37,21 +38,33 @@ class Section:
 def preset_sections(preset: Preset) -> list[Section]:
     """Return all that is known of a preset but its id, title and summary. Sections without lines are left out."""
     nodes = (
-        (f"Settings of node {node.rank}: {node.name}", _plain(_settings(node.flags, node.env))) for node in preset.nodes
+        (f"Settings of node {node.rank}: {node.name}", _plain(map(preset.filled, _settings(node.flags, node.env))))
+        for node in preset.nodes
     )
     sections = (
         ("", _facts(preset)),
-        ("Settings", _plain(_settings(preset.flags, preset.env))),
+        ("Settings", _plain(map(preset.filled, _settings(preset.flags, preset.env)))),
         *nodes,
         ("Variables", _plain(_variable(name, variable) for name, variable in preset.variables.items())),
         ("GPU settings (loading the preset does not apply them)", _plain(map(_gpu_settings, preset.gpu_settings))),
-        ("Host settings (Workbench never applies them)", _plain(map(_host_setting, preset.host_settings))),
-        ("Caveats", [Line(caveat, sign="warn") for caveat in preset.caveats]),
-        ("Claims of the document", map(_claim, preset.claims)),
+        (
+            "Host settings (Workbench never applies them)",
+            _plain(preset.filled(_host_setting(entry)) for entry in preset.host_settings),
+        ),
         ("Reference results", _plain(map(_reference, preset.references))),
+        ("Caveats", [Line(caveat, sign="warn") for caveat in preset.caveats]),
+        *_claims_by_document(preset),
     )
     made = (Section(title, tuple(lines)) for title, lines in sections)
     return [section for section in made if section.lines]
+
+
+def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
+    found: dict[str, list[Line]] = {}
+    for claim in preset.claims:
+        found.setdefault(claim.document or preset.provenance.document, []).append(_claim(claim))
+    for document, lines in found.items():
+        yield f"Claims of {document}", lines
 
 
 def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
@@ -69,20 +82,63 @@ def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[s
 
 
 def _facts(preset: Preset) -> list[Line]:
-    engine, hardware, benchmark, source = preset.engine, preset.hardware, preset.benchmark, preset.provenance
-    requests = count_of(benchmark.requests, "request")
+    engine, source = preset.engine, preset.provenance
     facts = (
         ("engine", f"{engine.name} {engine.versions or ''}"),
         ("program", shlex.join(map(preset.filled, engine.executable or ()))),
         ("directory", preset.filled(engine.workdir or "")),
         ("model", f"{preset.filled(preset.model.id)} {preset.model.quantization or ''}"),
-        ("hardware", f"{hardware.count} x {' or '.join(hardware.gpu_names) or 'any NVIDIA GPU'}"),
-        ("platform", hardware.platform or "any"),
+        ("weights", _weights(preset)),
+        ("limit", _limit(preset)),
+        ("hardware", _hardware(preset)),
+        ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
-        ("benchmark", f"{benchmark.profile}, {requests}, concurrency {', '.join(map(str, benchmark.concurrency))}"),
+        ("benchmark", _benchmark(preset)),
         ("source", f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) {source.note or ''}"),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
+
+
+def _weights(preset: Preset) -> str:
+    """Return the sizes that the preset states of its model, with their source; "" if it states none."""
+    model = preset.model
+    sizes = (
+        (model.bytes_per_token_gb, "{:g} GB read per token"),
+        (model.weight_gb, "{:g} GB in memory"),
+        (model.layers, "{} layers"),
+        (model.kv_bytes_per_token and model.kv_bytes_per_token / 1024, "{:g} KiB of KV cache per token"),
+    )
+    named = ", ".join(text.format(size) for size, text in sizes if size)
+    return _with_reason(named, model.source) if named else ""
+
+
+def _limit(preset: Preset) -> str:
+    """Return the nominal speed limit of one stream on the GPUs of the preset; "" if it is unknown."""
+    from workbench.engines.plans import plan_from_preset
+    from workbench.engines.roofline import ceiling
+
+    names = preset.hardware.gpu_names[:1] * preset.hardware.count
+    plan = plan_from_preset(preset, {n: v.default or v.example or "" for n, v in preset.variables.items()})
+    sizes = {short: int(preset.flags.get(f"{name}-parallel-size", 1)) for short, name in _PARALLEL.items()}
+    limit = ceiling(plan.model_facts, names, **sizes)
+    if not names or limit.tok_s_per_stream is None:
+        return ""
+    return f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by {limit.gb_per_token:g} GB per token)"
+
+
+def _hardware(preset: Preset) -> str:
+    hardware = preset.hardware
+    names = " or ".join(hardware.gpu_names) or "any NVIDIA GPU"
+    memory = f"{hardware.memory_gib:g} GiB each" if hardware.memory_gib else ""
+    shared = "memory shared with the CPU" if hardware.unified_memory else ""
+    return ", ".join(filter(None, (f"{hardware.count} x {names}", memory, shared, hardware.interconnect)))
+
+
+def _benchmark(preset: Preset) -> str:
+    bench = preset.benchmark
+    streams = ", ".join(map(str, bench.concurrency))
+    sizes = f"{bench.input_tokens} tokens in, {bench.max_tokens} out"
+    return f"{bench.profile}, {count_of(bench.requests, 'request')}, {sizes}, concurrency {streams}"
 
 
 def _plain(texts: Iterable[str]) -> list[Line]:
@@ -123,4 +179,6 @@ def _claim(claim: DocumentClaim) -> Line:
 
 
 def _reference(result: ReferenceResult) -> str:
-    return f"{result.metric} {result.value:,g} {result.unit}: {result.conditions} ({result.status}; {result.source})"
+    share = f", {100 * result.value / result.ceiling:.0f} % of the limit {result.ceiling:g}" if result.ceiling else ""
+    figure = f"{result.metric} {result.value:,g} {result.unit}{share}"
+    return f"{figure}: {result.conditions} ({result.status}; {result.source})"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
-from workbench.store import paths, preset_list_cache
+from workbench.store import paths, preset_documents, preset_list_cache
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_list_cache import Stamp
 
@@ -123,11 +123,11 @@ class PresetLibrary:
         return self.load(self.path(preset_id))
 
     def load(self, path: Path) -> Preset:
-        """Return the preset in the file `path` after checking the file. Raises PresetError with the findings if the
-        file is invalid."""
+        """Return the preset in the file `path` after checking the file, with the claims of its write-ups. Raises
+        PresetError with the findings if the file is invalid."""
         checked = self.checked(path)
         if checked.preset is not None:
-            return checked.preset
+            return preset_documents.with_claims(checked.preset)
         errors = [f for f in checked.findings if f.level is Level.ERROR]
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

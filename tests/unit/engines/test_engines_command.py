@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,31 @@ def test_sglang() -> None:
     module = ("python", "-m", "sglang.launch_server")
     assert argv(plan("sglang", flags=flags, executable=module)) == [*module, *expected]
     assert argv(plan("sglang", executable=("/v/bin/sglang",)))[:2] == ["/v/bin/sglang", "serve"]
+
+
+@pytest.mark.parametrize(
+    "engine, version, executable, start",
+    [
+        ("sglang", "0.5.2", (), ["python", "-m", "sglang.launch_server", "--model-path"]),
+        ("sglang", "0.5.4.post1", (), ["python", "-m", "sglang.launch_server", "--model-path"]),
+        ("sglang", "0.5.5", (), ["sglang", "serve", "--model-path"]),
+        ("sglang", None, (), ["sglang", "serve", "--model-path"]),
+        ("sglang", "0.5.2", ("/s/bin/python",), ["/s/bin/python", "-m", "sglang.launch_server", "--model-path"]),
+        ("sglang", "0.5.23", ("/s/bin/python3.12",), ["/s/bin/python3.12", "-m", "sglang.launch_server"]),
+        ("vllm", "0.10.2", (), ["vllm", "serve", "org/model"]),
+        (
+            "vllm",
+            "0.10.2",
+            ("/v/bin/python",),
+            ["/v/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model"],
+        ),
+    ],
+)
+def test_an_engine_starts_in_the_form_that_its_version_knows(
+    engine: str, version: str | None, executable: tuple[str, ...], start: list[str]
+) -> None:
+    words = argv(replace(plan(engine, executable=executable), engine_version=version))
+    assert words[: len(start)] == start
 
 
 def test_a_sglang_switch_without_a_negation_is_omitted() -> None:

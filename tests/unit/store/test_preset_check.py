@@ -346,3 +346,10 @@ def test_checking_any_bytes_returns_findings(tmp_path: Path, data: bytes) -> Non
 def test_a_number_that_python_cannot_print_is_reported(minimal: str) -> None:
     finding = one(minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml")
     assert "64 bits" in finding.text
+
+
+def test_an_unknown_write_up_is_an_error_with_the_nearest_name(minimal: str) -> None:
+    text = minimal.replace('summary = "A small preset."', 'summary = "A small preset."\ndocuments = ["dgx-spark-vllm"]')
+    (finding,) = check_text(text).findings
+    assert finding.code == "preset.unknown-document" and finding.line == 6
+    assert finding.fix == 'did you mean "dgx-spark-vllm-diagnosis"?'

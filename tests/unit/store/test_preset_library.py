@@ -215,7 +215,8 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     assert preset.flags["master-addr"] == "${head_ip}", "the variable stays a variable"
     assert preset.env == {**parent.env, "NCCL_DEBUG": "INFO"}
     assert preset.nodes == parent.nodes and preset.variables == parent.variables and preset.model == parent.model
-    assert preset.baseline == parent_id and preset.references == [] and preset.claims == []
+    assert preset.baseline == parent_id and preset.references == []
+    assert preset.claims == parent.claims, "the claims of the write-up hold for the copy too"
     assert preset.provenance.status == "untested" and preset.provenance.document == parent.provenance.document
     note = preset.provenance.note or ""
     assert "max-model-len 8192 → 4096" in note and "without gpu-memory-utilization" in note and "env" not in note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.model.preset import Preset
 from workbench.store.preset_text import preset_sections
+from workbench.store.presets import PresetLibrary
 
 PRESET = {
     "id": "mine",
@@ -46,7 +47,7 @@ def test_the_text_of_a_preset_contains_its_facts() -> None:
             ("hardware", "2 x RTX A or RTX B", ""),
             ("platform", "esxi passthrough", ""),
             ("baseline", "parent", ""),
-            ("benchmark", "chat, 64 requests, concurrency 1, 8", ""),
+            ("benchmark", "chat, 64 requests, 128 tokens in, 128 out, concurrency 1, 8", ""),
             ("source", "guide.md (corrected, 2025-10) A note.", ""),
         ],
         "Settings": [
@@ -58,7 +59,7 @@ def test_the_text_of_a_preset_contains_its_facts() -> None:
         "GPU settings (loading the preset does not apply them)": [("", "GPU all: power limit 400 W (heat)", "")],
         "Host settings (Workbench never applies them)": [("", "IOMMU = pt (peer to peer)", "")],
         "Caveats": [("", "Needs a fan.", "warn")],
-        "Claims of the document": [
+        "Claims of guide.md": [
             ("", "false: 4x -> PCIe limits it (arithmetic; lines 15, 45)", "bad"),
             ("", "unproven: 2x -> 1.1x (reasoning)", "unproven"),
         ],
@@ -66,7 +67,24 @@ def test_the_text_of_a_preset_contains_its_facts() -> None:
     }
 
 
+def shown(preset_id: str) -> str:
+    return "\n".join(
+        f"{line.label} {line.text}" for s in preset_sections(PresetLibrary().get(preset_id)) for line in s.lines
+    )
+
+
+def test_a_shipped_preset_shows_its_limit_its_weights_and_every_claim_of_its_write_ups() -> None:
+    text = shown("vllm-llama-3.3-70b-2x-spark")
+    assert "limit 3.928 tok/s for one stream (nominal bandwidth, 546 GB/s, by 139 GB per token)" in text
+    assert "weights 139 GB read per token, 141.1 GB in memory, 80 layers, 320 KiB of KV cache per token" in text
+    assert "decode tok/s per stream 3.17 tok/s, 81 % of the limit 3.93" in text
+    assert "--master-addr 192.168.100.1 (asked for)" in text and "${" not in text
+    assert "Inference has no backward pass" in text
+    both = shown("sglang-mistral-large-awq-optimized")
+    assert "FA4 is written for the tcgen05" in both and "base64 breaks lines at 76 characters" in both
+
+
 def test_a_small_preset_has_no_empty_sections() -> None:
     names = ("id", "title", "summary", "engine", "model", "hardware", "provenance")
-    small = Preset.model_validate({name: PRESET[name] for name in names})
+    small = Preset.model_validate({name: PRESET[name] for name in names} | {"engine": {"name": "vllm"}})
     assert [section.title for section in preset_sections(small)] == [""]

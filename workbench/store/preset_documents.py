@@ -1,0 +1,40 @@
+"""The write-ups that shipped presets are made from: their claims with verdicts, each in one file of
+presets/documents/."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.store import paths
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset, SourceDocument
+
+
+def names() -> list[str]:
+    """Return the names of the shipped write-ups, sorted."""
+    return sorted(path.stem for path in _directory().glob("*.toml"))
+
+
+@cache
+def document(name: str) -> SourceDocument:
+    """Return the write-up with this name, which must be one of `names`."""
+    from workbench.model.preset import SourceDocument
+
+    text = (_directory() / f"{name}.toml").read_text("utf-8")
+    return SourceDocument.model_validate(tomllib.loads(text))
+
+
+def with_claims(preset: Preset) -> Preset:
+    """Return the preset with the claims of its write-ups after its own ones."""
+    shared = [
+        claim.model_copy(update={"document": name}) for name in preset.documents for claim in document(name).claims
+    ]
+    return preset.model_copy(update={"claims": [*preset.claims, *shared]}) if shared else preset
+
+
+def _directory() -> Path:
+    return paths.shipped_presets_dir() / "documents"

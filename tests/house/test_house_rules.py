@@ -178,6 +178,34 @@ def test_few_modules_are_loaded_before_the_first_frame() -> None:
     assert (len(loaded) <= MOST_MODULES, len(own) <= MOST_OWN_MODULES) == (True, True), (len(loaded), len(own))
 
 
+def test_drawing_the_first_frame_loads_no_later_part() -> None:
+    """A pane that asks a part of the session for something, instead of the state, loads that part before the frame."""
+    code = (
+        "import asyncio\n"
+        "from textual.screen import Screen\n"
+        "from workbench.session.session import Session\n"
+        "from workbench.tui.app import WorkbenchApp\n"
+        "draw = Screen._compositor_refresh\n"
+        "def first(screen):\n"
+        "    draw(screen)\n"
+        "    if type(screen).__name__ == 'MainScreen':\n"
+        "        print(*sys.modules, flush=True)\n"
+        "        os._exit(0)\n"
+        "Screen._compositor_refresh = first\n"
+        "async def main():\n"
+        "    async with WorkbenchApp(Session.of_host(None, 'four-pcie')).run_test():\n"
+        "        pass\n"
+        "asyncio.run(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os, sys\n{code}"], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    loaded = done.stdout.split()
+    assert "workbench.tui.screen" in loaded, done.stderr
+    parts = ("session.results", "session.servers", "session.plans", "session.gpu_control", "bench", "store.database")
+    assert not [part for part in parts if f"workbench.{part}" in loaded]
+
+
 @pytest.mark.slow
 def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None:
     for path in SOURCES:

@@ -338,7 +338,7 @@ def test_a_failure_brings_the_log_to_its_first_error(drive: Any) -> None:
             ended_unix_s=41.0,
         )
         await d.until(lambda: "x FAILED vllm :8000 exit 1 after 31s" in d.row(0))
-        assert "ERROR CUDA out of" in d.text and "fix: lower" in d.text
+        await d.until(lambda: "ERROR CUDA out of" in d.text and "fix: lower" in d.text)
 
     drive(scenario, stage="plan")
 

@@ -84,7 +84,8 @@ class Results(Pane, PickList):
 
     @property
     def badge(self) -> str:
-        return f"{len(self.session.state.results) or ''}{'+' if self.session.results.has_older else ''}"
+        shown = len(self.session.state.results)  # 0 in the first frame, which does not wait for the results
+        return f"{shown}{'+' if self.session.results.has_older else ''}" if shown else ""
 
     @property
     def hint(self) -> str:

@@ -144,8 +144,8 @@ class Trial:
         await box.host.connect()
         mine = rights.Rights(f"{box.host.environment()['PATH'].split(':')[0]}/nvidia-smi")
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
-        governors = await current_values.governors_on(box.host)
-        commands = plan.plan({"0": wanted}, self.reading, mine, governors)
+        cores = await current_values.cores_on(box.host)
+        commands = plan.plan({"0": wanted}, self.reading, mine, cores)
         terms = GuardTerms(
             mine, HEARTBEAT_S if kill.terms == "heartbeat" else None, TRIAL_S if kill.terms == "trial" else None
         )

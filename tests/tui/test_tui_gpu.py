@@ -23,6 +23,7 @@ EMPTY = {
     "memory-clocks": "",
     "persistence": "",
     "governor": "",
+    "c-states": "",
     "trial": "",
 }
 
@@ -73,6 +74,7 @@ def test_all_fields_become_settings() -> None:
         "memory-clocks": "reset",
         "persistence": "on",
         "governor": "performance",
+        "c-states": "off",
         "trial": "60s",
     }
     wanted = parse({**EMPTY, **typed}, 4)
@@ -82,6 +84,7 @@ def test_all_fields_become_settings() -> None:
         gpu_clocks=ClockRange(210, 1755),
         memory_clocks=DEFAULT,
         governor="performance",
+        c_states="off",
     )
     assert (wanted.gpu, wanted.trial_s) == (2, 60.0)
 

@@ -128,7 +128,7 @@ def _reading(gpu: Mapping[str, Any], name: str, shape: str) -> str:
     examples=("workbench gpu journal --json",),
 )
 async def journal(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.current_values import governors_on
+    from workbench.gpu.settings.current_values import cores_on
     from workbench.gpu.settings.journal import path_on
 
     async with connected(arguments) as session:
@@ -136,7 +136,7 @@ async def journal(arguments: argparse.Namespace) -> int:
             session.core.update(telemetry=await session.telemetry.reading())
         records, log = await session.gpu.alterations.journal()
         await session.gpu.alterations.read()
-        sysfs = (await governors_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
+        sysfs = (await cores_on(session.host)).sysfs if any(r.entry.gpu_uuid == HOST for r in records) else "/sys"
         document: dict[str, Any] = {
             "host": session.host.name,
             "journal": await path_on(session.host),

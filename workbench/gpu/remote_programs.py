@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from workbench.hosts.base import Host
 
 # the modules of each program, below the package workbench, in the order of their imports
-MODULES = tuple(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent"))
-REGISTER = ("model.setting_commands", "gpu.process_facts", "gpu.settings.register")
+MODULES = (
+    "model.core_values",
+    *(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent")),
+)
+REGISTER = ("model.core_values", "model.setting_commands", "gpu.process_facts", "gpu.settings.register")
 MEASUREMENT_LOCK = (*REGISTER, "gpu.measurement_lock_holder")
 GUARD = (
-    *("model.setting_commands", "gpu.process_facts"),
+    *("model.core_values", "model.setting_commands", "gpu.process_facts"),
     *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
     *(f"gpu.guard.{name}" for name in ("temperatures", "files", "privileges", "due_reverts", "guard", "start")),
 )

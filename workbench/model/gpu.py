@@ -131,6 +131,7 @@ class HostSample:
     load_1m: float | None = None
     cpu_count: int | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    cpu_c_states: str | None = None  # "on", "off", "off:2-3", "mixed: …"; None with a reason in absent
 
 
 @dataclass(frozen=True, slots=True)

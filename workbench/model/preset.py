@@ -90,10 +90,9 @@ def _field_of(setting: Setting) -> Any:
         return float | None, Field(None, gt=0)
     if isinstance(setting, ClockSetting):
         return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
+    pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
     return str | None, Field(
-        None,
-        pattern="^[a-z_]+$",
-        description="CPU frequency governor of all cores; it applies to the host, whichever GPU is named",
+        None, pattern=pattern, description=f"{setting.help}; it applies to the host, whichever GPU is named"
     )
 
 

@@ -5,8 +5,8 @@ Workbench imports this module and also sends it to hosts, with the guard and the
 library and Python 3.8. model/settings.py has the full table, with options and forms; a test compares the two.
 
 Values may be typed, as in model/settings.py, or as JSON stores them; `str` gives the same text for both. They are True
-or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). A CPU governor
-is a name for all cores ("powersave") or, if the cores differ, "powersave=0-3 performance=4-7".
+or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). The settings
+of the CPU cores are in core_values.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from workbench.model import core_values
 
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
@@ -26,6 +28,7 @@ MOST_W = 10_000
 DIGIT = "[0-9]"
 SYSFS = "/sys"
 GOVERNOR_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
+C_STATE_FILES = "{root}/devices/system/cpu/cpu{cpu}/cpuidle/state{state}/disable"
 FAILED = re.compile(
     r"treating as warning|not supported|insufficient permissions|does not have permission|terminating early|"
     r"unable to|failed|invalid|is not a valid|gpu is lost|unknown error|no devices were found|password is required|"
@@ -34,8 +37,11 @@ FAILED = re.compile(
 )
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
 _CLOCKS = re.compile(r"\d{1,5},\d{1,5}|default|unknown", re.ASCII)
-_GOVERNOR = re.compile(r"[a-z_]{1,32}(=\d{1,4}([-,]\d{1,4})*)?", re.ASCII)
+_CORES = r"(=\d{1,4}([-,]\d{1,4})*)?"
+_GOVERNOR = re.compile(r"[a-z_]{1,32}" + _CORES, re.ASCII)
+_C_STATES = re.compile(r"(on|off(:\d{1,2}([-,]\d{1,2})*)?)" + _CORES, re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_-]*")
+_MOST_STATES = 100
 
 
 class SettingStep(NamedTuple):
@@ -177,33 +183,104 @@ class _Persistence(RemoteSetting):
         return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-class _Governor(RemoteSetting):
-    """The CPU frequency governor. It is set by writing to files of sysfs with `tee`, not by nvidia-smi."""
+class _CoreSetting(RemoteSetting):
+    """A setting of the CPU cores. It is set by writing to files of sysfs with `tee`, not by nvidia-smi. The cores of a
+    host are given as {core: number of its idle states}."""
 
-    label = "CPU governor"
+    word = _GOVERNOR  # one value, with or without its cores
 
     def valid(self, value: Any) -> bool:
         words = value.split() if isinstance(value, str) else []
         whole = len(words) == 1 or all("=" in word for word in words)
-        return bool(words) and whole and all(_GOVERNOR.fullmatch(word) for word in words)
+        return bool(words) and whole and all(self.word.fullmatch(word) for word in words)
 
     def equal(self, found: Any, value: Any) -> bool:
         try:
-            return _governors_equal(str(found), str(value))
-        except ValueError:  # "mixed: powersave 30, performance 2", as the agent counts governors that differ
+            return core_values.equal(str(found), str(value))
+        except ValueError:  # "mixed: powersave 30, performance 2", as the agent counts values that differ
             return str(found) == str(value)
+
+    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+        """Return all files of sysfs that hold the setting."""
+        raise KeyError(self.label)
+
+    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield (part of `value`, text, files to write it to) for each command that sets `value`."""
+        raise KeyError(self.label)
+
+    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+        """Yield (text, shell words of the files) for each command by hand that sets one value of `cores`, numbers or
+        "*"."""
+        raise KeyError(self.label)
+
+    def between(self, found: str, one: str, other: str) -> bool:
+        """Return whether a core with the value `found` can be on the way from the value `one` to `other`."""
+        return found in (one, other)
+
+
+class _Governor(_CoreSetting):
+    label = "CPU governor"
+
+    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+        return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
+
+    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
+        for name, named in core_values.split(value).items():
+            part = f"{name}={core_values.ranges(named)}" if named else name
+            yield part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs)
+
+    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+        yield value, " ".join(GOVERNOR_FILES.format(root=root, cpu=cpu) for cpu in cores)
+
+
+class _CStates(_CoreSetting):
+    """The idle states of the cores that the kernel may use, as `cpupower idle-set` sets them."""
+
+    label, word = "CPU C-states", _C_STATES
+
+    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+        return [
+            C_STATE_FILES.format(root=sysfs, cpu=cpu, state=state)
+            for cpu, count in cores.items()
+            for state in range(count)
+        ]
+
+    def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
+        by_text: dict[str, list[str]] = {"0": [], "1": []}
+        for name, named in core_values.split(value).items():
+            for cpu in named or cores:
+                for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
+                    by_text["1" if core_values.is_off(name, state) else "0"].append(file)
+        written = [(value, text, files) for text, files in by_text.items() if files]
+        yield from written or [(value, "1" if value == core_values.OFF else "0", [])]
+
+    def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
+        some: Sequence[object] = core_values.numbers(value.partition(":")[2]) if ":" in value else ()
+        if value != core_values.OFF:
+            yield "0", " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state="*") for cpu in cores)
+        if value != core_values.ON:
+            pairs = [(cpu, state) for cpu in cores for state in some or "*"]
+            yield "1", " ".join(C_STATE_FILES.format(root=root, cpu=cpu, state=state) for cpu, state in pairs)
+
+    def between(self, found: str, one: str, other: str) -> bool:
+        return all(
+            core_values.is_off(found, state) in (core_values.is_off(one, state), core_values.is_off(other, state))
+            for state in range(_MOST_STATES)
+        )
 
 
 # In the order of reverting. Locks first and persistence after them, so that persistence still keeps the driver loaded
-# while the locks matter; the host's own setting last.
+# while the locks matter; the host's own settings last.
 SETTINGS: dict[str, RemoteSetting] = {
     "gpu_clocks": _ClockLock("GPU clocks", "gpu", (1, 3, 4), (3, 4)),
     "memory_clocks": _ClockLock("memory clocks", "memory", (1, 3, 4, 5), (3, 4, 5)),
     "power_limit_w": _PowerLimit(),
     "persistence": _Persistence(),
     "governor": _Governor(),
+    "c_states": _CStates(),
 }
 LOCKS = tuple(key for key, setting in SETTINGS.items() if not setting.readable)
+OF_CORES = tuple(key for key, setting in SETTINGS.items() if isinstance(setting, _CoreSetting))
 COOLING = tuple(key for key, setting in SETTINGS.items() if setting.cools)
 
 
@@ -242,22 +319,25 @@ def steps(
     *,
     nvidia_smi: str = "nvidia-smi",
     tee: str = "tee",
-    cores: Sequence[int] = (),
+    cores: Mapping[int, int] | None = None,
     sysfs: str = SYSFS,
 ) -> tuple[SettingStep, ...]:
-    """Return the commands that set one value: one command, or one per governor if the cores differ.
+    """Return the commands that set one value: one command, or several if the cores differ.
 
-    The GPU is named by its UUID, because indices change. `cores` are the cores that have a governor, for a value
-    without cores.
+    The GPU is named by its UUID, because indices change. `cores` are the cores that have the setting, each with the
+    number of its idle states.
     """
-    if key != "governor":
-        return (SettingStep((nvidia_smi, "-i", uuid, *SETTINGS[key].argv(value)), value),)
-    made = []
-    for name, named in split_governor(value).items():
-        files = [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in (named or cores)]
-        part = f"{name}={_ranges(named)}" if named else name
-        made.append(SettingStep((tee, *files), part, name + "\n"))
-    return tuple(made)
+    setting = SETTINGS[key]
+    if not isinstance(setting, _CoreSetting):
+        return (SettingStep((nvidia_smi, "-i", uuid, *setting.argv(value)), value),)
+    written = setting.writes(str(value), cores or {}, sysfs)
+    return tuple(SettingStep((tee, *files), part, text + "\n") for part, text, files in written)
+
+
+def core_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[str]:
+    """Return all files of sysfs that hold a setting of the CPU cores; () for a setting of a GPU."""
+    setting = SETTINGS[key]
+    return setting.files(cores, sysfs) if isinstance(setting, _CoreSetting) else []
 
 
 def value_to_restore(before: Any) -> Any:
@@ -293,7 +373,7 @@ def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[boo
 def no_effect(key: str, value: Any, found: Any) -> str:
     """Return the message for a command that reported success while the host reports another value."""
     says = "nothing" if found is None else shown(key, found)
-    if key == "governor":
+    if key in OF_CORES:
         return f"the write was accepted, but the cores report {says}, not {shown(key, value)}"
     text = f"nvidia-smi reported success, but the driver reports {says}, not {shown(key, value)}"
     if key == "persistence":
@@ -304,13 +384,13 @@ def no_effect(key: str, value: Any, found: Any) -> str:
 def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     """Return the shell command with which the user can set `value`. For the value "unknown" the command sets the
     driver's default."""
-    typed = []
-    for step in steps(uuid, key, value_to_restore(value), cores=(), sysfs=sysfs):
-        if step.stdin is None:
-            typed.append(shlex.join(("sudo", *step.argv)))
-            continue
-        files = shlex.join(step.argv[1:]) or _all_cores(sysfs)
-        typed.append(f"echo {shlex.quote(step.stdin.strip())} | sudo tee {files}")
+    setting, value = SETTINGS[key], value_to_restore(value)
+    if not isinstance(setting, _CoreSetting):
+        return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps(uuid, key, value))
+    root, typed = shlex.quote(sysfs), []
+    for one, cores in core_values.split(str(value)).items():
+        for text, files in setting.by_hand(one, cores or "*", root):
+            typed.append(f"echo {shlex.quote(text)} | sudo tee {files}")
     return " && ".join(typed)
 
 
@@ -343,7 +423,7 @@ def unfit(entry: Any) -> str | None:
     is valid. An invalid entry is never reverted, because the guard may run as root and others can write the file."""
     try:
         setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
-        if setting not in SETTINGS or not (uuid == HOST if setting == "governor" else _UUID.fullmatch(uuid)):
+        if setting not in SETTINGS or not (uuid == HOST if setting in OF_CORES else _UUID.fullmatch(uuid)):
             return f"{setting!r} of {uuid!r}"
         if wrong := [value for value in (entry["before"], entry["now"]) if not SETTINGS[setting].valid(value)]:
             return f"{setting} {wrong[0]!r}"
@@ -380,76 +460,23 @@ def plain(data: Any) -> bool:
     return not isinstance(data, (int, float)) or abs(data) < 1e12
 
 
-# ---- the governors of the cores
-
-
-def governor_value(by_core: Mapping[int, str]) -> str | None:
-    """Return the cores' governors as one value: "powersave" if all cores have it, "performance=0-3 powersave=4-7" if
-    they differ. None without cores."""
-    cores: dict[str, list[int]] = {}
-    for cpu in sorted(by_core):
-        cores.setdefault(by_core[cpu], []).append(cpu)
-    if len(cores) < 2:
-        return next(iter(cores), None)
-    return " ".join(f"{name}={_ranges(cores[name])}" for name in sorted(cores))
-
-
-def split_governor(value: str) -> dict[str, tuple[int, ...]]:
-    """Parse a value such as "performance=0-3 powersave=4-7" into {governor: cores}. A governor without cores has (),
-    which means all cores. Raises ValueError if `value` is not a governor setting."""
-    found: dict[str, tuple[int, ...]] = {}
-    for word in str(value).split():
-        name, _, cores = word.partition("=")
-        found[name] = tuple(_numbers(cores)) if cores else ()
-    if not found or (len(found) > 1 and not all(found.values())):
-        raise ValueError(f"{value!r} is not a CPU governor")
-    return found
+# ---- the CPU cores
 
 
 def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
-    """Return whether a change of the CPU governor from `before` to `now`, or its revert, stopped between two cores, so
-    that each core has one value or the other. False for other settings."""
-    if key != "governor" or found is None:
+    """Return whether a change of a setting of the CPU cores from `before` to `now`, or its revert, stopped between two
+    cores, so that each core is on the way from one value to the other. False for other settings."""
+    setting = SETTINGS[key]
+    if not isinstance(setting, _CoreSetting) or found is None:
         return False
     try:
-        by_core = {cpu: name for name, cores in split_governor(str(found)).items() for cpu in cores}
+        by_core = {cpu: value for value, cores in core_values.split(str(found)).items() for cpu in cores}
     except ValueError:
         return False
-    ends = [split_governor(str(value)) for value in (now, before)]
-    return bool(by_core) and all(
-        any(name in end and (not end[name] or cpu in end[name]) for end in ends) for cpu, name in by_core.items()
-    )
+    ends = [core_values.split(str(value)) for value in (now, before)]
+    return bool(by_core) and all(_on_the_way(setting, cpu, value, ends) for cpu, value in by_core.items())
 
 
-def _governors_equal(found: str, value: str) -> bool:
-    now, wanted = split_governor(found), split_governor(value)
-    if len(now) == 1:
-        return list(now) == list(wanted)  # all cores have it
-    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
-    if len(wanted) == 1 and not all(wanted.values()):
-        return False
-    return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
-
-
-def _all_cores(sysfs: str) -> str:
-    root, star, rest = GOVERNOR_FILES.format(root=shlex.quote(sysfs), cpu="*").partition("*")
-    return root + star + rest
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return 0, 1, 2, 5 as "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _numbers(ranges: str) -> list[int]:
-    found: list[int] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
+def _on_the_way(setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]) -> bool:
+    one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
+    return any(setting.between(value, a, b) for a in one or other for b in other or one)

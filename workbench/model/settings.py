@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from workbench.model import setting_commands
+from workbench.model import core_values, setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
@@ -48,8 +48,8 @@ class SpecialValue(StrEnum):
 
 DEFAULT, UNKNOWN = SpecialValue.DEFAULT, SpecialValue.UNKNOWN
 Watts: TypeAlias = float
-Governor: TypeAlias = str  # "powersave", or "powersave=0-3 performance=4-7" if the cores differ
-SettingValue: TypeAlias = bool | Watts | ClockRange | Governor | SpecialValue
+CoreValue: TypeAlias = str  # "powersave", or "powersave=0-3 performance=4-7" if the cores differ
+SettingValue: TypeAlias = bool | Watts | ClockRange | CoreValue | SpecialValue
 
 
 def stored(value: SettingValue | None) -> Any:
@@ -277,37 +277,52 @@ class ClockSetting(Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GovernorSetting(Setting):
-    """The CPU frequency governor of all cores. It is a setting of the host, whichever GPU the user names."""
+class CoreSetting(Setting):
+    """A setting of all CPU cores. It is a setting of the host, whichever GPU the user names. The values on a host can
+    be others than those that a user sets, for example if the cores differ (core_values.py)."""
 
     of_host: bool = True
 
-    @property
-    def example(self) -> str:
-        return "performance"
+    def parse_value(self, text: str) -> CoreValue:
+        """Return the value of a text. Raises InputError if it is not one of `choices`, or not a name if there are
+        none."""
+        value = text.strip()
+        if self.choices and value not in self.choices:
+            raise self.error(text, f"expected {' or '.join(self.choices)}")
+        if not re.fullmatch(r"[a-z_]{1,32}", value):
+            raise self.error(text, "expected a name such as performance")
+        return value
 
-    def parse_value(self, text: str) -> Governor:
-        if not re.fullmatch(r"[a-z_]{1,32}", text.strip()):
-            raise self.error(text, "expected a governor's name")
-        return text.strip()
-
-    def value_from_stored(self, value: Any) -> Governor:
+    def value_from_stored(self, value: Any) -> CoreValue:
         return str(value)
 
     def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        return "performance, …"
+        return " or ".join(self.choices) or "performance, …"
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
         return None
 
+    @property
+    def example(self) -> str:
+        return next(iter(self.choices), "performance")
 
-GOVERNOR = GovernorSetting(
+
+GOVERNOR = CoreSetting(
     name="governor",
     key="governor",
     help="CPU frequency governor of all cores: performance, powersave, …",
     metavar="NAME",
     reading="cpu_governor",
     preset_field="governor",
+)
+C_STATES = CoreSetting(
+    name="c-states",
+    key="c_states",
+    help="idle states of all CPU cores: off keeps the cores awake, as `cpupower idle-set -D 0` does",
+    metavar="on|off",
+    choices=(core_values.ON, core_values.OFF),
+    reading="cpu_c_states",
+    preset_field="c_states",
 )
 PERSISTENCE = SwitchSetting(
     name="persistence",
@@ -364,7 +379,14 @@ MEMORY_CLOCKS = ClockSetting(
     needs_highest=True,
     supported="supported_memory_mhz",
 )
-SETTINGS: tuple[Setting, ...] = (POWER_LIMIT, GPU_CLOCKS, MEMORY_CLOCKS, PERSISTENCE, GOVERNOR)  # as forms show them
+SETTINGS: tuple[Setting, ...] = (
+    POWER_LIMIT,
+    GPU_CLOCKS,
+    MEMORY_CLOCKS,
+    PERSISTENCE,
+    GOVERNOR,
+    C_STATES,
+)  # as forms show them
 LOCKS: tuple[ClockSetting, ...] = (GPU_CLOCKS, MEMORY_CLOCKS)
 SWEPT: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.sweep_values)
 _BY_KEY = {s.key: s for s in SETTINGS}

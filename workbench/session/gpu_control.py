@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from workbench.gpu.settings import apply, revert
 from workbench.gpu.settings.alterations import cautions
-from workbench.gpu.settings.current_values import governors_on
+from workbench.gpu.settings.current_values import cores_on
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts import detached_process
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
-from workbench.model.settings import GOVERNOR
+from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.session.gpu_alterations import GpuAlterations
 from workbench.session.gpu_evidence import GpuEvidence
 from workbench.session.gpu_guard import GpuGuard, check_trial
@@ -48,9 +48,10 @@ class GpuControl:
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
-        reading, governors = await self._telemetry.reading(), await governors_on(self._core.host)
+        reading, cores = await self._telemetry.reading(), await cores_on(self._core.host)
         uuids = [info.uuid for info in reading.infos if info.uuid]
-        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, sorted(governors.by_core), governors.sysfs)
+        files = [core_files(key, cores.cores(key), cores.sysfs) for key in OF_CORES]
+        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
 
     async def plan(self, settings: GpuSettings, gpu: int | str | None = None) -> Sequence[SettingCommand]:
         """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError for a value outside
@@ -63,10 +64,10 @@ class GpuControl:
         """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all".
         Raises WorkbenchError for a value outside the driver's limits."""
         host = self._core.host
-        governors = await governors_on(host) if any(GOVERNOR.key in w for w in by_gpu.values()) else None
+        cores = await cores_on(host) if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         try:
-            return plan(by_gpu, reading, rights, governors)
+            return plan(by_gpu, reading, rights, cores)
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise

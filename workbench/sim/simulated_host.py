@@ -22,7 +22,8 @@ os.execv(sys.executable, [sys.executable, server, "--engine", engine, *sys.argv[
 """
 _NOT_OURS = 3  # exit status of PREPARE on a machine without the simulated programs
 CORES = ("0", "1", "2", "3")
-# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Governors outlive a session.
+# $1: directory of the simulated programs, $2: the simulated host's /sys, then its cores. Settings of the cores outlive
+# a session. The idle states are those of a server CPU of Intel: POLL, C1, C1E, C6.
 PREPARE = """
 [ -x "$1/nvidia-smi" ] || exit 3
 printf %s "$PATH"
@@ -32,6 +33,10 @@ for core; do
     mkdir -p "$cpus/cpu$core/cpufreq" && cd "$cpus/cpu$core/cpufreq" || exit 1
     [ -s scaling_governor ] || echo performance >scaling_governor
     [ -s scaling_available_governors ] || echo performance powersave schedutil >scaling_available_governors
+    for state in 0 1 2 3; do
+        mkdir -p "$cpus/cpu$core/cpuidle/state$state" && cd "$cpus/cpu$core/cpuidle/state$state" || exit 1
+        [ -s disable ] || echo 0 >disable
+    done
 done
 """
 

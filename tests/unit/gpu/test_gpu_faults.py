@@ -35,8 +35,8 @@ class Bench:
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         self.reading = self.reading or await read_once(self.host)  # for the limits, which do not change
-        governors = await current_values.governors_on(self.host) if "governor" in settings else None
-        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host), governors)
+        cores = await current_values.cores_on(self.host)
+        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host), cores)
 
     async def set(self, settings: GpuSettings, gpu: str = "0") -> SettingsReport:
         return await apply.apply(self.host, await self.commands(settings, gpu))
@@ -56,6 +56,13 @@ class Bench:
 
     def governors(self) -> list[str]:
         return [path.read_text().strip() for path in self.cores()]
+
+    def idle_states(self) -> list[Path]:
+        return sorted(Path(self.host.driver_state).glob("sys/devices/system/cpu/*/cpuidle/*/disable"))
+
+    def disabled(self) -> str:
+        """Return the 4 x 4 idle states as they are: "1" for one that is off."""
+        return "".join(path.read_text().strip() for path in self.idle_states())
 
 
 @pytest.fixture
@@ -189,6 +196,71 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
             await bench.set(GpuSettings(governor="performance"), "all")
         reading = await read_once(bench.host)
         assert reading.host.cpu_governor is None and "no cpufreq" in reading.host.absent["cpu_governor"]
+
+    run(work)
+
+
+# ---- C-states
+
+OFF = GpuSettings(c_states="off")
+
+
+def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.commands(OFF, "all")  # makes the host
+        bench.idle_states()[6].write_text("1\n")  # off already: state 2 of core 1
+        (outcome,) = (await bench.set(OFF, "all")).outcomes
+        before = "off:2=1 on=0,2-3"
+        assert (outcome.ok, outcome.before, outcome.read_back, outcome.in_force) == (True, before, "off", InForce.YES)
+        assert bench.disabled() == "1" * 16 and bench.brief() == [(-1, "c_states", before, "off", "applied")]
+        assert (await read_once(bench.host)).host.cpu_c_states == "off"
+        back = await revert.revert(bench.host, "host")
+        assert back.ok and bench.disabled() == "0000001000000000" and bench.brief() == []
+
+    run(work)
+
+
+def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.set(OFF, "all")
+        for path in bench.idle_states():
+            path.write_text("1\n" if "state3" in str(path) else "0\n")  # as `cpupower idle-set -E -d 3`
+        (left,) = (await revert.revert(bench.host)).outcomes
+        assert left.foreign and "set to off by Workbench, now off:3: changed by someone else" in left.message
+        assert bench.disabled() == "0001" * 4 and len(bench.brief()) == 1
+        assert (await revert.revert(bench.host, foreign="original")).ok and bench.disabled() == "0" * 16
+
+    run(work)
+
+
+def test_c_states_that_cannot_be_written_take_the_others_back(bench: Bench) -> None:
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(governor="powersave", c_states="off", power_limit_w=200.0))
+        stubborn = bench.idle_states()[9]
+        stubborn.unlink()
+        stubborn.symlink_to("/sys/devices/system/cpu/cpu0/topology/core_id")  # is 0 and takes no write, root's neither
+        report = await apply.apply(bench.host, commands)
+        assert not report.ok and all(o.ok for o in report.rolled_back)
+        failed = next(o for o in report.outcomes if o.command.setting == "c_states")
+        assert "By hand: echo 1 | sudo tee" in failed.message
+        assert set(bench.governors()) == {"performance"} and bench.power() == [None] * 4 and bench.brief() == []
+        stubborn.unlink()
+        stubborn.write_text("0\n")
+        assert bench.disabled() == "0" * 16
+
+    run(work)
+
+
+def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.commands(GpuSettings())  # makes the host
+        for path in bench.idle_states():
+            path.unlink()
+            path.symlink_to("/proc/self/mem")  # opens, and every read fails
+        with pytest.raises(InputError, match="CPU C-states cannot be set: no cpuidle that can be read here"):
+            await bench.set(OFF, "all")
+        reading = await read_once(bench.host)
+        assert reading.host.cpu_c_states is None and "no cpuidle" in reading.host.absent["cpu_c_states"]
 
     run(work)
 

@@ -331,8 +331,8 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
         from workbench.gpu.guard.client import GuardTerms, start
 
         mine = await rights.rights_on(box.host)
-        governors = await current_values.governors_on(box.host)
-        commands = plan.plan({"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, governors)
+        cores = await current_values.cores_on(box.host)
+        commands = plan.plan({"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores)
         terms = GuardTerms(mine, None, 1.0)
         report = await apply.apply(
             box.host, commands, rights=mine, guard=lambda: start(box.host, terms, **FAST), watch=terms.watch

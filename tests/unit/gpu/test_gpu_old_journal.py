@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from workbench.gpu.settings import journal, revert
-from workbench.gpu.settings.current_values import governors_on
+from workbench.gpu.settings.current_values import cores_on
 from workbench.hosts.local import LocalHost
 from workbench.model.settings import UNKNOWN, ClockRange
 from workbench.sim import profiles
@@ -39,7 +39,7 @@ def test_the_journal_of_the_previous_version_is_reverted(tmp_path: Path) -> None
         assert report.ok and len(report.outcomes) == 4, report
         gpu = state.settings()[1]
         assert (gpu.limit_w, gpu.gpu_lock_mhz, gpu.persistence) == (None, None, False)
-        assert (await governors_on(host)).value == "performance"
+        assert (await cores_on(host)).value("governor") == "performance"
         kept = json.loads(path.read_text())
         assert kept["version"] == 1 and kept["entries"] == [] and len(kept["log"]) == 8
 

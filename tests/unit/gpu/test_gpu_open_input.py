@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import Governors, governors_on
+from workbench.gpu.settings.current_values import Cores, cores_on
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.rights import Rights, granted
 from workbench.gpu.settings.sudoers import sudoers
@@ -56,7 +56,7 @@ def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: lis
 
 @given(st.text(max_size=30))
 def test_no_governor_but_those_of_the_cores_becomes_a_command(name: str) -> None:
-    cores = Governors({0: "powersave"}, ("performance", "powersave"))
+    cores = Cores({0: "powersave"}, ("performance", "powersave"))
     try:
         (one,) = plan({"all": GpuSettings(governor=name)}, HOST, Rights(), cores)
     except InputError as error:
@@ -126,5 +126,5 @@ def test_cores_whose_governor_cannot_be_read_are_left_out(tmp_path: Path, monkey
             (cpufreq / "scaling_governor").write_text(governor)
         (cpufreq / "scaling_available_governors").write_text("performance powersave\n" if cpu != 1 else "")
     monkeypatch.setenv("WORKBENCH_SIM_SYSFS", os.fspath(tmp_path))
-    found = asyncio.run(governors_on(LocalHost()))
-    assert found.by_core == {0: "powersave"} and found.available == ("performance", "powersave")
+    found = asyncio.run(cores_on(LocalHost()))
+    assert found.governors == {0: "powersave"} and found.available == ("performance", "powersave")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import Governors
+from workbench.gpu.settings.current_values import Cores
 from workbench.gpu.settings.plan import plan, select
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
@@ -117,7 +117,7 @@ def test_select_all_by_default_order() -> None:
     assert [i.index for i in select("all", HOST)] == [0, 1, 2] and select("1", HOST)[0].uuid == "GPU-b"
 
 
-CORES = Governors(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
+CORES = Cores(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
 FILE = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
 
 
@@ -136,17 +136,30 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("governors", "wanted", "words"),
+    ("cores", "wanted", "words"),
     [
         (CORES, "turbo", "no governor 'turbo'"),
-        (Governors(problem="no cpufreq in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
-        (None, "performance", "were not read"),
+        (Cores(why="in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
+        (None, "performance", "no cpufreq was read"),
     ],
 )
-def test_a_governor_that_cannot_be(governors: Governors | None, wanted: str, words: str) -> None:
+def test_a_governor_that_cannot_be(cores: Cores | None, wanted: str, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        plan({"all": GpuSettings(governor=wanted)}, HOST, ROOT, governors)
+        plan({"all": GpuSettings(governor=wanted)}, HOST, ROOT, cores)
     assert words in str(refused.value)
+
+
+IDLE = Cores(c_states={0: "on", 1: "off:2"}, idle_states={0: 3, 1: 2})
+IDLE_FILE = "/sys/devices/system/cpu/cpu{}/cpuidle/state{}/disable"
+
+
+def test_the_c_states_of_all_cores_are_one_command_of_the_host() -> None:
+    files = tuple(IDLE_FILE.format(cpu, state) for cpu, states in ((0, 3), (1, 2)) for state in range(states))
+    for wanted, text in (("off", "1\n"), ("on", "0\n")):
+        (one,) = plan({"all": GpuSettings(c_states=wanted)}, HOST, ROOT, IDLE)
+        assert (one.argv, one.stdin, one.setting, one.value) == (("tee", *files), text, "c_states", wanted)
+    with pytest.raises(InputError, match=r"the CPU C-states cannot be set: no cpuidle in this virtual machine \(kvm\)"):
+        plan({"all": GpuSettings(c_states="off")}, HOST, ROOT, Cores(why="in this virtual machine (kvm)"))
 
 
 def test_the_governor_needs_no_gpu_but_a_named_one_must_be_there() -> None:

@@ -7,20 +7,23 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.model import setting_commands
+from workbench.model import core_values, setting_commands
 
 NAMES = st.sampled_from(["performance", "powersave", "schedutil", "conservative"])
 
 
-def test_it_needs_nothing_but_an_old_python() -> None:
-    source = Path(setting_commands.__file__).read_text()
+@pytest.mark.parametrize("module", [core_values, setting_commands])
+def test_it_needs_nothing_but_an_old_python(module: ModuleType) -> None:
+    source = Path(module.__file__ or "").read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Match)]
+    source = source.replace("from workbench.model import core_values\n", "core_values = None\n")
     alone = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=30)
     assert alone.returncode == 0, alone.stderr
 
@@ -49,14 +52,14 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
         files = sorted((tmp_path / "a b").rglob("scaling_governor"))
         now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
-        assert setting_commands.governor_value(now) == before and len(now) == 3
+        assert core_values.joined(now) == before and len(now) == 3
 
 
 @given(st.dictionaries(st.integers(0, 300), NAMES, min_size=1, max_size=40))
 def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
-    value = setting_commands.governor_value(by_core)
+    value = core_values.joined(by_core)
     assert value is not None and setting_commands.equal("governor", value, value)
-    made = setting_commands.steps("host", "governor", value, cores=sorted(by_core))
+    made = setting_commands.steps("host", "governor", value, cores=dict.fromkeys(by_core, 0))
     written = {}
     for step in made:
         assert step.argv[0] == "tee" and step.stdin is not None
@@ -65,7 +68,7 @@ def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
         assert setting_commands.equal("governor", value, step.value)  # each part holds when the whole does
     assert written == by_core
     changed = {**by_core, min(by_core): "userspace"}
-    assert not setting_commands.equal("governor", setting_commands.governor_value(changed), value)
+    assert not setting_commands.equal("governor", core_values.joined(changed), value)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +158,53 @@ def test_settings_that_a_restart_took_away() -> None:
 def test_words_for_a_shell_stay_words() -> None:
     assert shlex.split(setting_commands.by_hand("GPU-a; rm -rf /", "persistence", True))[3] == "GPU-a; rm -rf /"
     assert shlex.split(setting_commands.by_hand("host", "governor", "a;b"))[1] == "a;b"
+
+
+C_STATES = st.sampled_from(["on", "off", "off:0", "off:1-2", "off:0,2-3"])
+
+
+@given(st.dictionaries(st.integers(0, 40), st.tuples(C_STATES, st.integers(1, 5)), min_size=1, max_size=8))
+def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> None:
+    """The commands of a revert write into each file what it held, whatever the cores had."""
+    held = {cpu: [core_values.is_off(value, n) for n in range(states)] for cpu, (value, states) in by_core.items()}
+    read = {cpu: core_values.c_states([f"{off:d}\n" for off in states]) for cpu, states in held.items()}
+    value = core_values.joined({cpu: states or "" for cpu, states in read.items()})
+    assert value is not None and setting_commands.SETTINGS["c_states"].valid(value)
+    written: dict[str, str] = {}
+    for step in setting_commands.steps("host", "c_states", value, cores={cpu: len(held[cpu]) for cpu in held}):
+        assert step.argv[0] == "tee" and step.stdin is not None and step.value == value
+        written |= dict.fromkeys(step.argv[1:], step.stdin)
+    root = "/sys/devices/system/cpu"
+    assert written == {
+        f"{root}/cpu{cpu}/cpuidle/state{n}/disable": f"{off:d}\n"
+        for cpu, of in held.items()
+        for n, off in enumerate(of)
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "cut"),
+    [
+        ("on=1-3 off=0", True),
+        ("off=0-1 off:0-1=2 on=3", True),
+        ("off:0=0 on=1", True),
+        ("off:0,2=0 on=1-3", True),  # the files are written in any order
+        ("off", False),
+        ("off:1=0 off:2=1", True),
+    ],
+)
+def test_when_a_change_of_c_states_was_interrupted(found: str, cut: bool) -> None:
+    assert setting_commands.was_interrupted("c_states", found, "off", "on") is cut
+    assert not setting_commands.was_interrupted("c_states", "off=0 on=1", "off", "off:1-3")  # these are off in both
+
+
+def test_c_states_by_hand(tmp_path: Path) -> None:
+    files = [tmp_path / f"devices/system/cpu/cpu{cpu}/cpuidle/state{n}/disable" for cpu in (0, 1) for n in range(3)]
+    for file in files:
+        file.parent.mkdir(parents=True)
+    for before, held in (("off", "111111"), ("on", "000000"), ("off:1-2", "011011"), ("off:0=1 on=0", "000100")):
+        line = setting_commands.by_hand("host", "c_states", before, str(tmp_path)).replace("sudo ", "")
+        for file in files:
+            file.write_text("x\n")
+        subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
+        assert "".join(file.read_text().strip() for file in files) == held

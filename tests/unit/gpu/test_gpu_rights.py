@@ -121,7 +121,9 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     assert all(c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right for c in before)
     assert all("`workbench gpu sudoers`" in (c.right or "") for c in before)
     smi = str(sudo.here / "nvidia-smi")
-    sudo.allow(*as_listed(sudoers("ada", smi, "/usr/bin/tee", ["GPU-a"], [0, 1])))
+    cores = {0: 2, 1: 2}
+    files = [setting_commands.core_files(key, cores) for key in setting_commands.OF_CORES]
+    sudo.allow(*as_listed(sudoers("ada", smi, "/usr/bin/tee", ["GPU-a"], files)))
     after = rights(Facts())
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
     values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
@@ -131,8 +133,9 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     for name, value in values:
         (step,) = setting_commands.steps("GPU-a", name, value)
         assert after.needed_for(after.argv(step.argv)) is None, (name, value)
-    (step,) = setting_commands.steps("host", "governor", "performance", cores=[0, 1], tee="/usr/bin/tee")
-    assert granted(after.rules, step.argv) == "free"
+    for name, value in (("governor", "performance"), ("c_states", "off"), ("c_states", "on")):
+        (step,) = setting_commands.steps("host", name, value, cores=cores, tee="/usr/bin/tee")
+        assert granted(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",
         "-i GPU-b -pl 400",
@@ -302,7 +305,7 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
     async def work() -> None:
         known = await with_password(bench.host, await rights_on(bench.host), SECRET)
         reading = await read_once(bench.host)
-        commands = plan({"0": BOTH}, reading, known, await current_values.governors_on(bench.host))
+        commands = plan({"0": BOTH}, reading, known, await current_values.cores_on(bench.host))
         assert all(c.right is None for c in commands)
         report = await apply.apply(bench.host, commands, rights=known)
         assert report.ok and bench.governors() == ["performance"] * 2

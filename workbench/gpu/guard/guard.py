@@ -337,7 +337,8 @@ class Guard:
             way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
             if way.do != claims.RESTORE:
                 return Result(due, True, way.why, way.do)
-            cores = sorted(dict(programs.governors())) if setting == "governor" else ()
+            of_cores = setting in setting_commands.OF_CORES
+            cores = {cpu: states for cpu, _, states in programs.cores(setting)} if of_cores else {}
             for step in setting_commands.steps(
                 uuid,
                 setting,
@@ -348,7 +349,7 @@ class Guard:
                 sysfs=programs.sysfs,
             ):
                 code, said = programs.set(step)
-                program = "tee" if setting == "governor" else "nvidia-smi"
+                program = "tee" if of_cores else "nvidia-smi"
                 failed = setting_commands.failure(code, said, program) or failed
             return Result(
                 due, *setting_commands.restored(setting, way.value, programs.current_value(uuid, setting), failed)

@@ -27,7 +27,7 @@ from typing import Any
 
 from workbench.gpu.process_facts import uids_of
 from workbench.gpu.settings import claims, root_owned
-from workbench.model import setting_commands
+from workbench.model import core_values, setting_commands
 
 COMMAND_S = 60.0  # as in settings/command_runner.py
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a root that serves a user
@@ -143,21 +143,36 @@ class Programs:
 
     def current_value(self, uuid: str, setting: str) -> Any:
         """Return the current value of a setting; None if the host does not report it, as for a lock."""
-        if setting == "governor":
-            return setting_commands.governor_value(dict(self.governors()))
+        if setting in setting_commands.OF_CORES:
+            return core_values.joined({cpu: value for cpu, value, _ in self.cores(setting)})
         query = setting_commands.SETTINGS[setting].query
         if not query:
             return None
         code, said = self.run((self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits"))
         return setting_commands.SETTINGS[setting].answer(said) if code == 0 else None
 
-    def governors(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the governor of each CPU core that has a governor."""
+    def cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
+        """Yield (number, value of the setting, number of idle states) of each CPU core that has the setting."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdecimal():
-                with contextlib.suppress(OSError), open(f"{root}/{name}/cpufreq/scaling_governor") as file:
-                    yield int(name[3:]), file.read().strip()
+                cpu = int(name[3:])
+                texts: list[str] = []
+                with contextlib.suppress(OSError):
+                    if setting == "governor":
+                        yield cpu, _text(setting_commands.GOVERNOR_FILES.format(root=self.sysfs, cpu=cpu)), 0
+                        continue
+                    while True:
+                        file = setting_commands.C_STATE_FILES.format(root=self.sysfs, cpu=cpu, state=len(texts))
+                        texts.append(_text(file))
+                value = core_values.c_states(texts)
+                if value is not None:
+                    yield cpu, value, len(texts)
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
 
 
 def lift_limits() -> None:

@@ -157,7 +157,9 @@ def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVal
     if value is not None:
         return value, how
     if one.gpu_uuid == HOST:
-        raise SettingsError(f"the present CPU governor is unknown ({now.governors.problem}); nothing was changed")
+        raise SettingsError(
+            f"the present {label_of(one.setting)} is unknown ({now.cores.problem(one.setting)}); nothing was changed"
+        )
     setting = setting_of(one.setting)
     why = sample.absent.get(setting.reading or "", "the driver does not report it") if sample else ""
     raise SettingsError(f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed")
@@ -258,7 +260,7 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
     if one.right is not None or before[0] is None:
         return ""
     value = setting_commands.value_to_restore(before[0])
-    commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.governors)
+    commands = commands_for(one.gpu_index, one.gpu_uuid, one.setting, value, rights, now.cores)
     lacking = [c.right for c in commands if c.right]
     return f"these rights allow the change but not its revert: {lacking[0]}" if lacking else ""
 

@@ -42,7 +42,7 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
     """Run one command and return its answer. A failure does not raise."""
     name = program(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
-        return Ran("no core has a governor that can be set now")
+        return Ran("no CPU core has this setting now")
     try:
         done = await run_allowed(host, one.argv, rights, stdin=one.stdin, timeout_s=COMMAND_S)
     except CommandTimeout:

@@ -1,5 +1,5 @@
-"""The values that a host's settings have now: the readings of its GPUs, and the CPU governors if a setting needs
-them."""
+"""The values that a host's settings have now: the readings of its GPUs, and the settings of its CPU cores if they are
+needed."""
 
 from __future__ import annotations
 
@@ -9,74 +9,107 @@ from dataclasses import dataclass, field
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts.base import Host, HostFacts
 from workbench.hosts.shell_scripts import sh
-from workbench.model import setting_commands
+from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
 from workbench.model.gpu import GpuSample, Telemetry
-from workbench.model.settings import GOVERNOR, SettingValue, live_sample, setting_of
+from workbench.model.setting_commands import OF_CORES
+from workbench.model.settings import C_STATES, GOVERNOR, SettingValue, label_of, live_sample, setting_of
 
-# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "CPU GOVERNOR AVAILABLE…" for each core with a governor.
+# WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for each core with a
+# governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?" for one that cannot be read.
 READ = r"""
 root=${WORKBENCH_SIM_SYSFS:-/sys}
 echo "$root"
-for cpufreq in "$root"/devices/system/cpu/cpu[0-9]*/cpufreq; do
-    read -r governor 2>/dev/null <"$cpufreq/scaling_governor" && [ -n "$governor" ] || continue
+for core in "$root"/devices/system/cpu/cpu[0-9]*; do
+    cpu=${core##*/cpu}
+    for state in "$core"/cpuidle/state[0-9]*; do
+        [ -e "$state/disable" ] || continue
+        disabled=
+        read -r disabled 2>/dev/null <"$state/disable"
+        echo "state $cpu ${state##*/state} ${disabled:-?}"
+    done
+    read -r governor 2>/dev/null <"$core/cpufreq/scaling_governor" && [ -n "$governor" ] || continue
     available=
-    read -r available 2>/dev/null <"$cpufreq/scaling_available_governors"
-    cpu=${cpufreq%/cpufreq}
-    echo "${cpu##*/cpu} $governor $available"
+    read -r available 2>/dev/null <"$core/cpufreq/scaling_available_governors"
+    echo "governor $cpu $governor $available"
 done
 exit 0
 """
+_KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers the setting
 
 
 @dataclass(frozen=True, slots=True)
-class Governors:
-    """The CPU frequency governors of a host by core. Without cpufreq `by_core` is empty and `problem` says why. `sysfs`
-    is the mount point of sysfs."""
+class Cores:
+    """The settings of a host's CPU cores, by core. A core that lacks a setting is left out, and `why` says why no core
+    has it. `sysfs` is the mount point of sysfs."""
 
-    by_core: Mapping[int, str] = field(default_factory=dict)
+    governors: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
-    problem: str | None = None
+    c_states: Mapping[int, str] = field(default_factory=dict)
+    idle_states: Mapping[int, int] = field(default_factory=dict)  # their number
+    why: str = "here: a virtual machine, or a kernel without a driver for this CPU"
     sysfs: str = setting_commands.SYSFS
 
-    @property
-    def value(self) -> str | None:
-        """The governors as one setting value: a name if all cores have the same governor, otherwise each name with its
-        cores. None without cpufreq."""
-        return setting_commands.governor_value(self.by_core)
+    def value(self, key: str) -> str | None:
+        """Return a setting of the cores as one value: "powersave" if all cores have it, otherwise each value with its
+        cores. None if no core has the setting."""
+        return core_values.joined(self.governors if key == GOVERNOR.key else self.c_states)
 
-    def check(self, wanted: str) -> None:
-        """Raise InputError if a core cannot have the governor `wanted`."""
-        if not self.by_core:
-            raise InputError(f"the CPU governor cannot be set: {self.problem}")
-        if wanted not in self.available:
+    def cores(self, key: str) -> dict[int, int]:
+        """Return the cores that have a setting, each with the number of its idle states."""
+        by_core = self.governors if key == GOVERNOR.key else self.c_states
+        return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
+
+    def problem(self, key: str) -> str:
+        """Return why no core has a setting."""
+        return f"no {_KERNEL_PART[key]} {self.why}"
+
+    def check(self, key: str, wanted: str) -> None:
+        """Raise InputError if a core cannot have the value `wanted` of a setting."""
+        if not self.cores(key):
+            raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
+        if key == GOVERNOR.key and wanted not in self.available:
             known = ", ".join(self.available) or "no governor that all cores share"
             raise InputError(f"the CPUs here have no governor {wanted!r}", next_step=f"choose one of {known}")
 
 
-async def governors_on(host: Host) -> Governors:
-    """Read the CPU governors of a host. Raises HostError if the host is out of reach."""
+async def cores_on(host: Host) -> Cores:
+    """Read the settings of the CPU cores of a host. Raises HostError if the host is out of reach."""
     done = await host.run(sh(READ), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
-    by_core: dict[int, str] = {}
+    governors: dict[int, str] = {}
+    disabled: dict[int, dict[int, str]] = {}
     shared: dict[str, None] | None = None
-    for cpu, governor, *available in (line.split() for line in lines):
-        by_core[int(cpu)] = governor
-        shared = dict.fromkeys(available if shared is None else (g for g in shared if g in available))
-    if by_core:
-        return Governors(by_core, tuple(shared or ()), None, sysfs)
-    return Governors(problem=_without(await host.facts()), sysfs=sysfs)
+    for what, core, first, *rest in (line.split() for line in lines):
+        if what == "state":
+            disabled.setdefault(int(core), {})[int(first)] = rest[0]
+            continue
+        governors[int(core)] = first
+        shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
+    found = {cpu: core_values.c_states([of[number] for number in sorted(of)]) for cpu, of in disabled.items()}
+    c_states = {cpu: value for cpu, value in found.items() if value is not None}
+    return Cores(
+        governors,
+        tuple(shared or ()),
+        c_states,
+        {cpu: len(disabled[cpu]) for cpu in c_states},
+        Cores().why if governors and c_states else _without(await host.facts(), bool(disabled)),
+        sysfs,
+    )
 
 
-def _without(facts: HostFacts) -> str:
+def _without(facts: HostFacts, unreadable: bool) -> str:
+    """Return why a host's CPU cores lack a setting. `unreadable` says that the files of the C-states cannot be read."""
+    if unreadable:
+        return "that can be read here"
     if facts.container:
-        return f"no cpufreq in this container ({facts.container}): set it on the machine that runs it"
+        return f"in this container ({facts.container}): set it on the machine that runs it"
     if facts.virtualization not in (None, "none"):
-        return f"no cpufreq in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
-    return "no cpufreq here: a virtual machine, or a kernel without a driver for this CPU's clocks"
+        return f"in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
+    return Cores().why
 
 
-NOT_READ = Governors(problem="the governors were not read")
+NOT_READ = Cores(why="was read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +117,7 @@ class CurrentValues:
     """The values of a host's settings at one moment."""
 
     telemetry: Telemetry
-    governors: Governors = NOT_READ
+    cores: Cores = NOT_READ
 
     @property
     def energy_j(self) -> dict[str, float]:
@@ -97,7 +130,9 @@ class CurrentValues:
     def value(self, uuid: str, setting: str) -> SettingValue | None:
         """Return the value of a setting on the GPU `uuid`, or of the host; None if it cannot be read, as for a clock
         lock."""
-        return self.governors.value if setting == GOVERNOR.key else setting_of(setting).read(self.telemetry, uuid)
+        if setting in OF_CORES:
+            return self.cores.value(setting)
+        return setting_of(setting).read(self.telemetry, uuid)
 
     def index(self, uuid: str, otherwise: int) -> int:
         """Return the present index of the GPU `uuid`, or `otherwise` if the GPU is missing."""
@@ -107,7 +142,7 @@ class CurrentValues:
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
     """Read the current values of the settings with these keys. Raises HostError if the host is out of reach."""
     telemetry = await read_once(host)
-    return CurrentValues(telemetry, await governors_on(host)) if GOVERNOR.key in settings else CurrentValues(telemetry)
+    return CurrentValues(telemetry, await cores_on(host)) if {*OF_CORES} & {*settings} else CurrentValues(telemetry)
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:

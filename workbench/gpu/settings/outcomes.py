@@ -80,7 +80,7 @@ def of_restoring(
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = setting_commands.restored(one.setting, before, found, ran.failure)
     if not ok:
-        sysfs = setting_commands.SYSFS if after is None else after.governors.sysfs
+        sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
         hand = setting_commands.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = joined(message, f"it stays in the journal. By hand: {hand}")
     if is_lock(one.setting):
@@ -126,7 +126,7 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
 
 def by_hand(one: SettingCommand, now: CurrentValues) -> str:
     """Return the shell command with which the user can set the value of `one` without Workbench."""
-    return setting_commands.by_hand(one.gpu_uuid, one.setting, one.value, now.governors.sysfs)
+    return setting_commands.by_hand(one.gpu_uuid, one.setting, one.value, now.cores.sysfs)
 
 
 def joined(*parts: str) -> str:

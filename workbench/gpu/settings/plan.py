@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.gpu.settings import setting_traps
-from workbench.gpu.settings.current_values import Governors
+from workbench.gpu.settings.current_values import NOT_READ, Cores
 from workbench.gpu.settings.rights import Rights
 from workbench.model import setting_commands
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuInfo, GpuState, Telemetry
 from workbench.model.setting_records import SettingCommand
 from workbench.model.settings import (
-    GOVERNOR,
     HOST,
     HOST_INDEX,
     SETTINGS,
@@ -29,20 +28,20 @@ STEP_MHZ = 15  # the widest distance between two neighbouring SM clocks; memory 
 
 
 def plan(
-    wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, governors: Governors | None = None
+    wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, cores: Cores | None = None
 ) -> tuple[SettingCommand, ...]:
     """Return one command for each change: the host's first, then those of each GPU, persistence on first and off last.
 
-    `wanted` has the settings by GPU: an index, a UUID, or "all". `governors` are those of the host, needed only to set
-    one. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that the GPU or host
-    lacks; SettingsError if the driver does not answer.
+    `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host, needed only to set
+    one of their settings. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that
+    the GPU or host lacks; SettingsError if the driver does not answer.
     """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
-        if (governor := settings.get(GOVERNOR.key)) is not None:
-            on = governors or Governors(problem="the host's CPUs were not read")
-            on.check(governor)
-            commands += commands_for(HOST_INDEX, HOST, GOVERNOR.key, governor, rights, on)
+        for key in (s.key for s in SETTINGS if s.of_host and s.key in settings):
+            on = cores or NOT_READ
+            on.check(key, settings[key])
+            commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, on)
         on_gpus = [(s, settings[s.key]) for s in SETTINGS if s.key in settings and not s.of_host]
         if not on_gpus and selector == "all":
             continue
@@ -84,13 +83,14 @@ def commands_for(
     setting: str,
     value: SettingValue | None,
     rights: Rights,
-    governors: Governors | None = None,
+    cores: Cores | None = None,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
-    """Return the commands that set one value: one command, or one per governor if the cores differ."""
-    on = governors or Governors()
+    """Return the commands that set one value: one command, or several if the cores differ."""
+    on = cores or NOT_READ
     commands = []
-    for step in setting_commands.steps(uuid, setting, value, cores=sorted(on.by_core), sysfs=on.sysfs):
+    here = on.cores(setting) if uuid == HOST else {}
+    for step in setting_commands.steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
         argv = rights.argv(step.argv)
         right = rights.needed_for(argv)
         commands.append(SettingCommand(index, uuid, setting, argv, right, step.value, step.stdin, note))

@@ -18,8 +18,8 @@ NO_LOCK = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
-    """Return the GPU settings of a preset as (GPU index or "all", settings, reason). A CPU governor belongs to the
-    host, so it is returned for "all", whichever GPU its entry names."""
+    """Return the GPU settings of a preset as (GPU index or "all", settings, reason). A setting of the CPU cores
+    belongs to the host, whichever GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
 
 

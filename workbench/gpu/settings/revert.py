@@ -154,7 +154,7 @@ def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
 def _commands(entry: JournalEntry, rights: Rights, now: CurrentValues) -> tuple[SettingCommand, ...]:
     value = setting_commands.value_to_restore(entry.before)
     index = now.index(entry.gpu_uuid, entry.gpu_index)
-    return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.governors)
+    return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
 
 
 def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: CurrentValues) -> list[JournalEntry]:

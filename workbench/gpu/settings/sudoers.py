@@ -7,23 +7,19 @@ sudo 1.9.10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from workbench.model.setting_commands import GOVERNOR_FILES, SETTINGS
+from workbench.model.setting_commands import SETTINGS
 
 PATH = "/etc/sudoers.d/workbench"
 
 
-def sudoers(
-    user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], cores: Sequence[int] = (), sysfs: str = "/sys"
-) -> str:
-    """Return the text of the file, which allows `user` every set and every revert for these GPUs, and for the governor
-    of these cores."""
+def sudoers(user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], files: Iterable[Sequence[str]] = ()) -> str:
+    """Return the text of the file, which allows `user` every set and every revert for these GPUs. Each of `files` are
+    the files of sysfs that one setting of the CPU cores is written to."""
     changes = [pattern for setting in SETTINGS.values() for pattern in setting.sudoers_patterns()]
     commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes]
-    if cores:
-        files = [word(GOVERNOR_FILES.format(root=sysfs, cpu=cpu)) for cpu in cores]
-        commands.append(f"{tee} {' '.join(files)}")
+    commands += [f"{tee} {' '.join(map(word, some))}" for some in files if some]
     head = f"# {PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {PATH}"
     listed = ", \\\n    ".join(commands)
     return f"{head}\n{word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"

@@ -1,8 +1,8 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-The agent runs on the host that owns the GPUs. Another machine receives its source with nvml_library.py, readings.py,
-clock_event_reasons.py and the installed pynvml, and needs nothing but Python 3.8 (remote_programs.py). One thread
-samples. Another reads stdin and reports a driver call that does not return.
+The agent runs on the host that owns the GPUs. Another machine receives its source with the modules that
+remote_programs.MODULES names and the installed pynvml, and needs nothing but Python 3.8. One thread samples. Another
+reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed
          {"infos": [{...}]}                        at start and when it has changed (checked every 30 s)
@@ -14,7 +14,7 @@ argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retr
 Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a
 Python file whose library() returns an object with NVML's C functions, in place of pynvml.nvmlLib. An optional
 host_file(path) -> str | None in that file stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
-simulated host's /sys, with its CPU governors.
+simulated host's /sys, with its CPU cores.
 """
 
 # ruff: noqa: PTH116, PTH123, PTH207
@@ -29,6 +29,7 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
@@ -44,6 +45,7 @@ from workbench.gpu.telemetry.nvml_library import (
     state_message,
 )
 from workbench.gpu.telemetry.readings import GpuReader
+from workbench.model import core_values
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
@@ -51,16 +53,19 @@ HUNG_S = 3.0  # a call that takes longer is said to hang
 OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-GOVERNORS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+CORES = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*"
+GOVERNORS = CORES + "/cpufreq/scaling_governor"
+C_STATES = CORES + "/cpuidle"
 
 
 class HostReader:
-    """Reads memory, CPU governor, load and process names of this machine."""
+    """Reads memory, CPU governor, C-states, load and process names of this machine."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
         self.memory_total_bytes: int | None = None
         self.governor: str | None = None
+        self.c_states: str | None = None
         try:
             self.own_pids = not nvml.simulated and os.stat("/proc/self/ns/pid").st_ino != INIT_PID_NAMESPACE
         except OSError:
@@ -79,26 +84,30 @@ class HostReader:
         for field in wanted.values():
             absent[field] = "not in /proc/meminfo"
         self.memory_total_bytes = out.get("memory_total_bytes")
-        if self.governor is None:
-            absent["cpu_governor"] = "no cpufreq here (virtual machine or container)"
-        else:
-            out["cpu_governor"] = self.governor
+        for field, value, lacks in (
+            ("cpu_governor", self.governor, "cpufreq"),
+            ("cpu_c_states", self.c_states, "cpuidle"),
+        ):
+            if value is None:
+                absent[field] = f"no {lacks} here (virtual machine or container)"
+            else:
+                out[field] = value
         if absent:
             out["absent"] = absent
         return out
 
-    def read_governor(self) -> None:
-        """Read the governor of all cores into `governor`: one name, or "mixed: powersave 30, performance 2"."""
-        counts: dict[str, int] = {}
-        for path in glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]:
-            name = (self.nvml.host_file(path) or "").strip()
-            if name:
-                counts[name] = counts.get(name, 0) + 1
-        ordered = sorted(counts, key=lambda name: (-counts[name], name))
-        if len(ordered) > 1:
-            self.governor = "mixed: " + ", ".join(f"{name} {counts[name]}" for name in ordered)
-        else:
-            self.governor = ordered[0] if ordered else None
+    def read_cores(self) -> None:
+        """Read the governor and the C-states of all cores: one value, or "mixed: powersave 30, performance 2"."""
+        paths = glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]
+        self.governor = _counted((self.nvml.host_file(path) or "").strip() for path in paths)
+        self.c_states = _counted(self.c_states_of(core) for core in glob.glob(C_STATES))
+
+    def c_states_of(self, core: str) -> str:
+        """Return the C-states of one core, from its directory `core`; "" if they cannot be read."""
+        texts: list[str] = []
+        while (text := self.nvml.host_file(f"{core}/state{len(texts)}/disable")) is not None:
+            texts.append(text)
+        return core_values.c_states(texts) or ""
 
     def process_name(self, pid: int) -> str | None:
         """Return the name of the process `pid`. None if it has ended, or if this is a container, where NVML's process
@@ -110,6 +119,16 @@ class HostReader:
                 return file.read().decode("utf-8", "replace").strip()
         except OSError:
             return None
+
+
+def _counted(values: Iterable[str]) -> str | None:
+    counts: dict[str, int] = {}
+    for value in filter(None, values):
+        counts[value] = counts.get(value, 0) + 1
+    ordered = sorted(counts, key=lambda value: (-counts[value], value))
+    if len(ordered) > 1:
+        return "mixed: " + ", ".join(f"{value} {counts[value]}" for value in ordered)
+    return ordered[0] if ordered else None
 
 
 class MessageWriter:
@@ -187,7 +206,7 @@ class Agent:
                 self.open_driver()
             seldom = now >= self.info_at
             if seldom:
-                self.host.read_governor()
+                self.host.read_cores()
             host = self.host.sample()
             if self.open:
                 gpus = self.read(now)

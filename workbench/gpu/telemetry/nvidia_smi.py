@@ -237,7 +237,7 @@ def parse_host(text: str) -> HostSample:
     """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Mem\w+):\s+(\d+) kB", text, re.MULTILINE)}
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
-    absent = {"cpu_governor": "not read without python3 on the host"}
+    absent = dict.fromkeys(("cpu_governor", "cpu_c_states"), "not read without python3 on the host")
     if not found:
         absent["memory_total_bytes"] = absent["memory_available_bytes"] = "not in /proc/meminfo"
     return HostSample(

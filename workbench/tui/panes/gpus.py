@@ -69,7 +69,7 @@ class GpuPane(Pane, Scrolled):
         load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
         rows += paragraph(
             f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB free  load {load} "
-            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}",
+            f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}  C-states {host.cpu_c_states or NA}",
             width,
             "dim",
         )

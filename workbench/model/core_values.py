@@ -1,0 +1,84 @@
+"""Settings of the CPU cores as text: one value for all cores ("powersave"), or each value with its cores
+("performance=0-3 powersave=4-7").
+
+A value of the C-states is "on" if the kernel may use every idle state of a core, "off" if none, or names the idle
+states that are off ("off:2-3"). Sent to hosts with the agent and the guard: standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+ON, OFF = "on", "off"
+
+
+def joined(by_core: Mapping[int, str]) -> str | None:
+    """Return the values of the cores as one text: "powersave" if all cores have it, "performance=0-3 powersave=4-7" if
+    they differ. None without cores."""
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(by_core):
+        cores.setdefault(by_core[cpu], []).append(cpu)
+    if len(cores) < 2:
+        return next(iter(cores), None)
+    return " ".join(f"{value}={ranges(cores[value])}" for value in sorted(cores))
+
+
+def split(text: str) -> dict[str, tuple[int, ...]]:
+    """Parse a text such as "performance=0-3 powersave=4-7" into {value: cores}. A value without cores has (), which
+    means all cores. Raises ValueError if `text` is not such a text."""
+    found: dict[str, tuple[int, ...]] = {}
+    for word in str(text).split():
+        value, _, cores = word.partition("=")
+        found[value] = tuple(numbers(cores)) if cores else ()
+    if not found or (len(found) > 1 and not all(found.values())):
+        raise ValueError(f"{text!r} is not a value of CPU cores")
+    return found
+
+
+def equal(found: str, value: str) -> bool:
+    """Return whether the cores' values `found` are those of `value`. Cores that `found` lacks are ignored."""
+    now, wanted = split(found), split(value)
+    if len(now) == 1:
+        return list(now) == list(wanted)  # all cores have it
+    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
+    if len(wanted) == 1 and not all(wanted.values()):
+        return False
+    return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
+
+
+def c_states(disable: Sequence[str]) -> str | None:
+    """Return the C-states of one core; None if they are unknown. `disable` has the text of the file `disable` of each
+    idle state, in their order: "1" for a state that is off."""
+    texts = [text.strip() for text in disable]
+    if not texts or not {*texts} <= {"0", "1"}:
+        return None
+    off = [number for number, text in enumerate(texts) if text == "1"]
+    if len(off) in (0, len(texts)):
+        return OFF if off else ON
+    return f"{OFF}:{ranges(off)}"
+
+
+def is_off(value: str, state: int) -> bool:
+    """Return whether the idle state number `state` is off in one core's value of the C-states."""
+    _, colon, some = value.partition(":")
+    return state in numbers(some) if colon else value == OFF
+
+
+def ranges(found: Iterable[int]) -> str:
+    """Return 0, 1, 2, 5 as "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(found):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def numbers(text: str) -> list[int]:
+    """Return "0-2,5" as 0, 1, 2, 5. Raises ValueError for other texts."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found

@@ -37,7 +37,9 @@ async def plan(arguments: argparse.Namespace) -> int:
 
     async with connected(arguments) as session:
         planned = await load_plan(session, arguments)
-        view = await session.plans.check_gpu_settings(session.gpu.alterations)
+        if session.plans.preset_gpu_settings():
+            await session.plans.check_gpu_settings(session.gpu.alterations)
+        view = session.plans.view()
         nodes = [(node, mask_command(found)) for node, found in session.plans.editor.node_commands()]
         simulated = session.state.simulated
     launch = view.command

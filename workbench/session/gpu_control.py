@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings import apply, revert
 from workbench.gpu.settings.alterations import cautions
 from workbench.gpu.settings.current_values import cores_on
-from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.sudoers import sudoers
 from workbench.gpu.telemetry.source import read_once
 from workbench.hosts import detached_process
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
@@ -44,6 +41,8 @@ class GpuControl:
     async def sudoers(self) -> str:
         """Return the text of a sudoers file that lets this user change and revert every GPU setting of the host. Raises
         SettingsError if such a file would not help."""
+        from workbench.gpu.settings.sudoers import sudoers
+
         rights = await self.rights.get()
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
@@ -63,6 +62,8 @@ class GpuControl:
     ) -> Sequence[SettingCommand]:
         """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a UUID or "all".
         Raises WorkbenchError for a value outside the driver's limits."""
+        from workbench.gpu.settings.plan import plan
+
         host = self._core.host
         cores = await cores_on(host) if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
@@ -96,6 +97,8 @@ class GpuControl:
     ) -> SettingsReport:
         """Set the settings in `by_gpu` under a guard; its keys name GPUs (index, UUID or "all"). If one setting fails,
         all are reverted. The options are those of `apply`."""
+        from workbench.gpu.settings import apply
+
         rights = await self.rights.with_password(password)
         commands = await self.plan_each(by_gpu, rights)
         check_trial(trial_s)
@@ -117,6 +120,8 @@ class GpuControl:
         """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a value that someone
         else has set since: "keep" that value, set "ours" again, or restore the "original". With None such a setting is
         not touched."""
+        from workbench.gpu.settings import revert
+
         with self._core.busy("reverting GPU settings"):
             rights = await self.rights.with_password(password)
             report = await revert.revert(self._core.host, gpu, dry_run=dry_run, rights=rights, foreign=foreign)
@@ -134,6 +139,8 @@ class GpuControl:
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """Return the commands. If another program set a setting last, its command has a note that says so."""
+        from workbench.gpu.settings import apply
+
         return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.apply import apply
 from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 
@@ -113,6 +112,8 @@ class GpuGuard:
     async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
         """Apply planned commands under a guard. With `trial_s`, the guard reverts the settings after that many seconds
         unless the user confirms them. Raises SettingsError if a trial gets no guard."""
+        from workbench.gpu.settings.apply import apply
+
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
 
         async def guard() -> GuardView:

@@ -278,15 +278,13 @@ class Plans:
             return not_applied(wanted, telemetry, self._core.state.alterations) if wanted else ()
         return ()
 
-    async def check_gpu_settings(self, alterations: GpuAlterations) -> PlanView:
-        """Compare the GPU settings of the plan's preset with a reading. Return the plan with the outcome among its
-        findings."""
+    async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
+        """Compare the GPU settings of the plan's preset with a reading. The outcome is among the plan's findings."""
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
                 telemetry = await self._telemetry.reading()
                 self._core.update(unapplied=self.unapplied(self.editor.plan.preset_id, telemetry))
-        return self.view()
 
     def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
         if self._update_unapplied():

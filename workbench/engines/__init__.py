@@ -7,7 +7,9 @@ flag_groups.py      groups of flags and the most used ones (data in catalogs/)
 flag_values.py      parse, format and check values
 plans.py            plans from presets and assignments; rows of a flag editor
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
-memory_estimate.py  whether a plan fits in GPU memory; model_facts.py has the sizes of its model
+memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
+model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of
+                    weight files), weight_bits.py (bits per weight of each quantization)
 roofline.py         the speed limit set by memory bandwidth; gpu_table.py has facts about GPU types
 preset_trust.py     the parts of a preset that may run foreign code
 

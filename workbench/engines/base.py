@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
 from workbench.engines.flag_values import on_off, word
+from workbench.engines.kv_size import KvRule
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import Command, LaunchPlan, Node
@@ -122,6 +123,10 @@ class Engine:
     def replicas_per_node(self, here: Situation) -> int:
         """Return the number of data-parallel replicas that one node runs on GPUs of their own."""
         return here.count("data-parallel-size")
+
+    def kv_rule(self, here: Situation) -> KvRule:
+        """Return how the engine keeps the KV cache of layers with a sliding window."""
+        return KvRule()
 
     def no_memory_estimate(self, here: Situation) -> str | None:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
+from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import Situation
 from workbench.model.plan import LaunchPlan
 
@@ -58,6 +59,11 @@ class Llamacpp(Engine):
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         text = request.get("prompt")
         return None if text is None else {"content": text, "add_special": True, "parse_special": True}
+
+    def kv_rule(self, here: Situation) -> KvRule:
+        if here.on("swa-full"):
+            return KvRule()
+        return KvRule("window", in_flight=int(here.number("ubatch-size") or 0))
 
     def no_memory_estimate(self, here: Situation) -> str | None:
         if here.on("cpu-moe") or here.number("n-cpu-moe"):

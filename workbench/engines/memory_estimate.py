@@ -1,22 +1,30 @@
 """An estimate of the GPU memory that a plan needs, made before anything is started.
 
-The estimate is the sum of weights, KV cache, and one assumed constant for activations, CUDA graphs and the CUDA
-context. LoRA adapters, draft models, vision encoders and uneven splits are not included.
+The estimate is the sum of weights, KV cache, activations, CUDA graphs and the CUDA context. LoRA adapters, draft
+models, vision encoders and uneven splits are not included.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.engines import registry
+from workbench.engines.kv_size import BATCHED_TOKENS, sequence_bytes
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
 
 GIB = 2**30
+CONTEXT_GIB = 0.6  # CUDA context and libraries of one GPU: an assumption
+GRAPHS_GIB = 0.5  # CUDA graphs: an assumption; real values range from 0.1 to 2 GiB
+_HIDDEN_COPIES = 6  # of the hidden state that a layer keeps at once: an assumption
+_LOGIT_BYTES = 8  # logits in 32 bit, and a copy of them for sampling
+_SEQUENCES = 256  # vLLM's default of max-num-seqs on most GPUs
+_SOME_LENGTH = 4096  # tokens, if neither plan nor model say how long a sequence may be
+_TINY = 0.01  # GiB
 
 # Bits of one KV cache element; `kv_bytes_per_token` assumes 16. The block formats of llama.cpp include scales.
 _KV_BITS = {
@@ -53,8 +61,11 @@ class MemoryFit:
     basis: str  # the values that the estimate is computed from
 
 
-def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> MemoryFit | str:
-    """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the reason as text."""
+def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None) -> MemoryFit | str:
+    """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the reason as text.
+
+    The plan must fit in the memory of the smallest GPU, or in `free_bytes`, the memory that is free on each GPU now.
+    """
     engine = registry.get(plan.engine)
     here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
     facts = plan.model_facts
@@ -65,12 +76,72 @@ def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> MemoryFit | str:
         return "the memory of the GPUs is unknown"
     if reason := engine.no_memory_estimate(here):
         return reason
-    split = _gpus_per_replica(here)
     total = min(totals) / GIB
+    split = _gpus_per_replica(here)
     weights = max(0.0, facts.weight_bytes / split / GIB - (here.number("cpu-offload-gb") or 0.0))
-    per_token = facts.kv_bytes_per_token * _kv_factor(here) / split / GIB if facts.kv_bytes_per_token else None
+    need = _Need(here, total, weights, split, *_working(here))
     estimate = _fill_share if engine.memory.share_flag else _allocate_cache
-    return estimate(here, total, weights, per_token, split)
+    found = estimate(need)
+    free = total if free_bytes is None else free_bytes / GIB
+    if found.fits and found.used_gib_per_gpu > free + _TINY:
+        text = f"est. does not fit now: {found.used_gib_per_gpu:.1f} GiB per GPU, {free:.1f} of {total:.1f} GiB free"
+        return replace(found, fits=False, text=text)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What one GPU must hold, in GiB: `total` is its memory, `working` the memory for activations and graphs."""
+
+    here: Situation
+    total: float
+    weights: float
+    split: int  # GPUs of a replica
+    working: float
+    working_basis: str
+
+    def sequence(self, length: int) -> float | None:
+        """Return the KV cache of a sequence of `length` tokens in GiB. None if its size is unknown."""
+        here, facts = self.here, self.here.plan.model_facts
+        if facts is None:
+            return None
+        if facts.shape is None or not facts.shape.kv:
+            per_token = facts.kv_bytes_per_token
+            return per_token * _kv_factor(here) / self.split / GIB * length if per_token else None
+        tp = here.count("tensor-parallel-size") if not here.engine.uses_all_gpus else 1
+        size = sequence_bytes(
+            facts.shape.kv,
+            length,
+            tp=tp,
+            pp=self.split // tp,
+            bits=16 * _kv_factor(here),
+            rule=here.engine.kv_rule(here),
+        )
+        return size / GIB
+
+    def length(self) -> int:
+        """Return the longest sequence in tokens: the plan's, else the model's."""
+        given = self.here.number(self.here.engine.memory.length_flag or "")
+        shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
+        return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH
+
+
+def _working(here: Situation) -> tuple[float, str]:
+    """Return (memory in GiB for activations, CUDA graphs and the CUDA context, its basis). If the sizes of the model's
+    layers are unknown, it is the constant of the engine.
+    """
+    constant, shape = here.engine.memory.reserve_gib, here.plan.model_facts and here.plan.model_facts.shape
+    if not constant:
+        return 0.0, "activations outside that share"
+    if not shape or not shape.hidden or not shape.feed_forward or here.engine.memory.share_flag is None:
+        return constant, f"{constant} GiB assumed for activations and graphs"
+    tokens = here.number("max-num-batched-tokens") or BATCHED_TOKENS
+    width = 2 * shape.feed_forward / here.count("tensor-parallel-size") + _HIDDEN_COPIES * shape.hidden
+    logits = (here.number("max-num-seqs") or _SEQUENCES) * (shape.vocabulary or 0) * _LOGIT_BYTES
+    activations = (tokens * width * 2 + logits) / GIB
+    graphs = 0.0 if here.engine.eager_flag and here.on(here.engine.eager_flag) else GRAPHS_GIB
+    basis = f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} GiB estimated"
+    return CONTEXT_GIB + activations + graphs, basis
 
 
 def _gpus_per_replica(here: Situation) -> int:
@@ -88,67 +159,66 @@ def _kv_factor(here: Situation) -> float:
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
 
 
-def _fill_share(here: Situation, total: float, weights: float, per_token: float | None, split: int) -> MemoryFit:
-    """Return the estimate for an engine that takes a share of the memory (`total` GiB per GPU) and fills what the
-    weights leave with KV cache.
+def _fill_share(need: _Need) -> MemoryFit:
+    """Return the estimate for an engine that takes a share of the memory and fills what the weights leave with KV
+    cache.
     """
-    use = here.engine.memory
+    here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     given = here.number(use.share_flag or "")
-    share, reserve = use.default_share if given is None else given, use.reserve_gib
+    share = use.default_share if given is None else given
     budget = total * share
-    room = budget - weights - reserve
+    room = budget - weights - need.working
     if fixed := here.number("kv-cache-memory-bytes"):
-        room = min(fixed / GIB, total - weights - reserve)
-        budget = weights + reserve + room
-    basis = f"{_weights_basis(weights, split)}; {share:.0%} of {total:.1f} GiB"
-    basis += f"; {reserve} GiB assumed for activations and graphs" if reserve else "; activations outside that share"
+        room = min(fixed / GIB, total - weights - need.working)
+        budget = weights + need.working + room
+    basis = f"{_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; {need.working_basis}"
     if given is None and use.chooses_share:
         basis += f"; {share} assumed, {here.engine.title} chooses it at start"
     if room <= 0:
-        used = weights + reserve
+        used = weights + need.working
         text = f"est. does not fit: weights {weights:.1f} GiB per GPU, {share:.0%} of {total:.1f} GiB allowed"
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
     replicas = here.count("data-parallel-size")
-    tokens = int(room / per_token) * replicas if per_token else None
     length = here.number(use.length_flag or "")
+    each = need.sequence(need.length())
+    tokens = int(room / each * need.length()) * replicas if each else None
     sequences, fits = None, True
     if tokens is not None and length and length > 0:
-        each = int(tokens / replicas // length)
-        sequences, fits = each * replicas, each > 0 or use.starts_with_short_cache
+        whole = int(tokens / replicas // length)
+        sequences, fits = whole * replicas, whole > 0 or use.starts_with_short_cache
     text = _kv_text(budget, total, tokens, sequences, int(length or 0))
-    return MemoryFit(budget, total, weights, tokens, sequences, fits, text, basis + _kv_basis(here, per_token))
+    return MemoryFit(budget, total, weights, tokens, sequences, fits, text, basis + _kv_basis(need))
 
 
-def _allocate_cache(here: Situation, total: float, weights: float, per_token: float | None, split: int) -> MemoryFit:
-    """Return the estimate for an engine that allocates a KV cache of the size that a flag sets. `total` is the memory
-    per GPU in GiB.
-    """
-    use = here.engine.memory
+def _allocate_cache(need: _Need) -> MemoryFit:
+    """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
+    here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     length = here.number(use.length_flag) if use.length_flag else None  # else the slots divide the cache
     size = next((n for flag in use.cache_size_flags if (n := here.number(flag))), None)
-    known = size if size and size > 0 else None
-    kv = known * per_token if known and per_token else 0.0
-    used = weights + kv + use.reserve_gib
+    known = int(size) if size and size > 0 else None
+    kv = need.sequence(known) if known else None
+    used = weights + (kv or 0.0) + need.working
     sequences = int(known // length) if known and length and length > 0 else None
-    tokens = int(known) if known else None
     fits = used <= total
-    basis = f"{_weights_basis(weights, split)}; {use.reserve_gib} GiB assumed for activations"
-    basis += _kv_basis(here, per_token)
+    basis = f"{_weights_basis(weights, need.split)}; {need.working_basis}{_kv_basis(need)}"
     if fits:
-        text = _kv_text(used, total, tokens if per_token else None, sequences, int(length or 0))
+        text = _kv_text(used, total, known if kv is not None else None, sequences, int(length or 0))
     else:
         text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
-    return MemoryFit(used, total, weights, tokens, sequences, fits, text, basis)
+    return MemoryFit(used, total, weights, known, sequences, fits, text, basis)
 
 
 def _weights_basis(weights: float, split: int) -> str:
     return f"weights {weights:.1f} GiB per GPU" + (f" (split over {split})" if split > 1 else "")
 
 
-def _kv_basis(here: Situation, per_token: float | None) -> str:
-    if per_token is None:
+def _kv_basis(need: _Need) -> str:
+    length = need.length()
+    sequence = need.sequence(length)
+    if sequence is None:
         return "; KV cache size per token is unknown"
-    return f"; KV {per_token * 2**20:.1f} KiB per token and GPU, {16 * _kv_factor(here):g} bits"
+    kib = sequence * 2**20 / length
+    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_factor(need.here):g} bits"
 
 
 def _kv_text(used: float, total: float, tokens: int | None, sequences: int | None, length: int) -> str:

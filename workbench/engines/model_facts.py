@@ -7,10 +7,15 @@ from them would be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.engines.gguf import config_of
+from workbench.engines.kv_size import kv_bytes_per_token
+from workbench.engines.model_config import experts_of, shape_of, text_of
+from workbench.engines.weight_bits import BITS, bits_of, held_bytes, token_bytes
+from workbench.engines.weight_files import Tensor, weights_of
 from workbench.model.plan import LaunchPlan, ModelFacts
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ _GIGA = 1e9
 _SAME_SIZE = 0.03  # sizes of the same weights differ by less, because of file headers and rounding in a preset
 _AT_LOAD = ("quantization", "torchao-config", "hf-overrides", "json-model-override-args", "dtype")
 _16_BIT = ("auto", "half", "float16", "bfloat16")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}  # values of `quantization` for a 16-bit checkpoint
 
 Found = Mapping[tuple[str, ...], ModelFacts]
 
@@ -113,10 +118,29 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
         own = (facts.quantization or "").lower()
         if now == then or (now and not then and now in own):  # the checkpoint's own format, set explicitly
             continue
+        if name == "quantization" and (converted := _quantized_at_load(facts, now)):
+            facts = converted
+            continue
         flag = f"{name} {plan.flag(name)}" if now else f"no {name}"
         reason = f"{flag}: the sizes of {facts.source or facts.id} are for other weights in memory"
         return replace(facts, weight_bytes=None, bytes_per_token=None, quantization=None, missing=reason)
     return facts
+
+
+def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
+    """Return the sizes after the engine has quantized a 16-bit checkpoint while loading it. None if it cannot, or the
+    numbers of weights are unknown.
+    """
+    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), facts.shape and facts.shape.parts
+    if kind is None or parts is None or _plain(facts.quantization) != "":
+        return None
+    return replace(
+        facts,
+        quantization=kind,
+        weight_bytes=held_bytes(parts, BITS[kind]),
+        bytes_per_token=token_bytes(parts, BITS[kind]),
+        source=f"{facts.source}, quantized to {kind} at load",
+    )
 
 
 def _plain(value: Any) -> str:
@@ -124,54 +148,66 @@ def _plain(value: Any) -> str:
     return "" if text in _16_BIT else text.removesuffix("_marlin")
 
 
-def from_config(model: str, config: Mapping[str, Any], weight_bytes: int, *, head: bool, source: str) -> ModelFacts:
+def from_config(
+    model: str,
+    config: Mapping[str, Any],
+    weight_bytes: int,
+    *,
+    head: bool,
+    source: str,
+    tensors: Sequence[Tensor] = (),
+) -> ModelFacts:
     """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes of its weights. A
-    size that cannot be derived is None. `head` is True if the checkpoint has an output matrix of its own; a token then
-    reads only one row of the input embedding.
+    size that cannot be derived is None.
+
+    `tensors` are the tensors of all its weight files. Without them, `head` says whether the checkpoint has an output
+    matrix of its own; a token then reads only one row of the input embedding.
     """
-    text = next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
+    text = text_of(config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")
     quantization = config.get("quantization_config") or text.get("quantization_config")
-    method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+    quantization = quantization if isinstance(quantization, Mapping) else {}
+    shape = shape_of(config)
     facts = ModelFacts(
         model,
-        quantization=str(method or word) or None,
+        quantization=str(quantization.get("quant_method") or word) or None,
         weight_bytes=float(weight_bytes),
-        kv_bytes_per_token=_kv_bytes(text),
-        layers=_count(text, "num_hidden_layers"),
+        kv_bytes_per_token=kv_bytes_per_token(shape.kv),
+        layers=shape.layers,
+        shape=shape,
         source=source,
     )
-    vocabulary, hidden = _count(text, "vocab_size"), _count(text, "hidden_size")
-    if any((_count(text, name) or 0) > 1 for name in _EXPERTS):
+    used = experts_of(text)
+    share = used[1] / used[0] if used else None
+    if found := weights_of(tensors, packed_bits=bits_of(quantization), expert_share=share, layers=shape.layers):
+        return replace(facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts))
+    if used != (1, 1):
         return replace(facts, missing="the bytes that one token reads are unknown for a mixture of experts")
     if any(isinstance(config.get(name), Mapping) for name in ("vision_config", "audio_config")):
         return replace(facts, missing="the bytes that one token reads are unknown for a multimodal model")
-    if vocabulary is None or hidden is None:
+    if shape.vocabulary is None or shape.hidden is None:
         return replace(facts, missing="its config.json has no vocabulary or hidden size")
-    embedding = vocabulary * hidden * (4 if word == "float32" else 2) if head else 0
+    embedding = shape.vocabulary * shape.hidden * (4 if word == "float32" else 2) if head else 0
     if embedding >= weight_bytes:
         return replace(facts, missing="its config.json and its weight files do not belong together")
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))
 
 
-def _kv_bytes(text: Mapping[str, Any]) -> float | None:
-    """Return the bytes of 16-bit KV cache that one token needs. None if the sizes are missing or some layer does not
-    keep every token.
-    """
-    layers, heads = _count(text, "num_hidden_layers"), _count(text, "num_attention_heads")
-    kinds = text.get("layer_types")
-    every_token = not kinds or (isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds))
-    windowed = text.get("sliding_window") and text.get("use_sliding_window") is not False
-    if layers is None or windowed or not every_token:
-        return None
-    if (rank := _count(text, "kv_lora_rank")) is not None:
-        return float((rank + (_count(text, "qk_rope_head_dim") or 0)) * layers * 2)
-    hidden = _count(text, "hidden_size")
-    size = _count(text, "head_dim") or (hidden // heads if hidden and heads else None)
-    kv_heads = _count(text, "num_key_value_heads") or heads
-    return float(2 * layers * kv_heads * size * 2) if kv_heads and size else None
-
-
-def _count(config: Mapping[str, Any], name: str) -> int | None:
-    value = config.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 else None
+def from_gguf(model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str) -> ModelFacts:
+    """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its files."""
+    config = config_of(metadata)
+    shape, used = shape_of(config), experts_of(config)
+    facts = ModelFacts(
+        model,
+        quantization="GGUF",
+        weight_bytes=float(sum(t.bytes for t in tensors)),
+        kv_bytes_per_token=kv_bytes_per_token(shape.kv),
+        layers=shape.layers,
+        shape=shape,
+        source=source,
+    )
+    share = used[1] / used[0] if used else None
+    found = weights_of(tensors, packed_bits=16, expert_share=share, layers=shape.layers)
+    if found is None:
+        return replace(facts, missing="the bytes that one token reads are unknown for a mixture of experts")
+    return replace(facts, bytes_per_token=found.token_bytes, shape=replace(shape, parts=found.parts))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, is_python
 from workbench.engines.catalog import version_key
+from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.model.plan import LaunchPlan
 
@@ -92,6 +93,11 @@ class Sglang(Engine):
         if here.on("enable-dp-attention"):  # attention is replicated inside the tensor-parallel group
             return 1
         return here.count("data-parallel-size")
+
+    def kv_rule(self, here: Situation) -> KvRule:
+        if here.on("disable-hybrid-swa-memory"):
+            return KvRule()
+        return KvRule("share", share=here.number("swa-full-tokens-ratio") or SWA_SHARE)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version knows.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, is_python
 from workbench.engines.catalog import version_key
+from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSpec
@@ -125,6 +126,12 @@ class Vllm(Engine):
 
     def replicas_per_node(self, here: Situation) -> int:
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
+
+    def kv_rule(self, here: Situation) -> KvRule:
+        """Return vLLM's rule: blocks, and with asynchronous scheduling two batches in flight."""
+        batches = max(1 if here.value("async-scheduling") is False else 2, here.count("pipeline-parallel-size"))
+        batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
+        return KvRule("blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK))
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command. "serve" is appended to a program such as /opt/v/bin/vllm, but not to

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.model.flags import FlagSetting, FlagValue, Origin
+from workbench.model.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ModelFacts:
     weight_bytes: float | None = None  # bytes of weights held in GPU memory
     kv_bytes_per_token: float | None = None
     layers: int | None = None
+    shape: ModelShape | None = None  # None: only the sizes above are known
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     source: str = ""  # "preset vllm-any", "config.json and weight files on spark-01"
     missing: str | None = None  # why a value is unknown

@@ -4,15 +4,19 @@ files is executed."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from workbench.engines.model_facts import from_config
+from workbench.engines.gguf import TruncatedError, read_header
+from workbench.engines.model_facts import from_config, from_gguf
+from workbench.engines.weight_files import Tensor, safetensors
 from workbench.hosts.base import Host
-from workbench.model.errors import HostError
+from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
+_GGUF_BYTES = (4 * 2**20, 64 * 2**20)  # of a file: most headers, with their vocabulary, and the largest
 # After LOCATE: `at` is the file or directory. Prints key=value lines, and the unchanged config.json last.
 _READ = (
     LOCATE
@@ -23,7 +27,10 @@ if [ -f "$at" ]; then
         *-00001-of-*.gguf) set -- "${at%-00001-of-*}"-*-of-"${at##*-of-}" ;;
         *) set -- "$at" ;;
     esac
-    for file do echo "bytes=$(stat -L -c %s -- "$file")"; done
+    for file do
+        echo "bytes=$(stat -L -c %s -- "$file")"
+        case $file in *.gguf) echo "gguf=$(realpath -- "$file")" ;; esac
+    done
     exit 0
 fi
 [ -f "$at/config.json" ] || { echo "looked=$at/config.json"; exit 0; }
@@ -42,6 +49,10 @@ set -f; IFS='
 for name in $names; do
     if [ -f "$name" ]; then
         echo "bytes=$(stat -L -c %s -- "$name")"
+        length=$(od -An -v -tu8 -N8 -- "$name" | tr -d ' ')
+        case $length in ''|*[!0-9]*|????????*) ;; *) # at most 9999999 bytes
+            printf 'header='; tail -c +9 -- "$name" | head -c "$length" | tr -d '\n'; echo ;;
+        esac
         [ -f "$index" ] || { head -c 4194304 -- "$name" | grep -aq '"lm_head\.weight"' && echo "head=yes"; }
     else
         echo "absent=1"
@@ -55,18 +66,20 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip.
-    Never raises: if values are unknown, `missing` says why."""
+    """Return size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip, and
+    one or more for each GGUF file. Never raises: if values are unknown, `missing` says why."""
     model = plan.model
     try:
         done = await host.run(
             ["sh", "-c", _READ, "sh", *locate_arguments(plan, env, plan.workdir)], timeout_s=_TIMEOUT_S
         )
-    except (HostError, TimeoutError) as error:
+        facts, _, config = done.out.partition("config=\n")
+        lines = [line.partition("=")[::2] for line in facts.splitlines()]
+        sizes = [int(value) for key, value in lines if key == "bytes" and value.isdecimal()]
+        if parts := [value for key, value in lines if key == "gguf"]:
+            return await _read_gguf(host, model, parts, sum(sizes))
+    except (WorkbenchError, TimeoutError) as error:
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
-    facts, _, config = done.out.partition("config=\n")
-    lines = [line.partition("=")[::2] for line in facts.splitlines()]
-    sizes = [int(value) for key, value in lines if key == "bytes" and value.isdecimal()]
     absent = sum(key == "absent" for key, _ in lines)
     if done.returncode or not sizes or absent:
         looked = next((f" in {value}" for key, value in lines if key == "looked"), "")
@@ -81,5 +94,37 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         document = None
     if not isinstance(document, dict):
         return ModelFacts(model, missing=f"the model's config.json on {host.name} is not valid JSON")
-    source = f"config.json and weight files on {host.name}"
-    return from_config(model, document, sum(sizes), head=("head", "yes") in lines, source=source)
+    listed = [safetensors(value) for key, value in lines if key == "header"]
+    complete = len(listed) == len(sizes) and all(listed)
+    return from_config(
+        model,
+        document,
+        sum(sizes),
+        head=("head", "yes") in lines,
+        source=f"config.json and weight files on {host.name}",
+        tensors=[tensor for tensors in listed for tensor in tensors] if complete else (),
+    )
+
+
+async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:
+    """Return size and architecture of a model from the headers of its GGUF files, which have `size` bytes together. Of
+    a file with a damaged header only the size is known."""
+    metadata: Mapping[str, object] = {}
+    unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
+    tensors: list[Tensor] = []
+    for path in paths:
+        for limit in _GGUF_BYTES:
+            data = await host.read_file(path, limit=limit)
+            try:
+                found, listed = read_header(data)
+                break
+            except TruncatedError:
+                if len(data) < limit or limit == _GGUF_BYTES[-1]:
+                    return replace(unread, missing=f"the header of {path} on {host.name} is cut off")
+            except ValueError as error:
+                return replace(unread, missing=f"{path} on {host.name}: {error}")
+        metadata = metadata or found
+        tensors += listed
+    if not tensors:
+        return replace(unread, missing=f"{paths[0]} on {host.name} has no tensors")
+    return from_gguf(model, metadata, tensors, source=f"the header of {paths[0]} on {host.name}")

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support import tiny_gguf
 
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
@@ -76,6 +77,38 @@ def test_a_gguf_file_in_parts(tmp_path: Path) -> None:
         (tmp_path / f"m-0000{part}-of-00002.gguf").write_bytes(bytes(1000 * part))
     facts = read(f"{tmp_path}/m-00001-of-00002.gguf")
     assert facts.weight_bytes == 3000 and facts.bytes_per_token is None and facts.missing
+
+
+def test_the_header_of_a_gguf_file(tmp_path: Path) -> None:
+    path = tiny_gguf.write(tmp_path / "tiny model.gguf")
+    facts = read(str(path))
+    assert facts.missing is None and "header" in facts.source
+    assert facts.weight_bytes == pytest.approx(path.stat().st_size, rel=0.02)
+    assert facts.kv_bytes_per_token == 2 * 2 * 2 * 64 * 2 and facts.layers == 2
+    assert facts.bytes_per_token and facts.bytes_per_token < facts.weight_bytes  # without the embedding
+    path.write_bytes(path.read_bytes()[:500])
+    assert "cut off" in (read(str(path)).missing or "")
+
+
+def test_tensors_of_a_mixture_of_experts(checkpoint: Path) -> None:
+    sizes = {"embed_tokens.weight": 1000, "layers.0.mlp.experts.0.w.weight": 8000, "layers.0.self_attn.w": 100}
+    at, header = 0, {}
+    for name, size in sizes.items():
+        header[f"model.{name}"] = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    (checkpoint / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "vision_config": {}}
+    (checkpoint / "config.json").write_text(json.dumps({**CONFIG, **experts}))
+    facts = read(str(checkpoint))
+    assert facts.bytes_per_token == 100 + 8000 / 4 + 1000 and facts.missing is None
+
+
+@pytest.mark.parametrize("length", [b"\xff" * 8, (10**12).to_bytes(8, "little"), b"", (50).to_bytes(8, "little")])
+def test_a_damaged_header_leaves_the_sizes_of_the_file(checkpoint: Path, length: bytes) -> None:
+    (checkpoint / "model.safetensors").write_bytes(length + b'{"a": \n"lm_head.weight\xff')
+    facts = read(str(checkpoint))
+    assert facts.weight_bytes is not None and facts.weight_bytes < 100
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "\udcff"])

@@ -1,0 +1,146 @@
+"""The header of a GGUF file: metadata and tensors. The format is described in ggml's docs/gguf.md.
+
+A header may come from strangers and may be cut off, so each count is checked against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.engines.weight_files import Tensor
+
+_MAGIC = b"GGUF"
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MOST_VALUES = 4096  # of an array that is kept, such as one number per layer; longer ones are vocabularies
+# Type of a tensor -> (weights in a block, bytes of a block), from ggml's type table.
+_BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
+    16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
+    23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2),
+    34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18),
+}  # fmt: skip
+_WINDOW_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # architectures whose files may leave out the pattern
+
+
+class TruncatedError(ValueError):
+    """The header is longer than the bytes that were read."""
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.data) - self.at:
+            raise TruncatedError
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, kind: str) -> Any:
+        return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
+
+    def text(self) -> str:
+        return self.take(self.number("Q")).decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        """Return a value. An array of texts, or one with many numbers, becomes its length."""
+        if kind == _STRING:
+            return self.text()
+        if kind != _ARRAY:
+            return self.number(_format(kind))
+        inner, count = self.number("I"), self.number("Q")
+        if inner == _STRING:
+            for _ in range(count):
+                self.take(self.number("Q"))
+            return count
+        one = _format(inner)
+        values = self.take(count * struct.calcsize(f"<{one}"))
+        return list(struct.unpack(f"<{count}{one}", values)) if count <= _MOST_VALUES else count
+
+
+def _format(kind: int) -> str:
+    if kind not in _FORMATS:
+        raise ValueError(f"unknown type {kind} of a metadata value")
+    return _FORMATS[kind]
+
+
+def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return the metadata and the tensors of the header at the beginning of `data`. Raises TruncatedError if the
+    header is longer than `data`, and ValueError if it is not a valid header.
+    """
+    reader = _Reader(data)
+    if reader.take(4) != _MAGIC or reader.number("I") not in (2, 3):
+        raise ValueError("not a GGUF file of version 2 or 3")
+    tensors, values = reader.number("Q"), reader.number("Q")
+    metadata = {}
+    for _ in range(values):
+        name = reader.text()
+        metadata[name] = reader.value(reader.number("I"))
+    return metadata, [_tensor(reader) for _ in range(tensors)]
+
+
+def _tensor(reader: _Reader) -> Tensor:
+    name, dimensions = reader.text(), reader.number("I")
+    if not 1 <= dimensions <= 4:
+        raise ValueError(f"tensor {name!r} has {dimensions} dimensions")
+    weights = 1
+    for _ in range(dimensions):
+        weights *= reader.number("Q")
+    kind = reader.number("I")
+    reader.take(8)  # its place in the file
+    if kind not in _BLOCKS:
+        raise ValueError(f"tensor {name!r} has the unknown type {kind}")
+    block, size = _BLOCKS[kind]
+    return Tensor(name, weights // block * size, weights)
+
+
+def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata in the words of a config.json. Values that are missing are left out."""
+    kind = metadata.get("general.architecture")
+
+    def value(name: str) -> Any:
+        return metadata.get(f"{kind}.{name}")
+
+    def largest(name: str) -> Any:  # one number, or one per layer
+        found = value(name)
+        numbers = [v for v in found if type(v) is int] if isinstance(found, list) else []
+        return max(numbers) if numbers else found
+
+    rank = value("attention.kv_lora_rank")
+    latent = value("attention.key_length_mla") if rank else None
+    names = {
+        "model_type": kind,
+        "num_hidden_layers": value("block_count"),
+        "hidden_size": value("embedding_length"),
+        "intermediate_size": largest("feed_forward_length"),
+        "moe_intermediate_size": value("expert_feed_forward_length"),
+        "num_attention_heads": largest("attention.head_count"),
+        "num_key_value_heads": largest("attention.head_count_kv"),
+        "head_dim": latent or value("attention.key_length"),
+        "v_head_dim": value("attention.value_length_mla") or value("attention.value_length"),
+        "kv_lora_rank": rank,
+        "qk_rope_head_dim": value("rope.dimension_count") if rank else None,
+        "num_experts": value("expert_count"),
+        "num_experts_per_tok": value("expert_used_count"),
+        "sliding_window": value("attention.sliding_window"),
+        "max_position_embeddings": value("context_length"),
+        "vocab_size": value("vocab_size") or metadata.get("tokenizer.ggml.tokens"),
+        "index_topk": value("attention.indexer.top_k"),
+        "ssm_cfg": value("ssm.state_size"),
+    }
+    found = {name: given for name, given in names.items() if given is not None}
+    return {**found, **_windows(found, value("attention.sliding_window_pattern"), kind)}
+
+
+def _windows(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
+    """Return which layers have a sliding window, in the words of a config.json."""
+    if not config.get("sliding_window"):
+        return {}
+    if isinstance(pattern, list):
+        return {"layer_types": ["sliding_attention" if one else "full_attention" for one in pattern]}
+    every = pattern if type(pattern) is int else _WINDOW_EVERY.get(str(kind))
+    return {"sliding_window_pattern": every} if every else {}

@@ -1,0 +1,83 @@
+"""The size of the KV cache: bytes of one token and of a whole sequence, as an engine allocates them on one GPU.
+
+vLLM allocates blocks of tokens. Layers of one kind are divided into groups of equal size, and each group has its own
+blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with a sliding window keeps the window and the
+tokens in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.model_shape import KvLayers
+
+BLOCK = 16  # tokens in a block of vLLM
+BATCHED_TOKENS = 2048  # vLLM's default of max-num-batched-tokens on most GPUs
+SWA_SHARE = 0.8  # SGLang's default of swa-full-tokens-ratio
+_MUCH_LARGER = 1.5  # vLLM: kinds of layers whose numbers differ by less are padded to the larger number
+
+
+@dataclass(frozen=True, slots=True)
+class KvRule:
+    """How an engine keeps the cache of layers with a sliding window: `kind` is "blocks" (vLLM), "share" (SGLang: a
+    share of the tokens of other layers), "window" (llama.cpp) or "all" (as other layers).
+    """
+
+    kind: str = "all"
+    share: float = SWA_SHARE  # of the other layers' tokens
+    in_flight: int = 0  # tokens of one sequence that a layer keeps beyond its window
+    block: int = BLOCK
+
+
+def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
+    """Return the bytes that one token adds to a 16-bit KV cache on all GPUs together. None if they are unknown, or if
+    some layer does not keep every token.
+    """
+    if not kv or any(one.window or one.state_bytes for one in kv):
+        return None
+    return float(sum(one.count * one.heads * one.values * 2 for one in kv))
+
+
+def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0) -> float:
+    """Return the bytes of KV cache that one decoded token reads at a context of `context_tokens`, on all GPUs."""
+    return sum(
+        one.count * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
+        + one.count * one.state_bytes
+        for one in kv
+    )
+
+
+def sequence_bytes(
+    kv: Sequence[KvLayers], length: int, *, tp: int = 1, pp: int = 1, bits: float = 16.0, rule: KvRule | None = None
+) -> float:
+    """Return the bytes of KV cache of a sequence of `length` tokens on one GPU."""
+    rule = rule or KvRule()
+    token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
+    layers = [-(-one.count // pp) for one in kv]
+    if rule.kind != "blocks":
+        kept = [_kept(one, length, rule) for one in kv]
+        return sum(n * (t * k + one.state_bytes) for one, n, t, k in zip(kv, layers, token, kept, strict=True))
+    per_block = max([*(t * rule.block for t in token), *(float(one.state_bytes) for one in kv)])
+    blocks = [_blocks(one, length, rule, per_block, t) for one, t in zip(kv, token, strict=True)]
+    if len(kv) == 1:
+        return layers[0] * blocks[0] * per_block
+    group = max(layers) if max(layers) < _MUCH_LARGER * min(layers) else min(layers)
+    return sum(-(-n // group) * b for n, b in zip(layers, blocks, strict=True)) * group * per_block
+
+
+def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
+    """Return the blocks of `per_block` bytes that one layer needs. Small tokens make blocks of more tokens."""
+    if one.state_bytes:
+        return 1
+    size = max(1, int(per_block // token))
+    if one.window is None:
+        return -(-length // size)
+    return -(-min(one.window - 1 + rule.in_flight, length) // size) + 1
+
+
+def _kept(one: KvLayers, length: int, rule: KvRule) -> float:
+    """Return the tokens of a sequence that one layer keeps."""
+    if one.window is None or rule.kind == "all":
+        return length
+    return length * rule.share if rule.kind == "share" else min(length, one.window + rule.in_flight)

@@ -1,0 +1,204 @@
+"""The shape of a model from its config.json. The file may come from strangers: a value of the wrong type or size counts
+as missing, and a missing value makes the size that needs it unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.model.model_shape import KvLayers, ModelShape, WeightParts
+
+_LARGEST = 2**40
+_MOST_LAYERS = 4096
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_USED_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
+# Keys of models whose cache or weights need more than the arithmetic below.
+_NOT_KNOWN = ("hybrid_override_pattern", "attn_layer_period", "layers_block_type", "index_topk", "ssm_cfg")
+FULL, WINDOW, CHUNK, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+_EVERY_SECOND = ("gemma2", "gpt_oss")  # types whose config.json may leave out which layers have a window
+
+
+def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a config.json that describes the language model."""
+    return next((c for k in ("text_config", "llm_config") if isinstance(c := config.get(k), Mapping)), config)
+
+
+def count(config: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of the values `names` that is a number from 1 to 2**40. None if there is none."""
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
+            return value
+    return None
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """Return the shape that a config.json describes."""
+    text = text_of(config)
+    return ModelShape(
+        kv=_kv_layers(text),
+        parts=_parts(text, _tied(config, text)),
+        layers=count(text, "num_hidden_layers"),
+        hidden=count(text, "hidden_size"),
+        feed_forward=_feed_forward(text),
+        vocabulary=count(text, "vocab_size"),
+        max_length=count(text, "max_position_embeddings"),
+    )
+
+
+def experts_of(text: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return (routed experts of a layer, those that a token uses). (1, 1) for a model without experts. None if a
+    mixture of experts does not say how many a token uses.
+    """
+    experts = count(text, *_EXPERTS) or 1
+    if experts == 1:
+        return 1, 1
+    used = count(text, *_USED_EXPERTS)
+    return (experts, min(used, experts)) if used else None
+
+
+def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
+    value = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    if isinstance(value, bool):
+        return value
+    return str(text.get("model_type", "")).startswith("gemma")  # transformers' default of these types
+
+
+def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
+    """Return the kind of attention of each layer. None if it cannot be told."""
+    layers = count(text, "num_hidden_layers")
+    if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
+        return None
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        return kinds if len(kinds) == layers and all(isinstance(kind, str) for kind in kinds) else None
+    if every := count(text, "full_attention_interval"):
+        return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
+    if not text.get("sliding_window") or text.get("use_sliding_window") is False:
+        return [FULL] * layers
+    every = count(text, "sliding_window_pattern", "_sliding_window_pattern")
+    if every is None and text.get("model_type") in _EVERY_SECOND:
+        every = 2
+    if every:
+        return [WINDOW if (i + 1) % every else FULL for i in range(layers)]
+    first = count(text, "max_window_layers") or 0  # Qwen2: the layers before it have no window
+    return [WINDOW if i >= first else FULL for i in range(layers)]
+
+
+def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
+    """Return what the layers keep in the KV cache. () if it cannot be told."""
+    kinds = layer_kinds(text)
+    if kinds is None:
+        return ()
+    shared = count(text, "num_kv_shared_layers") or 0  # the last layers use the cache of earlier ones
+    kept = kinds[: max(1, len(kinds) - shared)]
+    found = [_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
+    return tuple(one for one in found if one) if all(found) else ()
+
+
+def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
+    windows = {FULL: None, WINDOW: count(text, "sliding_window"), CHUNK: count(text, "attention_chunk_size")}
+    if kind == LINEAR:
+        return _linear(text, layers)
+    if kind not in windows or (kind != FULL and windows[kind] is None):
+        return None
+    if (rank := count(text, "kv_lora_rank")) is not None:
+        return KvLayers(layers, 1, rank + (count(text, "qk_rope_head_dim") or 0), windows[kind])
+    heads, size = _heads(text, whole=kind == FULL)
+    if not heads or not size:
+        return None
+    return KvLayers(layers, heads, size + (count(text, "v_head_dim") or size), windows[kind])
+
+
+def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int | None]:
+    """Return (KV heads, size of a head). Some models have other heads in the layers without a window (`whole`)."""
+    heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
+    size = count(text, "head_dim") or (hidden // heads if hidden and heads else None)
+    kv_heads = count(text, "num_key_value_heads") or heads
+    if whole:
+        size = count(text, "global_head_dim") or size
+        kv_heads = count(text, "num_global_key_value_heads") or kv_heads
+    return kv_heads, size
+
+
+def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+    """Return the layers of gated linear attention (Qwen3-Next): a matrix per value head, and the newest inputs of a
+    convolution.
+    """
+    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    key_heads, key_size, heads, size = (count(text, name) for name in names)
+    if not key_heads or not key_size or not heads or not size:
+        return None
+    newest = (count(text, "linear_conv_kernel_dim") or 1) - 1
+    state = heads * size * key_size * 4 + (2 * key_heads * key_size + heads * size) * newest * 2
+    return KvLayers(layers, heads, 0, state_bytes=state)
+
+
+def _feed_forward(text: Mapping[str, Any]) -> int | None:
+    """Return the width of the feed-forward layer that one token uses."""
+    width = count(text, "moe_intermediate_size") or count(text, "intermediate_size")
+    used = experts_of(text)
+    if width is None or used is None or used == (1, 1):
+        return count(text, "intermediate_size")
+    return width * (used[1] + (count(text, "n_shared_experts") or 0))
+
+
+def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
+    """Return the numbers of weights. None if the attention or the feed-forward layers cannot be told.
+
+    A gated feed-forward layer has three matrices. Norms and biases are left out: they are below 0.1 %.
+    """
+    hidden, vocabulary, kinds = count(text, "hidden_size"), count(text, "vocab_size"), layer_kinds(text)
+    used = experts_of(text)
+    if not hidden or not vocabulary or kinds is None or used is None:
+        return None
+    attention = [_attention(text, hidden, kind) for kind in kinds]
+    wide = count(text, "intermediate_size")
+    if any(one is None for one in attention) or (wide is None and used == (1, 1)):
+        return None
+    experts, active = used
+    sparse = _sparse_layers(text, len(kinds)) if experts > 1 else 0
+    narrow = count(text, "moe_intermediate_size", "intermediate_size") or 0
+    shared = count(text, "shared_expert_intermediate_size") or narrow * (count(text, "n_shared_experts") or 0)
+    dense = sum(one for one in attention if one)
+    dense += 3 * hidden * ((len(kinds) - sparse) * (wide or 0) + sparse * shared) + sparse * hidden * experts
+    embedding = float(vocabulary * hidden)
+    return WeightParts(
+        dense=float(dense),
+        experts=float(sparse * experts * 3 * hidden * narrow),
+        expert_share=active / experts,
+        head=0.0 if tied else embedding,
+        embedding=embedding,
+    )
+
+
+def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
+    """Return the number of layers with routed experts."""
+    first = count(text, "first_k_dense_replace") or 0
+    step = count(text, "decoder_sparse_step", "moe_layer_freq") or 1
+    without = text.get("mlp_only_layers")
+    skipped: Sequence[Any] = without if isinstance(without, list) else ()
+    return sum(1 for i in range(min(first, layers), layers) if (i + 1) % step == 0 and i not in skipped)
+
+
+def _attention(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
+    """Return the number of weights of the attention of one layer. None if it cannot be told."""
+    heads = count(text, "num_attention_heads")
+    if kind == LINEAR:
+        state = _linear(text, 1)
+        if state is None:
+            return None
+        keys = (count(text, "linear_num_key_heads") or 0) * (count(text, "linear_key_head_dim") or 0)
+        values = state.heads * (count(text, "linear_value_head_dim") or 0)
+        return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
+    kv_heads, size = _heads(text, whole=kind == FULL)
+    if not heads or not kv_heads or not size:
+        return None
+    if (rank := count(text, "kv_lora_rank")) is None:
+        return hidden * size * (2 * heads + 2 * kv_heads)
+    rope, plain = count(text, "qk_rope_head_dim") or 0, count(text, "qk_nope_head_dim") or 0
+    value = count(text, "v_head_dim") or size
+    low = count(text, "q_lora_rank")
+    query = heads * (rope + plain) * (low or hidden) + (hidden * low if low else 0)
+    return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden

@@ -1,0 +1,65 @@
+"""Bits per weight of each quantization, with its scales, and the bytes that follow from them.
+
+An engine quantizes the linear layers. The output matrix stays in 16 bit, and so does the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.model.model_shape import WeightParts
+
+GROUP = 128  # weights that share a scale in AWQ and GPTQ checkpoints, unless the checkpoint says otherwise
+# Bits per weight and group: 4-bit groups of 128 have a 16-bit scale and a 4-bit zero point; NVFP4 has an 8-bit scale
+# for 16 weights, MXFP4 one for 32 (OCP Microscaling specification).
+BITS: Mapping[str, float] = {
+    "BF16": 16.0,
+    "FP8": 8.0,
+    "NVFP4": 4 + 8 / 16,
+    "MXFP4": 4 + 8 / 32,
+    "AWQ": 4 + 20 / GROUP,
+    "GPTQ": 4 + 20 / GROUP,
+}
+# Whole files, head and embedding included, of Llama-3.1-8B (llama.cpp, tools/quantize/README.md).
+GGUF_BITS: Mapping[str, float] = {"Q8_0": 8.5008, "Q6_K": 6.5633, "Q5_K_M": 5.7036, "Q4_K_M": 4.8944, "IQ4_XS": 4.4597}
+_METHODS = {"fp8": "FP8", "awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "modelopt_fp4": "NVFP4"}
+
+
+def name_of(quantization: str | None) -> str | None:
+    """Return the name in BITS of a quantization method, such as "AWQ" for "awq_marlin". None for an unknown method."""
+    word = (quantization or "").lower().removesuffix("_marlin").removesuffix("-int4").strip()
+    if word in ("", "bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
+        return "BF16" if word else None
+    return next(
+        (name for key, name in _METHODS.items() if word == key or word.startswith((f"{key} ", f"{key}_"))), None
+    )
+
+
+def bits_of(config: Mapping[str, Any]) -> float:
+    """Return the bits per weight, with scales, that a `quantization_config` describes; 16 if it cannot be told."""
+    method = str(config.get("quant_method") or "").lower()
+    bits, group = config.get("bits"), config.get("group_size")
+    if method in ("awq", "gptq") and type(bits) is int and 1 <= bits <= 16:
+        size = group if type(group) is int and 1 <= group <= 2**16 else GROUP
+        return bits + (16 + bits) / size
+    text = str(config.get("quant_algo") or config.get("format") or "").lower()
+    if "nvfp4" in text:
+        return BITS["NVFP4"]
+    if method == "compressed-tensors" and "pack-quantized" in text:
+        return BITS["AWQ"]
+    return BITS[name_of(method) or "FP8"] if method else 16.0
+
+
+def token_bytes(parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0) -> float:
+    """Return the bytes of weights that one token reads at batch size 1: all dense weights, the routed experts that it
+    uses, and the output matrix.
+    """
+    experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
+    return (parts.dense * bits + experts + parts.output * head_bits) / 8
+
+
+def held_bytes(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:
+    """Return the bytes of all weights in GPU memory."""
+    other = parts.head + parts.embedding
+    return ((parts.dense + parts.experts) * bits + other * head_bits + parts.other * 16) / 8

@@ -1,0 +1,91 @@
+"""The weights in a model's files: the tensors that a safetensors header lists, and what one token reads of them.
+
+The headers may come from strangers. An entry that is not a tensor is left out; a header that is not JSON has none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.model.model_shape import WeightParts
+
+_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}  # types that hold one weight per number
+_LARGEST = 2**50
+_PARTS = (  # the first that matches a tensor's name; the rest is dense
+    ("other", re.compile(r"(^|\.)(visual|vision\w*|audio\w*|mm_projector|multi_modal_projector|mtp|nextn|v|mm)\.")),
+    ("experts", re.compile(r"\.experts\.|_exps\.")),
+    ("head", re.compile(r"(^|\.)(lm_head|embed_out)\.|^output\.weight$")),
+    ("embedding", re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|token_embd)\.")),
+)
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h)\.(\d{1,6})\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a weight file. `weights` is None if several weights are packed into one number."""
+
+    name: str
+    bytes: int
+    weights: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileWeights:
+    """The weights of a checkpoint: `token_bytes` are those that one token reads; `parts` are numbers of weights."""
+
+    bytes: float
+    token_bytes: float
+    parts: WeightParts
+
+
+def safetensors(header: str) -> list[Tensor]:
+    """Return the tensors that the JSON header of a safetensors file lists."""
+    try:
+        document = json.loads(header)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(document, Mapping):
+        return []
+    return [t for name, entry in document.items() if isinstance(entry, Mapping) and (t := _tensor(name, entry))]
+
+
+def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
+    where = entry.get("data_offsets")
+    if not isinstance(where, list) or len(where) != 2 or not all(type(v) is int and 0 <= v < _LARGEST for v in where):
+        return None
+    size = where[1] - where[0]
+    bits = _BITS.get(entry.get("dtype")) if isinstance(entry.get("dtype"), str) else None
+    return Tensor(name, size, size * 8 // bits if bits else None) if size > 0 else None
+
+
+def weights_of(
+    tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
+) -> FileWeights | None:
+    """Return the weights of `tensors`. `packed_bits` is the number of bits of a packed weight with its scales,
+    `expert_share` the share of the routed experts that a token uses, and `layers` the number of layers; layers after
+    them only draft tokens. None without tensors, or if there are experts whose share is unknown.
+    """
+    sizes: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for tensor in tensors:
+        part = _part(tensor.name, layers)
+        weights = tensor.bytes * 8 / packed_bits if tensor.weights is None else tensor.weights
+        sizes[part] = sizes.get(part, 0.0) + tensor.bytes
+        counts[part] = counts.get(part, 0.0) + weights
+    if not sizes or (expert_share is None and "experts" in sizes):
+        return None
+    share = 1.0 if expert_share is None else expert_share
+    read = sizes.get("dense", 0.0) + share * sizes.get("experts", 0.0)
+    read += sizes.get("head") or sizes.get("embedding", 0.0)
+    return FileWeights(sum(sizes.values()), read, WeightParts(**{"dense": 0.0, **counts}, expert_share=share))
+
+
+def _part(name: str, layers: int | None) -> str:
+    layer = _LAYER.search(name)
+    if layers is not None and layer and int(layer[1]) >= layers:
+        return "other"
+    return next((part for part, pattern in _PARTS if pattern.search(name)), "dense")

@@ -1,0 +1,58 @@
+"""The shape of a decoder model: what its layers keep in the KV cache, and how many weights each part has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayers:
+    """Layers that keep the same amount in the KV cache.
+
+    Tensor parallelism divides the KV heads. One head, as in latent attention (MLA), is copied to each GPU instead.
+    """
+
+    count: int
+    heads: int
+    values: int  # numbers per token and head, keys and values together
+    window: int | None = None  # tokens that a sequence keeps; None: all
+    state_bytes: int = 0  # per sequence, whatever its length (linear attention); `values` is then 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightParts:
+    """The numbers of weights in a model, by their use in decoding."""
+
+    dense: float  # read for each token: attention, feed-forward layers, shared experts, routers
+    experts: float = 0.0  # routed experts, all of them
+    expert_share: float = 1.0  # of the routed experts that one token uses, such as 8/128
+    head: float = 0.0  # the output matrix; 0 if the embedding serves as one
+    embedding: float = 0.0  # one row is read for each token, or all of it if it serves as the output matrix
+    other: float = 0.0  # vision or audio encoder, read only for the prompt
+
+    @property
+    def total(self) -> float:
+        return self.dense + self.experts + self.head + self.embedding + self.other
+
+    @property
+    def active(self) -> float:
+        """The number of weights that take part in the computation of one token."""
+        return self.dense + self.experts * self.expert_share + self.output
+
+    @property
+    def output(self) -> float:
+        """The number of weights of the output matrix, which may be the embedding."""
+        return self.head or self.embedding
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The shape of a decoder model. Sizes that are unknown are None, () or 0."""
+
+    kv: tuple[KvLayers, ...] = ()
+    parts: WeightParts | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    feed_forward: int | None = None  # width of the widest feed-forward layer of one token
+    vocabulary: int | None = None
+    max_length: int | None = None  # tokens

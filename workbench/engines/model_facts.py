@@ -131,7 +131,7 @@ def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | Non
     """Return the sizes after the engine has quantized a 16-bit checkpoint while loading it. None if it cannot, or the
     numbers of weights are unknown.
     """
-    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), facts.shape and facts.shape.parts
+    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), facts.shape.parts if facts.shape else None
     if kind is None or parts is None or _plain(facts.quantization) != "":
         return None
     return replace(

@@ -58,7 +58,7 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     if not isinstance(where, list) or len(where) != 2 or not all(type(v) is int and 0 <= v < _LARGEST for v in where):
         return None
     size = where[1] - where[0]
-    bits = _BITS.get(entry.get("dtype")) if isinstance(entry.get("dtype"), str) else None
+    bits = _BITS.get(str(entry.get("dtype")))
     return Tensor(name, size, size * 8 // bits if bits else None) if size > 0 else None
 
 

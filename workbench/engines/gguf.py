@@ -15,14 +15,16 @@ _MAGIC = b"GGUF"
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MOST_VALUES = 4096  # of an array that is kept, such as one number per layer; longer ones are vocabularies
-# Type of a tensor -> (weights in a block, bytes of a block), from ggml's type table.
-_BLOCKS = {
-    **{0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40)},
-    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292)},
-    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82)},
-    **{23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2)},
-    **{34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18)},
+# Weights in a block -> type of a tensor -> bytes of a block, from ggml's type table.
+_SIZES = {
+    1: {0: 4, 1: 2, 24: 1, 25: 2, 26: 4, 27: 8, 28: 8, 30: 2},
+    32: {2: 18, 3: 20, 6: 22, 7: 24, 8: 34, 9: 40, 20: 18, 39: 17},
+    64: {40: 36},
+    128: {41: 18},
+    256: {10: 84, 11: 110, 12: 144, 13: 176, 14: 210, 15: 292, 16: 66, 17: 74, 18: 98, 19: 50, 21: 110, 22: 82}
+    | {23: 136, 29: 56, 34: 54, 35: 66},
 }
+_BLOCKS = {kind: (weights, size) for weights, sizes in _SIZES.items() for kind, size in sizes.items()}
 _WINDOW_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # architectures whose files may leave out the pattern
 
 

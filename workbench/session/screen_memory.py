@@ -4,7 +4,7 @@ activity log."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,23 +15,22 @@ from workbench.model.series_state import SeriesState
 from workbench.session.result_rows import last_usable
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import ACTIVITY_KEPT
-from workbench.store import activity_log, screen_state
+from workbench.store import activity_log, paths, screen_state
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
     from workbench.session.experiments import Experiments
     from workbench.session.state_holder import StateHolder
-    from workbench.session.sweeps import Sweeps
 
 _MARKS = ("mark_a", "mark_b")
 
 
 class ScreenMemory:
     """Stores the marks and forms of a screen, and restores them for the next screen of the host. `resume` begins
-    both."""
+    both. `experiments` returns that part of the session, which is loaded only if there is an experiment to show."""
 
-    def __init__(self, core: StateHolder, experiments: Experiments, sweeps: Sweeps) -> None:
-        self._core, self._experiments, self._sweeps = core, experiments, sweeps
+    def __init__(self, core: StateHolder, experiments: Callable[[], Experiments]) -> None:
+        self._core, self._experiments = core, experiments
         self._forms: dict[str, dict[str, str]] = {}
         self.resumed: Host | None = None  # the host whose marks are kept from now on
 
@@ -60,11 +59,15 @@ class ScreenMemory:
     async def _resume_series(self) -> None:
         """Show the newest experiment and the newest sweep of this host, except those that another Workbench is
         running."""
-        experiment = next((e for e in await self._experiments.list() if e.state != SeriesState.RUNNING), None)
-        if experiment is not None and self._core.state.experiment is None:
-            self._core.update(experiment=await self._experiments.get(experiment.id))
+        from workbench.store.experiments import ExperimentsDb
+        from workbench.store.sweeps import SweepStore
+
         host = self._core.host.name
-        sweeps = await asyncio.to_thread(self._sweeps.store.list)
+        stored = await asyncio.to_thread(ExperimentsDb(paths.results_db()).list)
+        experiment = next((e for e in stored if e.state != SeriesState.RUNNING), None)
+        if experiment is not None and self._core.state.experiment is None:
+            self._core.update(experiment=await self._experiments().get(experiment.id))
+        sweeps = await asyncio.to_thread(SweepStore(paths.sweeps_dir()).list)
         sweep = next((s for s in sweeps if s.host == host and s.state != SeriesState.RUNNING), None)
         if sweep is not None and self._core.state.sweep is None:
             self._core.update(sweep=sweep)

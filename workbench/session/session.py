@@ -199,7 +199,7 @@ class Session:
     def memory(self) -> ScreenMemory:
         from workbench.session.screen_memory import ScreenMemory
 
-        return ScreenMemory(self.core, self.experiments, self.sweeps)
+        return ScreenMemory(self.core, lambda: self.experiments)
 
     def _built(self, name: str) -> Any:
         return vars(self).get(name)

@@ -26,7 +26,9 @@ ctypes.CDLL(None).malloc_stats()
 @pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
 def test_threads_share_one_heap() -> None:
     def heaps(how: str) -> int:
-        done = subprocess.run([sys.executable, "-c", THREADS, how], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", THREADS, how], capture_output=True, text=True, timeout=30, check=True
+        )
         return done.stderr.count("Arena ")
 
     assert heaps("several") > 1 and heaps("one") == 1

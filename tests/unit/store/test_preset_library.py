@@ -191,7 +191,7 @@ def test_every_shipped_preset_can_be_saved_as_the_users_own(tmp_path: Path) -> N
         library.save({**library.document(entry.id), "title": "Copy"}, f"{entry.id[:55]}-copy")
         copy, original = library.get(f"{entry.id[:55]}-copy"), library.get(entry.id)
         assert copy.model_dump(exclude={"id", "title"}) == original.model_dump(exclude={"id", "title"})
-    assert len(library.list()) == 2 * len(list(tmp_path.iterdir()))
+    assert len(library.list()) == 2 * len(list(tmp_path.glob("*.toml")))
 
 
 # From a plan

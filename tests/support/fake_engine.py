@@ -15,7 +15,7 @@ how it behaves is in FAKE_ENGINE, words separated by spaces:
     bar                draw a progress bar without a newline while waiting
     moved=PORT         listen on that port instead, and say so as TabbyAPI does
     key=KEY            ask for that API key
-POST /exit?CODE, /signal?NAME and /hang make it do that when it is ready.
+POST /exit?CODE, /signal?NAME and /hang make it do that when it is ready; POST /log writes the body to its log.
 """
 
 from __future__ import annotations
@@ -69,11 +69,14 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(404, {"error": "not found"})
 
     def do_POST(self):
-        self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
         path, _, argument = self.path.partition("?")
         if path == "/exit":
             say(f"RuntimeError: told to exit with {argument}")
             os._exit(int(argument))
+        if path == "/log":
+            say(body.decode())
+            return self.reply(200, "")
         if path == "/signal":
             os.kill(os.getpid(), getattr(signal, argument))
         if path == "/hang":

@@ -30,6 +30,7 @@ from workbench.model.secrets import mask_command, mask_row
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
+from workbench.server import log_patterns
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -194,6 +195,9 @@ class FakeLog:
     def level(self, line: str) -> str:
         head = line[:40]
         return "error" if "ERROR" in head else "warn" if "WARN" in head else "info" if "INFO" in head else ""
+
+    def explain(self, line: str, engine: str) -> Finding | None:
+        return log_patterns.explain(line, engine)
 
     def find(self, text: str, start: int, backwards: bool = False) -> int | None:
         order = range(min(start, len(self.kept) - 1), -1, -1) if backwards else range(start, len(self.kept))

@@ -1,15 +1,17 @@
 """Known lines of engine logs with their cause and a fix, and the search for the line that explains a failure.
 
-The search is fast enough for every line of a busy server: it first looks for fixed texts in many lines at once. Only
-lines that contain one of these texts are checked by a regular expression.
+The search is fast enough for every line of a busy server: it first drops lines that differ from earlier ones only in
+numbers, then looks for fixed texts in many lines at once. Only lines that contain one of these texts are checked by a
+regular expression.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
 
 from workbench.model.findings import Finding, Level
 
@@ -18,10 +20,13 @@ _LEVELS = {
     "fatal": Level.ERROR,
     "warn": Level.WARN,
     "hint": Level.HINT,
+    "harmless": Level.INFO,
     "info": Level.INFO,
     "ok": Level.INFO,
 }
 _LONGEST_LINE = 1500  # characters of a line that are searched
+_NUMBERS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
+_MOST_FORMS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class LogPattern:
     means that the line is a problem only if it stays the last line of the log."""
 
     id: str
-    regex: re.Pattern[str]
+    regex: str
     needles: tuple[str, ...]
     severity: str
     engines: tuple[str, ...]
@@ -45,8 +50,12 @@ class LogPattern:
     def level(self) -> Level:
         return _LEVELS[self.severity]
 
+    def is_in(self, line: str) -> bool:
+        return re.search(self.regex, line, re.IGNORECASE) is not None  # compiled when it is first needed
+
     def finding(self, line: str) -> Finding:
         text = f"{self.cause}. {self.note}" if self.note else self.cause
+        text = f"harmless: {text}" if self.severity == "harmless" else text
         evidence = plain(line)
         return Finding(self.level, f"log.{self.id}", text, fix=self.fix, source=self.source, evidence=evidence)
 
@@ -56,21 +65,25 @@ def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
     """Return the known log lines of `engine`, or those of all engines."""
     if engine is not None:
         return tuple(p for p in patterns() if not p.engines or engine in p.engines)
-    import json
-    from importlib.resources import files
-
-    rows = json.loads(files("workbench.engines").joinpath("log_patterns.json").read_text("utf-8"))["patterns"]
     return tuple(
         LogPattern(
             **{
                 **row,
-                "regex": re.compile(row["regex"], re.IGNORECASE),
                 "needles": tuple(row["needles"]),
                 "engines": tuple(row["engines"]),
             }
         )
-        for row in rows
+        for row in _document()["patterns"]
     )
+
+
+@cache
+def _document() -> dict[str, Any]:
+    import json
+    from importlib.resources import files
+
+    document: dict[str, Any] = json.loads(files("workbench.engines").joinpath("log_patterns.json").read_text("utf-8"))
+    return document
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
@@ -80,10 +93,70 @@ def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
-def stuck(last_line: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """Return the known explanations for a server that is not ready and whose log has ended with `last_line` for
-    minutes."""
-    return tuple(p.finding(last_line) for p in patterns(engine) if p.only_last and p.regex.search(last_line))
+@lru_cache(maxsize=4096)
+def explain(line: str, engine: str | None = None) -> Finding | None:
+    """Return what is known about one line of a log: the most severe finding about it, or None."""
+    return min(match((line,), engine), key=lambda finding: list(Level).index(finding.level), default=None)
+
+
+def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float) -> tuple[Finding, ...]:
+    """Return why a server may be stuck that is not ready and whose log has ended with `last_line` for `silent_s`
+    seconds. `phase` is the phase of the start that the log reported last."""
+    known = (p.finding(last_line) for p in patterns(engine) if p.only_last and p.is_in(last_line))
+    why = next(row for row in _document()["phases"] if re.search(row["phase"], phase or ""))
+    text = f"no new line in the log for {silent_s // 60:.0f} min, in the phase “{phase or 'starting'}”: {why['cause']}"
+    evidence = plain(last_line) or None
+    return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
+
+
+class LogScan:
+    """The search for known lines in a log that grows. `found` has a finding for each known line, in the order of the
+    log; the first occurrence of each is its evidence.
+
+    A busy log repeats a few forms of lines with other numbers. A form that was searched before is not searched again,
+    which makes the search 20 times cheaper.
+    """
+
+    def __init__(self, engine: str | None = None) -> None:
+        self.engine = engine
+        self.found: tuple[Finding, ...] = ()
+        self._codes: set[str] = set()
+        self._forms: set[str] = set()
+
+    @property
+    def to_act_on(self) -> tuple[Finding, ...]:
+        """The findings that need attention, the most severe first."""
+        return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
+
+    def feed(self, lines: Sequence[str], first: int | None) -> None:
+        """Search new lines. `first` is the number of the first of them in the log, from 1; None if it is unknown."""
+        forms = _forms(lines)
+        fresh = set(forms) - self._forms
+        if not fresh:
+            return
+        self._forms = self._forms | fresh if len(self._forms) < _MOST_FORMS else fresh
+        chosen = [index for index, form in enumerate(forms) if form in fresh]
+        for pattern, index, line in sorted(_matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]):
+            finding = pattern.finding(line)
+            if finding.code not in self._codes:
+                self._codes.add(finding.code)
+                number = first + chosen[index] if first is not None else None
+                self.found = (*self.found, replace(finding, line=number))
+
+
+def _forms(lines: Sequence[str]) -> list[str]:
+    """Return the lines without their numbers."""
+    text = "\n".join(lines)
+    if text.isascii():
+        return text.translate(_NUMBERS).split("\n")
+    return [
+        line.translate(_NUMBERS) if line.isascii() else line for line in lines
+    ]  # ASCII is translated 30 times faster
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with the most severe first; those of one level keep their order."""
+    return tuple(sorted(findings, key=lambda finding: list(Level).index(finding.level)))
 
 
 def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
@@ -95,10 +168,16 @@ def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPatt
     split, split_lower = text.split("\n"), lower.split("\n")
     for pattern in possible:
         candidates = (i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles))
-        lines_of_it = (i for i in candidates if pattern.regex.search(split[i][:_LONGEST_LINE]))
-        hit = next((i for i in lines_of_it if not _SOURCE.match(plain(split[i]))), None)
+        lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_LONGEST_LINE]))
+        hit = next((i for i in lines_of_it if not _is_quoted(split[i])), None)
         if hit is not None:
             yield pattern, hit, split[hit]
+
+
+def _is_quoted(line: str) -> bool:
+    """Return whether the line only quotes a text: source code of a traceback, or the prompt of a request."""
+    bare = plain(line)
+    return bool(_SOURCE.match(bare) or _REQUEST.match(bare))
 
 
 # The first real error
@@ -127,7 +206,9 @@ _WRAPPER = re.compile(
     re.IGNORECASE,
 )
 _EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # any other wrapper says more
-_SOURCE = re.compile(r"raise\b|(?:return )?[\w.]+\($")  # a line of source code in a traceback: the message follows it
+# A line of source code in a traceback: the message follows it.
+_SOURCE = re.compile(r"""raise\b|(?:return )?[\w.]+\($|[rf]?["'](?!.*(?:Error|object)\b)|warnings\.warn\(""")
+_REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")  # with the prompt, which anyone may write
 # Errors of one request or of an optional part, after which a server continues to run.
 _HARMLESS = re.compile(r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker")
 _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")

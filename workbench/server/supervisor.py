@@ -358,6 +358,11 @@ class Supervisor:
         async for batch in log_lines.read(self.host, path, run_id, secrets=secrets, ended=ended, wait=pause):
             yield batch
 
+    def log_findings(self, run_id: str) -> tuple[Finding, ...]:
+        """Return what is known about the lines of the log that have been read so far, in their order: findings, notices
+        and lines that are harmless. Raises ServerError if the run is unknown."""
+        return self._known(run_id).scan.found
+
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text` in upper or lower case. The host
         searches."""
@@ -469,7 +474,7 @@ class Supervisor:
         await self._drain(run)
         lines = run.follower.ring.lines()
         first = log_patterns.first_error(lines)
-        found = (*log_patterns.match(lines, run.record.engine), *await self._disk_full(run))
+        found = log_patterns.by_severity((*run.scan.to_act_on, *await self._disk_full(run)))
         run.explained = (mask_text(first, run.secrets) if first else None, found)
         self._publish(run)
 
@@ -488,7 +493,7 @@ class Supervisor:
     async def _drain(self, run: WatchedRun) -> None:
         while await self._read_log(run):
             pass
-        if last := run.follower.finish():
+        if last := run.finish_log():
             self._emit(last)
 
     async def _read_log(self, run: WatchedRun) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SILENT_STEP_S = 3.0
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
 STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
+_WAITING = "No available shared memory broadcast block"  # vLLM writes this each minute while a worker hangs
 
 
 class WatchedRun:
@@ -45,6 +46,7 @@ class WatchedRun:
         self.adopted = adopted
         self.facts = RunFacts(record, alive=not adopted, started_unix_s=None if adopted else time.time())
         self.follower = LogFollower(record.run_id)
+        self.scan = log_patterns.LogScan(record.engine)
         self.started_s = None if adopted else time.monotonic()
         self.start_time: int | None = None  # of its process, in clock ticks since boot
         self.read_at_s = time.monotonic()  # when the facts were read
@@ -59,7 +61,7 @@ class WatchedRun:
         self.failures = 0  # health checks failed in a row
         self._silent_since_s: float | None = None  # monotonic time when the first of them began
         self.unanswered: str | None = None  # why the last readiness check failed
-        self._last_line, self._last_line_s = "", time.monotonic()  # of the log, and when it was read
+        self._last_line, self._last_line_s = "", time.monotonic()  # of the log, and when its last bytes were read
         self._phase: str | None = None
         self._version = record.engine_version
         self._moved_port: int | None = None  # another port, chosen by the engine itself (TabbyAPI)
@@ -126,12 +128,27 @@ class WatchedRun:
         """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
         complete. Until the server is ready, its phase, version and port are taken from these lines."""
         batch = self.follower.feed(data, at)
-        if batch is not None:
-            self._last_line, self._last_line_s = batch.lines[-1] if batch.lines else "", time.monotonic()
+        self._examine(batch)
+        if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
+            self._last_line_s = time.monotonic()
         if self.engine is not None and self.facts.ready is None:
             for line in (*(batch.lines if batch else ()), self.follower.unfinished):
                 self._read_start_line(self.engine, line)
         return batch
+
+    def finish_log(self) -> LogBatch | None:
+        """Return the last line of the log, which has no line end, or None if there is none. Call this after the end."""
+        batch = self.follower.finish()
+        self._examine(batch)
+        return batch
+
+    def _examine(self, batch: LogBatch | None) -> None:
+        """Search the new lines for known ones."""
+        if batch is None or not batch.lines:
+            return
+        ring = self.follower.ring
+        self._last_line = batch.lines[-1]
+        self.scan.feed(batch.lines, None if ring.skipped else ring.total - len(batch.lines) + 1)
 
     def _read_start_line(self, engine: Engine, line: str) -> None:
         self._phase = engine.phase(line) or self._phase
@@ -160,13 +177,14 @@ class WatchedRun:
 
     def _current_status(self) -> ServerStatus:
         status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
-        reason, found = self.explained or (None, ())
+        reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = None, ()
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
-        if status.state is ServerState.STARTING and time.monotonic() - self._last_line_s > STUCK_S:
-            found = log_patterns.stuck(self._last_line, self.record.engine)
+        silent_s = time.monotonic() - self._last_line_s
+        if status.state is ServerState.STARTING and silent_s > STUCK_S:
+            found = (*log_patterns.stuck(self._last_line, self.record.engine, self._phase, silent_s), *found)
         status = replace(
             status,
             host=self.host.name,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from workbench.model.findings import Finding
     from workbench.server.log_lines import LogRing
 
 
@@ -29,6 +30,12 @@ class RunLog:
         from workbench.server.log_lines import level_of  # not for the first frame, which shows no lines
 
         return level_of(line)
+
+    def explain(self, line: str, engine: str) -> Finding | None:
+        """Return what is known about a log line of `engine`: the most severe finding about it, or None."""
+        from workbench.server.log_patterns import explain
+
+        return explain(line, engine)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
         """Return the number of the next line from line `start` on that contains `text`, or None if there is none."""

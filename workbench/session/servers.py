@@ -18,6 +18,7 @@ from workbench.server import external_servers
 from workbench.server.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from workbench.model.findings import Finding
     from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.server.external_servers import FoundServer
     from workbench.server.log_lines import LogRing
@@ -73,6 +74,8 @@ class Servers:
             self._presets.remember_variables(event.run_id, plan)
         if before is not None and before.state != event.state:
             self._on_change(before, event)
+        elif before is not None and event.state in LIVE:
+            self._tell_of_new_findings(before, event)
 
     def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
         if now.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):
@@ -91,6 +94,13 @@ class Servers:
                     self._core.spawn(self.supervisor.mark_read(now.run_id))
             for hear in self.on_ended:
                 hear(now)
+
+    def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
+        """Notify the user of the first serious finding that the log of a live server has just given."""
+        known = {finding.code for finding in before.findings}
+        serious = (f for f in now.findings if f.level in (Level.ERROR, Level.WARN) and f.code not in known)
+        if new := next(serious, None):
+            self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
 
     def _show(self) -> None:
         self._core.update(servers=self.supervisor.statuses()[:SHOWN])
@@ -153,6 +163,13 @@ class Servers:
             return self._supervisor.log(run_id)
         except ServerError:  # the run's directory has been removed
             return None
+
+    def log_findings(self) -> tuple[Finding, ...]:
+        """Return what is known about the lines of the selected run's log; () if no run is selected."""
+        run_id = self._core.state.run_id
+        if self._supervisor is None or run_id is None:
+            return ()
+        return self._supervisor.log_findings(run_id)
 
     async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
         """Search the whole log file of the selected run, ignoring case. Return the line number and the line of the

@@ -9,6 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from support import fake_engine
@@ -334,5 +335,43 @@ def test_stopping_while_it_starts_and_twice_at_once(make: Make) -> None:
             assert processes_of(both[0].run_dir or "") == []
         finally:
             await other.close()
+
+    supervised(scenario)
+
+
+# ---- what is known of its log while it runs
+
+
+def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_BUSY_S", 0.25), ("_STARTING_S", 0.5), ("_READY_S", 1.0)):  # as outside of the tests
+        monkeypatch.setattr(module, name, value)
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        assert status.findings == ()
+        line = "spark-01:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>"
+        async with httpx.AsyncClient() as http:
+            await http.post(f"{status.url}/log", content=f"WARNING Triton is not installed. triton-cpu\n{line}")
+        found = await supervisor.wait(status.run_id, lambda now: bool(now.findings), 2.0)
+        assert found.state is ServerState.READY
+        (finding,) = found.findings  # the harmless line is none
+        assert (finding.code, finding.evidence) == ("log.nccl-socket", line) and "41 µs" in finding.text
+        known = supervisor.log_findings(status.run_id)
+        assert [f.code for f in known] == ["log.triton-missing", "log.nccl-socket"]
+        assert supervisor.log(status.run_id).lines()[(finding.line or 0) - 1] == line
+
+    supervised(scenario)
+
+
+def test_a_start_that_hangs_is_named_with_its_phase(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 0.2)
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        run_id = await start(supervisor, make("never"))
+        stuck = await supervisor.wait(run_id, lambda now: bool(now.findings), 20)
+        assert stuck.state is ServerState.STARTING and stuck.findings[0].code == "start.stuck"
+        assert "in the phase “loading weights”" in stuck.findings[0].text and stuck.findings[0].fix
 
     supervised(scenario)

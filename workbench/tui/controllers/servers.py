@@ -14,6 +14,7 @@ from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.pages.base import Page
+from workbench.tui.pages.texts import log_finding_rows
 from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
@@ -165,6 +166,15 @@ class ServerController(Controller):
                 f"“{self.searched}”: found in {count} of the log file, none of which the Log pane keeps",
                 next_step="press m in the Log pane to list these lines",
             )
+
+    def show_log_findings(self) -> None:
+        """Open the page of the known lines in the log: where each is, its cause and its fix."""
+
+        def rows(width: int) -> list[Row]:
+            found = self.session.servers.log_findings()
+            return log_finding_rows(found, width) or paragraph("No line of this log is known.", width, "dim")
+
+        self.services.pages.open(Page("Known lines of the log", rows))
 
     def show_matches(self) -> None:
         if not self.matches:

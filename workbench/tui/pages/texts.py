@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.findings import Finding, Level
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, beside, pad, paragraph
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from workbench.store.glossary import Term
     from workbench.tui.bindings import Key
 
+LEVEL_SIGNS = {
+    Level.ERROR: ("x", "bad"),
+    Level.WARN: ("!", "warn"),
+    Level.HINT: ("!", "warn"),
+    Level.INFO: ("=", "dim"),
+}
 SIGNS = {
     "": (" ", "text"),
     "good": ("ok", "good"),
@@ -94,4 +101,20 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
         room = max(20, width - 10)
         outcome = paragraph(a.outcome, room, "dim") if a.outcome else []
         rows += beside(pad(clock(a.unix_s), 10), "dim", [*paragraph(f"$ {a.command}", room, "text", "    "), *outcome])
+    return rows
+
+
+def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
+    """Return the known lines of a log, the most severe first: the line, its cause, what to do, and the source of that
+    knowledge."""
+    rows: list[Row] = []
+    room = max(20, width - 10)
+    for finding in sorted(findings, key=lambda f: list(Level).index(f.level)):
+        sign, role = LEVEL_SIGNS[finding.level]
+        about = paragraph(f"{sign} {finding.text}", room, role, "  ")
+        if finding.fix and finding.level is not Level.INFO:
+            about += paragraph(f"  fix: {finding.fix}", room, "text", "    ")
+        about += paragraph(f"  {finding.source}", room, "dim", "  ") if finding.source else []
+        place = f"line {finding.line}" if finding.line else "log"
+        rows += [*beside(pad(place, 10), "dim", [*paragraph(finding.evidence or "", room, "text"), *about]), ()]
     return rows

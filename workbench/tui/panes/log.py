@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
+from workbench.model.counts import count_of
+from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, cut, paragraph
+from workbench.tui.cells import Row, cut, paragraph, wrap
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import ROOM_FOR_ALL, condensed, is_access
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
 LOOK_BACK, CHUNK = 2000, 100  # most lines that are read to fill the pane
+ROOMY = 12  # rows from which a known line has two rows for its cause and two for its fix
+FAILED = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
 
 
@@ -35,6 +39,9 @@ class LogPane(Pane):
             "matches",
             "list every line of the whole log file that contains the searched text",
             lambda c: c.servers.show_matches(),
+        ),
+        Key(
+            "i", "known lines", "list what is known of the log: cause and fix", lambda c: c.servers.show_log_findings()
         ),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
     )
@@ -60,16 +67,26 @@ class LogPane(Pane):
         self.left = 0
         self.search = ""
         self.hit: int | None = None
+        self.in_sight = 0  # lines of the log that are drawn; explanations take rows, too
 
     @property
     def detail(self) -> str:
         server = self.session.state.server
-        return f"{server.engine} {server.run_id[-4:]}{'' if self.follow else '  PAUSED'}" if server is not None else ""
+        if server is None:
+            return ""
+        found = f"  {count_of(len(server.findings), 'finding')} (i)" if server.alive and server.findings else ""
+        return f"{server.engine} {server.run_id[-4:]}{found}{'' if self.follow else '  PAUSED'}"
 
     @property
     def badge(self) -> str:
         server = self.session.state.server
         return G.on if server is not None and server.state is ServerState.READY else ""
+
+    @property
+    def footer_keys(self) -> list[Key]:
+        server = self.session.state.server
+        known = server is not None and server.alive and server.findings
+        return [*(key for key in self.KEYS if key.key == "i" and known), *super().footer_keys]
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
@@ -94,17 +111,36 @@ class LogPane(Pane):
         last = max(0, total - room)
         if self.follow:
             self.top = last
-        self.top = max(0, min(self.top, last))
+        self.top = max(0, min(self.top, total - 1))
         if self.follow and not self.left:
-            rows = self._newest(total, width, room)
+            shown = [(raw, self._counted(raw, count, width)) for raw, count in self._newest(total, room)]
         else:
             lines = self.view.lines(self.top, room)
-            rows = [self._line(raw, width, self.top + n == self.hit) for n, raw in enumerate(lines)]
-        return [*rows, *[()] * (room - len(rows)), *note]
+            shown = [(raw, self._line(raw, width, self.top + n == self.hit)) for n, raw in enumerate(lines)]
+        explained = self._explained(shown, width, room)
+        explained = explained[-room:] if self.follow else explained[:room]
+        self.in_sight = sum(is_line for _, is_line in explained)
+        return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
-    def _newest(self, total: int, width: int, room: int) -> list[Row]:
-        """Return rows for the newest lines. Successive lines about the same HTTP request share a row, with their number
-        at its end."""
+    def _explained(self, shown: Sequence[tuple[str, Row]], width: int, room: int) -> list[tuple[Row, bool]]:
+        """Return the rows of the lines, with the cause and the fix below the first line of each known kind. The second
+        value says whether the row is a line of the log."""
+        server = self.state.server if self.state else None
+        if server is None:
+            return [(row, True) for _, row in shown]
+        told = {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
+        rows: list[tuple[Row, bool]] = []
+        for raw, row in shown:
+            rows.append((row, True))
+            finding = self.view.explain(raw, server.engine)
+            if finding is not None and finding.code not in told:
+                told.add(finding.code)
+                rows += [(row, False) for row in explanation(finding, width, 2 if room >= ROOMY else 1)]
+        return rows
+
+    def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
+        """Return the newest lines, each with the number of lines that share its row: successive lines about the same
+        HTTP request."""
         shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
@@ -119,7 +155,7 @@ class LogPane(Pane):
             else:
                 continue
             break
-        return [self._counted(raw, count, width) for raw, _, count in reversed(shown)]
+        return [(raw, count) for raw, _, count in reversed(shown)]
 
     def _counted(self, raw: str, count: int, width: int) -> Row:
         if count == 1:
@@ -143,8 +179,7 @@ class LogPane(Pane):
     def _failure(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has not failed."""
         server = self.state.server if self.state else None
-        bad = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
-        if server is None or server.state not in bad:
+        if server is None or server.state not in FAILED:
             return []
         rows: list[Row] = [()]
         if server.reason:
@@ -169,14 +204,15 @@ class LogPane(Pane):
 
     # position
     def action_move(self, by: int) -> None:
-        last = max(0, len(self.view) - self.content_size.height)
+        explained = max(0, self.content_size.height - self.in_sight)  # rows that hide as many lines
+        last = min(max(0, len(self.view) - self.content_size.height + explained), len(self.view))
         self.top = max(0, min(last, self.top + by))
         self.follow = self.top == last and (by > 0 or last == 0)  # at the end of the log the pane follows it again
         self.repaint()
         self.post_message(self.TitleChanged())
 
     def action_scroll_page(self, by: int) -> None:
-        self.action_move(by * max(1, self.content_size.height - 2))
+        self.action_move(by * max(1, self.in_sight - 2))
 
     def action_follow_end(self) -> None:
         self.follow, self.hit = True, None
@@ -231,3 +267,19 @@ class LogPane(Pane):
         self.repaint()
         self.post_message(self.TitleChanged())
         return line is not None
+
+
+def explanation(finding: Finding, width: int, most: int) -> list[Row]:
+    """Return what is known about a log line: its cause and its fix in at most `most` rows each, or one dim row if it
+    needs no action."""
+    if finding.level is Level.INFO:
+        return [((cut(f"  = {finding.text}", width), "dim"),)]
+    role = "bad" if finding.level is Level.ERROR else "warn"
+    return [*_short(f"  ! {finding.text}", width, role, most), *_short(f"    fix: {finding.fix}", width, "text", most)]
+
+
+def _short(text: str, width: int, role: str, most: int) -> list[Row]:
+    lines = wrap(text, width, "    ")
+    if len(lines) > most:
+        lines[most - 1 :] = [cut(f"{lines[most - 1]} {lines[most].strip()}", width)]
+    return [((line, role),) for line in lines]

@@ -1,0 +1,30 @@
+"""What is known of log lines, beside the lines and on a page of its own, on the real screen."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.real_screen import real_screen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_running_server_shows_cause_and_fix_of_its_known_lines(
+    clean_environment: None, size: tuple[int, int]
+) -> None:
+    async def go() -> None:
+        async with real_screen(size=size) as screen:
+            await screen.serve()
+            await screen.press("3", "z")
+            await screen.until(
+                "Custom allreduce is disabled", "! the engine uses NCCL, because", "fix: for a model that"
+            )
+            await screen.until("! enforce-eager: no CUDA graphs", "fix: unset enforce-eager", "findings (i)")
+            assert all(f.level != "info" for f in screen.state.server.findings)
+            await screen.press("i")
+            await screen.until("Known lines of the log", "line ", "fix: unset enforce-eager")
+            await screen.press("escape")
+            await screen.until(lambda: "Known lines of the log" not in screen.text)
+
+    asyncio.run(go())

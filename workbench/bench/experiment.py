@@ -283,7 +283,8 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
     found = [(results.get(a.result_id or 0), results.get(b.result_id or 0)) for a, b in complete_pairs(experiment)]
     pairs = [(a, b) for a, b in found if a is not None and b is not None]
     if not pairs:
-        return replace(experiment, comparison=None, smallest_pct=None, verdict=_sentence(experiment, None))
+        verdict = _sentence(experiment, None)
+        return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
     comparison = compare(
         [a for a, _ in pairs],
         [b for _, b in pairs],
@@ -298,7 +299,13 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
     experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
     if experiment.state != SeriesState.DONE:
         comparison = replace(comparison, metrics=unclaimed(comparison.metrics))
-    return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change))
+    return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change), measured=_measured(change))
+
+
+def _measured(change: MetricChange) -> str:
+    if change.change_pct is None or change.interval_pct is None:
+        return ""
+    return f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)}"
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:

@@ -29,6 +29,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bench": ("bench",),
     "compare": ("compare",),
     "results": ("results",),
+    "advise": ("advise",),
     "experiment": ("experiments",),
     "sweep": ("sweeps",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),

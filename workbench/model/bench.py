@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.model.plan import ModelFacts
+
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
@@ -216,6 +218,7 @@ class Conditions:
     imported: str | None = None  # the tool that measured this, if not Workbench: "vllm bench serve"
     findings: Mapping[str, str] = field(default_factory=dict)  # `in_force` in words: requested, measured, and why
     address: str = ""  # base URL of a server that Workbench did not start, as seen from its host
+    model_facts: ModelFacts | None = None  # sizes of the weights that were served; None if unknown
     known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
 
 

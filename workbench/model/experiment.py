@@ -71,6 +71,18 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvisedChange:
+    """The finding of the advisor that an experiment tests: its code, its text and the gain that it expects. The finding
+    is about the result `result_id`, which was measured with `model`."""
+
+    code: str
+    text: str
+    expected_gain: str | None
+    result_id: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentSpec:
     """The design of an experiment. `bench` contains values for fields of BenchSpec.
 
@@ -155,6 +167,8 @@ class Experiment:
         None  # run that is on the GPUs and the port of the experiment's servers; the first start ends it
     )
     settings_on: bool = False  # GPU settings of an arm may be in force; reverted at the end
+    measured: str = ""  # change of the chosen metric with its interval: "+3.6 % ± 0.8"; "" before two pairs
+    advice: AdvisedChange | None = None  # what the experiment tests, if the advisor proposed it
 
     @property
     def order(self) -> str:

@@ -43,7 +43,8 @@ class Finding:
     (without dashes) or the environment variable concerned. `fix` is the next step, as the user would enter it. A
     finding about a file has its place in `file`, `line` (from 1) and `field` (dotted). A finding about a log has the
     matching text in `evidence`; advice has the measured or planned values there. `changes` are what `fix` says, as
-    data. `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
+    data. `settings` are GPU settings that it proposes, as `workbench gpu set` takes them ("power-limit=400").
+    `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
     """
 
     level: Level
@@ -58,6 +59,7 @@ class Finding:
     evidence: str | None = None
     changes: tuple[PlanChange, ...] = ()
     expected_gain: str | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from workbench.session.load import ServerUnderTest
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
-_GPU_FIELDS = ("index", "name", "uuid", "sm_max_mhz", "memory_max_mhz", "power_default_w")
+_GPU_FIELDS = (
+    *("index", "name", "uuid", "sm_max_mhz", "memory_max_mhz", "power_default_w", "power_max_w"),
+    *("memory_total_bytes", "temperature_slowdown_c", "virtualization"),
+)
 _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "tp-size", "dp-size", "pp-size")
 
 
@@ -117,6 +120,7 @@ def conditions_of(
         model_digest=model.digest,
         model_bytes=model.basis,
         address=server.address,
+        model_facts=plan.model_facts if plan else None,
     )
 
 

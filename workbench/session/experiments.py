@@ -25,7 +25,7 @@ from workbench.store.experiments import ExperimentsDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
-    from workbench.model.experiment import Arm
+    from workbench.model.experiment import AdvisedChange, Arm
     from workbench.session.arm_targets import Bases, Side
     from workbench.session.gpu_control import GpuControl
     from workbench.session.other_hosts import OtherHosts
@@ -171,11 +171,12 @@ class Experiments:
         *,
         bases: Bases | None = None,
         opened: Callable[[int], Awaitable[None]] | None = None,
+        advice: AdvisedChange | None = None,
         **options: Any,
     ) -> Experiment:
         """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec.
-        `bases` are the plans of arms that `targets` has looked up already. `opened` gets the id before anything is
-        started."""
+        `advice` is what the experiment tests; the verdict is kept with it. `bases` are the plans of arms that `targets`
+        has looked up already. `opened` gets the id before anything is started."""
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
@@ -188,7 +189,14 @@ class Experiments:
             left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
             state = self._core.state
             new = Experiment(
-                0, time.time(), self._core.host.name, spec, restarts=restarts, simulated=state.simulated, left_s=left_s
+                0,
+                time.time(),
+                self._core.host.name,
+                spec,
+                restarts=restarts,
+                simulated=state.simulated,
+                left_s=left_s,
+                advice=advice,
             )
             async with self._locked(sides, "an experiment"):
                 experiment = await asyncio.to_thread(self.db.add, new)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
-from workbench.model.errors import StoreError
+from workbench.model.errors import PresetError, StoreError
 from workbench.model.findings import Level
 from workbench.session.state import PresetEntry
 from workbench.store.presets import PresetLibrary
@@ -63,6 +63,13 @@ class Presets:
         """Return the preset with this id, or the one in the file with this path. Raises PresetError if there is none or
         it is invalid."""
         return self.library.load(Path(preset_id)) if _is_file(preset_id) else self.library.get(preset_id)
+
+    def gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
+        """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no such preset."""
+        try:
+            return tuple(self.get(preset_id).hardware.gpu_names) if preset_id else ()
+        except PresetError:  # deleted or renamed since
+            return ()
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         """Return the variables of a preset that have no known value: neither a default nor a remembered value nor one

@@ -17,6 +17,7 @@ from workbench.session.state_holder import Listener, StateHolder, host_view
 
 if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
+    from workbench.session.advice import Advisor
     from workbench.session.bench import Bench
     from workbench.session.experiments import Experiments
     from workbench.session.gpu_control import GpuControl
@@ -169,6 +170,12 @@ class Session:
         return Experiments(
             self.core, self.presets, self.plans, self.servers, self.load, self.gpu, self.results, self.hosts
         )
+
+    @cached_property
+    def advisor(self) -> Advisor:
+        from workbench.session.advice import Advisor
+
+        return Advisor(self.presets, self.servers, self.telemetry, self.results, self.experiments)
 
     @cached_property
     def sweeps(self) -> Sweeps:

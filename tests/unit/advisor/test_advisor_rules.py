@@ -1,0 +1,234 @@
+"""Each rule of the advisor fires on the facts that it is about, and is silent on facts that are normal or missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support import made_results
+from tests.unit.advisor.advised import (
+    A100,
+    GB10,
+    LLAMA_70B,
+    MISTRAL_AWQ,
+    PRO_6000,
+    QWEN_7B_AWQ,
+    QWEN_7B_FP8,
+    TI,
+    during,
+    engine_side,
+    facts,
+    four_cards,
+    gpus,
+    load,
+    passed_through,
+    served,
+    summary,
+    two_sparks,
+)
+from workbench.advisor.advisor import RULES, advise
+from workbench.advisor.facts import Facts
+from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.server_run import EngineMetrics
+
+PP2 = served(pipeline_parallel_size=2)
+ONE_SEQ = served(max_num_seqs=1)
+EARLIER = made_results.result(3)
+FAST = replace(
+    EARLIER, summary=replace(EARLIER.summary, output_tok_s=25.0, gpu=during(sm_mhz=2790.0, temperature_c=60.0))
+)
+SLOW = summary(20.0, gpu=during(sm_mhz=2300.0, temperature_c=84.0))
+QWEN_ON_TI = facts(8, sizes=QWEN_7B_FP8, ceiling_tok_s=59.0, summary=summary(45.0))
+CAPPED = {"event_reasons": {"SW power cap": 0.8}}
+HOT = {"event_reasons": {"SW thermal slowdown": 0.3}, "temperature_c": 90.0}
+FREE = 4.0 * 2**30
+CARD = {"limit_w": 400.0, "power_w": 399.0, "power_max_w": 600.0}
+
+# code -> (facts on which the rule fires, facts on which it does not)
+CASES: dict[str, tuple[Facts, Facts]] = {
+    "result.refused": (facts(refused=("the client was busy",)), facts(summary=summary(10.0))),
+    "queue.limit": (
+        facts(
+            16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0)
+        ),
+        facts(16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=0.0, running_max=8)),
+    ),
+    "batch.first": (
+        facts(16, here=ONE_SEQ, summary=engine_side(waiting_mean=15.0, running_max=1)),
+        facts(1, here=ONE_SEQ, summary=engine_side(waiting_mean=0.0, running_max=1)),
+    ),
+    "queue.waiting": (
+        facts(64, summary=engine_side(waiting_mean=20.0, running_max=40, kv_use_max_pct=99.0)),
+        facts(64, summary=engine_side(waiting_mean=0.2, running_max=40, kv_use_max_pct=99.0)),
+    ),
+    "kv.preemptions": (facts(now=EngineMetrics(preemptions=7)), facts(now=EngineMetrics(preemptions=0))),
+    "kv.load-not-waste": (
+        facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=0)),
+        facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=3)),
+    ),
+    "metric.prompt-throughput": (
+        facts(now=EngineMetrics(prefix_hit_tokens=72, prefix_query_tokens=100)),
+        facts(now=EngineMetrics(prefix_hit_tokens=0, prefix_query_tokens=100)),
+    ),
+    "client.bound": (facts(summary=summary(client_cpu_pct=85.0)), facts(summary=summary(client_cpu_pct=20.0))),
+    "bench.protocol": (
+        facts(spec=load(warmup=0), summary=summary(10.0)),
+        facts(spec=load(warmup=8), summary=summary(10.0)),
+    ),
+    "uma.reserve": (
+        facts(gpus=gpus(GB10), here=served(), memory_available_bytes=FREE),
+        facts(gpus=gpus(PRO_6000), here=served(), memory_available_bytes=FREE),
+    ),
+    "roofline.near-ceiling": (two_sparks(), four_cards()),
+    "roofline.above-ceiling": (
+        facts(ceiling_tok_s=54.9, summary=summary(59.0)),
+        facts(ceiling_tok_s=54.9, summary=summary(59.0), here=served(speculative_config='{"method": "mtp"}')),
+    ),
+    "promise.above-roofline": (passed_through(expected_tok_s=45.0), passed_through(expected_tok_s=24.0)),
+    "promise.possible": (passed_through(expected_tok_s=24.0), passed_through()),
+    "promise.unknown": (facts(expected_tok_s=24.0), facts()),
+    "quant.first": (two_sparks(), passed_through()),
+    "quant.bytes": (QWEN_ON_TI, replace(QWEN_ON_TI, sizes=QWEN_7B_AWQ)),
+    "batch.ceiling": (two_sparks(), two_sparks(streams=8)),
+    "eager.cost": (four_cards(), four_cards(here=served(tensor_parallel_size=4))),
+    "launch.bound": (four_cards(), two_sparks()),
+    "dp-before-tp": (four_cards(), two_sparks(streams=4)),
+    "pp.batch1": (facts(here=PP2), facts(8, here=PP2)),
+    "comm.latency": (two_sparks(), passed_through()),
+    "knob.scope": (passed_through(), passed_through(streams=8)),
+    "power.unequal-caps": (
+        facts(
+            gpus=(*gpus(A100, 4, limit_w=250.0, power_w=248.0), *gpus(A100, 4, limit_w=200.0, power_w=199.0)),
+            summary=summary(1.0),
+        ),
+        facts(gpus=gpus(A100, 8, limit_w=250.0, power_w=248.0), summary=summary(1.0)),
+    ),
+    "power.binding": (
+        facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0, gpu=during(**CAPPED))),
+        passed_through(),
+    ),
+    "power.not-binding": (passed_through(), facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0))),
+    "clock.single-stream-flat": (passed_through(), passed_through(streams=8)),
+    "thermal.remedy": (facts(summary=summary(1.0, gpu=during(**HOT))), passed_through()),
+    "clock.max-is-not-sustained": (passed_through(), four_cards(gpus=gpus(A100, 4, sm_max_mhz=1410))),
+    "promise.bound-by-clock": (passed_through(), four_cards(gpus=gpus(A100, 4, memory_max_mhz=1215))),
+    "env.guest": (passed_through(), facts(gpus=gpus(PRO_6000, virtualization="none"))),
+    "lock.noop": (facts(in_force={"gpu0.gpu_clocks": "no effect"}), facts(in_force={"gpu0.gpu_clocks": "yes"})),
+    "util-vs-power": (two_sparks(), passed_through()),
+    "util.definition": (passed_through(), two_sparks()),
+    "gb10.hidden-cap": (
+        facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=720.0, gpu_util_pct=96.0))),
+        facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=2405.0, gpu_util_pct=96.0))),
+    ),
+    "clock.drift": (facts(summary=SLOW, before=FAST), facts(summary=replace(SLOW, output_tok_s=24.9), before=FAST)),
+    "hw.identity": (
+        facts(gpus=gpus(TI), preset_id="spark", preset_gpus=(GB10,)),
+        facts(gpus=gpus(GB10), preset_id="spark", preset_gpus=(GB10,)),
+    ),
+    "energy.scope": (
+        two_sparks(gpus=gpus(GB10, 1, power_w=40.0), summary=summary(3.17, tok_per_joule=0.08)),
+        two_sparks(summary=summary(3.17, tok_per_joule=0.04)),
+    ),
+    "dp.sum-engines": (facts(here=served(data_parallel_size=4)), facts(here=served(data_parallel_size=1))),
+    "facts.missing": (facts(summary=summary(10.0)), facts(here=served())),
+    "promise.sum": (two_sparks(here=served(tensor_parallel_size=2, enforce_eager=True)), two_sparks()),
+}
+
+
+def by_code(given: Facts) -> dict[str, Finding]:
+    return {finding.code: finding for finding in advise(given)}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_fires_on_its_facts_and_on_no_others(code: str) -> None:
+    fires, silent = CASES[code]
+    found = by_code(fires).get(code)
+    assert found is not None
+    assert found.text and (found.fix or found.level is Level.INFO)
+    assert code not in by_code(silent)
+
+
+def test_every_rule_is_in_the_table() -> None:
+    """Each function in RULES gives at least one of the codes in the table, so none is untested."""
+    every = [fires for fires, _ in CASES.values()]
+    assert not [rule.__name__ for rule in RULES if not any(list(rule(given)) for given in every)]
+    assert {one.finding.code for rule in RULES for given in every for one in rule(given)} <= set(CASES)
+
+
+def test_without_facts_only_what_is_missing_is_said() -> None:
+    assert [finding.code for finding in advise(Facts())] == ["facts.missing"]
+
+
+def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
+    """The document calls the set-up compute-bound, blames synchronization and calls all settings optimal."""
+    found = advise(two_sparks())
+    assert [f.code for f in found[:3]] == ["quant.first", "roofline.near-ceiling", "batch.ceiling"]
+    here = {f.code: f for f in found}
+    assert here["quant.first"].expected_gain == "up to +100 % tok/s"
+    assert here["quant.first"].changes == (PlanChange("quantization", "fp8"),)
+    near = here["roofline.near-ceiling"]
+    assert (
+        "81 %" in near.text and near.evidence == "3.17 of 3.93 tok/s per stream; 139.0 GB per token, 220 GB/s per GPU"
+    )
+    assert near.fix is not None and "at most +24 %" in near.fix
+    assert (
+        here["batch.ceiling"].evidence
+        == "limits of the total: 4 streams 15.72, 8 streams 31.44, 16 streams 62.88 tok/s"
+    )
+    assert "161 all-reduces per token take about 6.6 to 9.7 ms of 315 ms (2.1 to 3.1 %)" in here["comm.latency"].text
+    assert "29 %" in here["util-vs-power"].text and "memory-bound" in here["util-vs-power"].text
+
+
+def test_the_guest_has_no_software_gap_and_can_save_power() -> None:
+    """The document looks for the limit in the hypervisor, in kernels and in clocks, and promises 45 to 90 tok/s."""
+    found = advise(passed_through(expected_tok_s=45.0))
+    here = {f.code: f for f in found}
+    assert found[0].code == "promise.above-roofline" and "169 %" in found[0].text
+    assert here["clock.single-stream-flat"].settings == ("power-limit=400",)
+    assert here["clock.single-stream-flat"].expected_gain == "about +24 % tok/J"
+    assert "at most +4.8 %" in here["promise.bound-by-clock"].text
+    assert "normal clock of this card" in here["promise.bound-by-clock"].text
+    assert "GPU0 503 of 600 W" in here["power.not-binding"].text
+    assert "mem-fraction-static (KV cache size)" in here["knob.scope"].text
+    assert "quant.first" not in here and "eager.cost" not in here
+
+
+def test_four_cards_are_held_by_launches_not_by_memory() -> None:
+    """The document calls a KV cache of 1.6 % waste and computes 96 to 384 ms of communication in a step of 19 ms."""
+    found = advise(four_cards())
+    assert [f.code for f in found[:3]] == ["eager.cost", "launch.bound", "dp-before-tp"]
+    here = {f.code: f for f in found}
+    assert here["eager.cost"].expected_gain == "up to +127 % tok/s"
+    assert here["eager.cost"].changes == (PlanChange("enforce-eager", None),)
+    assert here["dp-before-tp"].changes == (
+        PlanChange("tensor-parallel-size", 1),
+        PlanChange("data-parallel-size", 4),
+    )
+    assert "57 all-reduces per token take about 0.6 to 1.1 ms of 19 ms" in here["comm.latency"].text
+
+
+def test_a_gain_never_passes_the_ceiling() -> None:
+    eager = served(sizes=MISTRAL_AWQ, enforce_eager=True)
+    assert by_code(passed_through(here=eager))["eager.cost"].expected_gain == "up to +18 % tok/s"
+
+
+def test_eight_cards_with_different_caps_are_named_by_their_limits() -> None:
+    cards = [replace(g, index=i) for i, g in enumerate((*gpus(A100, 4, limit_w=250.0), *gpus(A100, 4, limit_w=200.0)))]
+    powers = [249.0, 249.0, 180.0, 180.0, 199.0, 199.0, 199.0, 199.0]
+    cards = [replace(g, power_w=w, power_max_w=250.0) for g, w in zip(cards, powers, strict=True)]
+    here = by_code(facts(8, gpus=tuple(cards), summary=summary(10.0)))
+    assert "GPU4-7 200 W, GPU0-3 250 W" in here["power.unequal-caps"].text
+    assert here["power.unequal-caps"].level is Level.WARN
+    assert "GPU0-1 249 of 250 W, GPU4-7 199 of 200 W" in here["power.binding"].text
+
+
+def test_a_refused_result_gives_no_advice_on_speed() -> None:
+    found = advise(replace(two_sparks(), summary=None, refused=("the client was busy",)))
+    assert found[0].code == "result.refused"
+    assert not {"roofline.near-ceiling", "quant.first", "batch.ceiling"} & {f.code for f in found}
+
+
+def test_small_memory_is_not_offered_replicas() -> None:
+    big = replace(LLAMA_70B, weight_bytes=141.1e9)
+    assert "dp-before-tp" not in by_code(four_cards(sizes=big))

@@ -1,0 +1,85 @@
+"""The form of an advice: a finding with its expected gain as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Finding, Level, PlanChange
+
+if TYPE_CHECKING:
+    from workbench.advisor.facts import Facts
+
+SPEED = "tok/s"
+THRIFT = "tok/J"
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The gain to expect in percent, from `low_pct` to `high_pct`. A `low_pct` of 0 means "up to". `of` is the unit of
+    what rises."""
+
+    low_pct: float
+    high_pct: float
+    of: str = SPEED
+
+    @property
+    def text(self) -> str:
+        if self.low_pct <= 0:
+            return f"up to +{self.high_pct:.0f} % {self.of}"
+        if round(self.low_pct) == round(self.high_pct):
+            return f"about +{self.high_pct:.0f} % {self.of}"
+        return f"+{self.low_pct:.0f} to +{self.high_pct:.0f} % {self.of}"
+
+    @property
+    def middle_pct(self) -> float:
+        return (self.low_pct + self.high_pct) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A finding, and its gain if a source or arithmetic gives one."""
+
+    finding: Finding
+    gain: Gain | None = None
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """The sort key. Faults come first, then gains in speed with the largest first, then hints without a known gain,
+        then gains in efficiency, and last what is only information."""
+        level, gain = self.finding.level, self.gain
+        if gain is None:
+            return {Level.ERROR: 0, Level.WARN: 0, Level.HINT: 2, Level.INFO: 4}[level], 0.0
+        return (1 if gain.of == SPEED else 3), -gain.middle_pct
+
+    @property
+    def shown(self) -> Finding:
+        """The finding with the gain as text."""
+        return replace(self.finding, expected_gain=self.gain.text) if self.gain else self.finding
+
+
+Rule = Callable[["Facts"], Iterator[Advice]]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def advice(
+    level: Level,
+    code: str,
+    text: str,
+    *,
+    fix: str | None = None,
+    evidence: str | None = None,
+    source: str | None = None,
+    changes: tuple[PlanChange, ...] = (),
+    settings: tuple[str, ...] = (),
+    gain: Gain | None = None,
+) -> Advice:
+    """Return an advice. The parameters are those of Finding, and the gain as numbers."""
+    flag = changes[0].name if changes else None
+    return Advice(
+        Finding(level, code, text, flag, fix, source, evidence=evidence, changes=changes, settings=settings), gain
+    )

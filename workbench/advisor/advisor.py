@@ -1,0 +1,32 @@
+"""The advisor: applies all rules to the facts, and orders the findings."""
+
+from __future__ import annotations
+
+from workbench.advisor import gpu_rules, load_rules, reading_rules, speed_rules
+from workbench.advisor.advice import Advice, Rule, advice
+from workbench.advisor.facts import Facts
+from workbench.model.findings import Finding, Level
+
+RULES: tuple[Rule, ...] = (*load_rules.RULES, *speed_rules.RULES, *gpu_rules.RULES, *reading_rules.RULES)
+
+
+def advise(facts: Facts) -> tuple[Finding, ...]:
+    """Return the findings about a result or a running server: faults first, then the largest expected gain first, and
+    information last. The findings of the log are among them."""
+    found = [Advice(finding) for finding in facts.log]
+    found += [one for rule in RULES for one in rule(facts)]
+    if sum(one.gain is not None for one in found) > 1:
+        found.append(_sum(facts))
+    return tuple(one.shown for one in sorted(found, key=lambda one: one.place))
+
+
+def _sum(facts: Facts) -> Advice:
+    """Return the finding that gains do not add up."""
+    text = "the expected gains do not add up, and changes overlap: test one at a time"
+    limit = facts.ceiling_tok_s
+    fix = (
+        f"all of them together cannot pass {limit:.4g} tok/s per stream with the same bytes per token"
+        if limit
+        else None
+    )
+    return advice(Level.INFO, "promise.sum", text, fix=fix)

@@ -1,0 +1,213 @@
+"""The facts that the rules use: the configuration of a server, its GPUs, the load, and what was measured.
+
+A fact that is unknown is None. A result of another tool or of an older version lacks many of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.engines.gpu_table import GpuType, find
+from workbench.engines.plan_context import Situation
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.model.settings import POWER_LIMIT
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+    from workbench.model.findings import Finding
+    from workbench.model.plan import ModelFacts
+    from workbench.model.server_run import EngineMetrics
+
+NODES_OF_ONE_GPU = "NVIDIA GB10"  # a DGX Spark is a machine with one GPU
+MEMORY_BOUND = 0.6  # of the speed limit: healthy decoding of a dense model reaches 60 to 95 %
+LAUNCH_BOUND = 0.3  # below it, kernel launches or synchronization take most of a step
+_FEW_STREAMS = 8  # more streams make a step longer by computing
+_NUMBERS = (
+    *("memory_total_bytes", "sm_max_mhz", "memory_max_mhz", "power_default_w", "power_max_w"),
+    "temperature_slowdown_c",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU of the server: properties, the power limit in force, and its mean power during the run."""
+
+    index: int
+    name: str = ""
+    memory_total_bytes: float | None = None
+    sm_max_mhz: float | None = None
+    memory_max_mhz: float | None = None
+    power_default_w: float | None = None
+    power_max_w: float | None = None
+    temperature_slowdown_c: float | None = None
+    virtualization: str | None = None
+    limit_w: float | None = None
+    power_w: float | None = None
+
+    @property
+    def type(self) -> GpuType | None:
+        return find(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that a rule may use. `here` is None if the command line of the server is unknown. `summary` is that of
+    a valid result; `refused` has the reasons why a result is invalid."""
+
+    here: Situation | None = None
+    sizes: ModelFacts | None = None
+    gpus: tuple[GpuFacts, ...] = ()
+    spec: BenchSpec | None = None
+    streams: int | None = None  # of a closed loop; None for another load, or if it is unknown
+    summary: BenchSummary | None = None
+    refused: tuple[str, ...] = ()
+    ceiling_tok_s: float | None = None
+    in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce
+    imported: str | None = None
+    preset_id: str | None = None
+    preset_gpus: tuple[str, ...] = ()  # NVML names of the GPUs that the preset is for
+    log: tuple[Finding, ...] = ()
+    now: EngineMetrics | None = None  # counters of a running server
+    memory_available_bytes: float | None = None  # of the host, now
+    before: BenchResult | None = None  # the newest earlier result of the same configuration and load
+    expected_tok_s: float | None = None  # speed of one stream that someone promised
+
+    # ---- derived
+
+    def count(self, name: str) -> int:
+        """Return the parallel size `name`; 1 if it is not set or the command line is unknown."""
+        return self.here.count(name) if self.here else 1
+
+    @property
+    def tp(self) -> int:
+        return self.count("tensor-parallel-size")
+
+    @property
+    def pp(self) -> int:
+        return self.count("pipeline-parallel-size")
+
+    @property
+    def dp(self) -> int:
+        return self.count("data-parallel-size")
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines that the server spans."""
+        if self.here is None:
+            return 1
+        ranks = self.tp * self.pp
+        if self.gpus and self.gpus[0].name == NODES_OF_ONE_GPU:
+            return ranks * self.dp
+        spanned = math.ceil(ranks / len(self.gpus)) if self.gpus and not self.here.engine.uses_all_gpus else 1
+        return max(self.here.nodes, spanned)
+
+    @property
+    def per_stream_tok_s(self) -> float | None:
+        return self.summary.per_stream_tok_s if self.summary else None
+
+    @property
+    def fraction(self) -> float | None:
+        """The measured speed of one stream as a share of the speed limit by memory bandwidth."""
+        if not self.ceiling_tok_s or not self.per_stream_tok_s:
+            return None
+        return self.per_stream_tok_s / self.ceiling_tok_s
+
+    @property
+    def memory_bound(self) -> bool:
+        return self.fraction is not None and self.fraction >= MEMORY_BOUND
+
+    @property
+    def launch_bound(self) -> bool:
+        return self.fraction is not None and self.fraction < LAUNCH_BOUND and (self.streams or math.inf) <= _FEW_STREAMS
+
+    @property
+    def room_pct(self) -> float:
+        """The largest gain in percent that the speed limit allows without fewer bytes per token; infinite if the limit
+        is unknown."""
+        return 100 * (1 / self.fraction - 1) if self.fraction else math.inf
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        sizes = self.sizes
+        if sizes is None or not sizes.weight_bytes or not sizes.parameters:
+            return None
+        return 8 * sizes.weight_bytes / sizes.parameters
+
+    @property
+    def speculates(self) -> bool:
+        """Whether draft tokens were used, according to the engine's counters or the flags."""
+        engine = self.summary.engine if self.summary else None
+        drafts = engine is not None and engine.spec_accepted_pct is not None
+        flags = self.here.plan.flags if self.here else ()
+        return drafts or any(f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags)
+
+    def share_of(self, reason: str) -> float:
+        """Return the share of the run (0..1) in which the driver named this clock event reason."""
+        gpu = self.summary.gpu if self.summary else None
+        return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
+
+
+def situation_of(conditions: Conditions) -> Situation | None:
+    """Return the configuration of the server of a result, or None if its command line is unknown."""
+    engine = engines.find(conditions.engine or "")
+    if engine is None or not (conditions.flags or conditions.argv):
+        return None
+    plan = LaunchPlan(
+        engine.name,
+        conditions.model,
+        conditions.model_facts,
+        tuple(FlagSetting(name, value) for name, value in conditions.flags.items()),
+        tuple(FlagSetting(name, value) for name, value in conditions.env.items()),
+    )
+    return Situation(plan, engine.catalog(conditions.engine_version), engine)
+
+
+def facts_of_result(result: BenchResult, **more: Any) -> Facts:
+    """Return the facts of a stored result. `more` are fields of Facts that the result does not contain."""
+    conditions, summary = result.conditions, result.summary
+    return Facts(
+        here=situation_of(conditions),
+        sizes=conditions.model_facts,
+        gpus=tuple(_gpus(conditions, summary)),
+        spec=result.spec,
+        streams=_streams(result),
+        summary=None if summary.refused else summary,
+        refused=summary.refused,
+        ceiling_tok_s=conditions.ceiling_tok_s,
+        in_force=conditions.in_force,
+        imported=conditions.imported,
+        preset_id=conditions.preset_id,
+        **more,
+    )
+
+
+def _streams(result: BenchResult) -> int | None:
+    spec, known = result.spec, result.conditions.known_workload
+    unknown = result.conditions.imported and "concurrency" not in known
+    return None if unknown or spec.command or spec.rate is not None else spec.concurrency
+
+
+def _gpus(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
+    during = summary.gpu
+    power = dict(zip(during.gpus, during.power_w_each, strict=False)) if during else {}
+    found = []
+    for place, gpu in enumerate(conditions.gpus):
+        index = gpu.get("index", place)
+        known = {name: gpu.get(name) for name in _NUMBERS if isinstance(gpu.get(name), int | float)}
+        limit = conditions.gpu_settings.get(f"gpu{index}.{POWER_LIMIT.key}")
+        found.append(
+            GpuFacts(
+                index=index,
+                name=str(gpu.get("name") or ""),
+                virtualization=gpu.get("virtualization"),
+                limit_w=limit if isinstance(limit, int | float) else None,
+                power_w=power.get(index),
+                **known,
+            )
+        )
+    return found

@@ -1,0 +1,154 @@
+"""Rules about the load: the queue, the KV cache, the prefix cache, the client, and what a run can show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.advisor.advice import Advice, Rule, advice
+from workbench.advisor.facts import Facts
+from workbench.model.findings import Level, PlanChange
+
+_KV_FULL_PCT = 95.0
+_KV_LOW_PCT = 20.0
+_HITS_PCT = 5.0
+_BUSY_CLIENT_PCT = 70.0
+_IDLE_STREAMS = 0.97  # of the requested streams
+_RESERVE_GIB = 8.0
+_MINEFIELD = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
+
+
+def invalid(facts: Facts) -> Iterator[Advice]:
+    """Report that the result is invalid. No rule uses its measured values then."""
+    if facts.refused:
+        text = f"the result is invalid, so its values give no advice: {facts.refused[0]}"
+        fix = "correct the cause, and measure again"
+        yield advice(Level.WARN, "result.refused", text, fix=fix, evidence="; ".join(facts.refused))
+
+
+def waiting(facts: Facts) -> Iterator[Advice]:
+    """Report requests that wait in the engine's queue, with the limit that keeps them there."""
+    during, now = facts.summary.engine if facts.summary else None, facts.now
+    mean = during.waiting_mean if during else now.waiting if now else None
+    if mean is None or mean < 0.5:
+        return
+    most = during.running_max if during else now.running if now else None
+    kv = during.kv_use_max_pct if during else now.kv_use_pct if now else None
+    counted = [f"{mean:.1f} requests waiting"]
+    counted += [f"{most} running"] if most is not None else []
+    counted += [f"KV cache up to {kv:.0f} %"] if kv is not None else []
+    flag = facts.here.engine.concurrency_flag if facts.here else None
+    limit = facts.here.number(flag) if facts.here and flag else None
+    text = "requests wait in the queue"
+    if kv is not None and kv >= _KV_FULL_PCT:
+        text += " because the KV cache is full"
+        fix = "use an FP8 KV cache, shorter contexts, smaller weights or more GPUs; more streams make it worse"
+    elif flag and limit and most is not None and most >= limit * facts.dp:
+        code = "batch.first" if limit == 1 else "queue.limit"
+        text = f"{flag} is {limit:.0f}, so requests wait although the KV cache has room"
+        fix = f"raise {flag}: batching is the only source of a large total" if limit == 1 else f"raise {flag}"
+        changes = (PlanChange(flag, int(4 * limit) if limit > 1 else 64),)
+        yield advice(Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes)
+        return
+    else:
+        fix = "look at TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in the queue"
+    yield advice(Level.HINT, "queue.waiting", text, fix=fix, evidence=", ".join(counted))
+
+
+def preemptions(facts: Facts) -> Iterator[Advice]:
+    """Report requests that the engine returned to the queue because the KV cache was full."""
+    during = facts.summary.engine if facts.summary else None
+    count = during.preemptions if during else facts.now.preemptions if facts.now else None
+    if not count:
+        return
+    text = f"the engine returned running requests to the queue {count} times: their work is done twice"
+    fix = "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more memory)"
+    kv = during.kv_use_max_pct if during else None
+    evidence = f"{count} preemptions" + (f", KV cache up to {kv:.0f} %" if kv is not None else "")
+    yield advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
+
+
+def low_kv_use(facts: Facts) -> Iterator[Advice]:
+    """Report that a nearly empty KV cache is no fault."""
+    during, now = facts.summary.engine if facts.summary else None, facts.now
+    use = during.kv_use_max_pct if during else now.kv_use_pct if now else None
+    queued = during.waiting_max if during else now.waiting if now else None
+    if use is None or use >= _KV_LOW_PCT or queued:
+        return
+    text = f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache costs no speed"
+    fix = "more streams or longer contexts would fit; the signs of too little are waiting requests and preemptions"
+    yield advice(Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %")
+
+
+def prefix_cache(facts: Facts) -> Iterator[Advice]:
+    """Report that prompts came from the prefix cache, so that prompt tokens per second are not the speed of prefill."""
+    during = facts.summary.engine if facts.summary else None
+    hits = during.prefix_hit_pct if during else facts.now.prefix_hit_pct if facts.now else None
+    if hits is None or hits < _HITS_PCT:
+        return
+    text = f"{hits:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per second show what clients"
+    text += " sent, not how fast prefill is"
+    fix = "to measure prefill, take TTFT at a known length with prompts that share no prefix"
+    yield advice(Level.INFO, "metric.prompt-throughput", text, fix=fix, evidence=f"prefix cache hits {hits:.0f} %")
+
+
+def client(facts: Facts) -> Iterator[Advice]:
+    """Report that the load client was the limit."""
+    summary = facts.summary
+    if summary is None:
+        return
+    flight, wanted = summary.in_flight_mean, summary.in_flight_nominal
+    short = facts.streams is not None and flight is not None and wanted and flight < _IDLE_STREAMS * wanted
+    busy = (summary.client_cpu_pct or 0) > _BUSY_CLIENT_PCT
+    if not (busy or short):
+        return
+    parts = [f"the client used {summary.client_cpu_pct:.0f} % of a core"] if busy else []
+    parts += [f"{flight:.1f} of {wanted:.0f} streams were in flight"] if short else []
+    text = "the load client may have been the limit, not the server"
+    fix = "run the client on another machine or on free cores, then measure again"
+    yield advice(Level.WARN, "client.bound", text, fix=fix, evidence=", ".join(parts))
+
+
+def protocol(facts: Facts) -> Iterator[Advice]:
+    """Report that a single run of this kind cannot show a small gain."""
+    spec, summary = facts.spec, facts.summary
+    if spec is None or summary is None:
+        return
+    why = [*summary.marked]
+    why += (
+        ["no warm-up"] if spec.warmup == 0 and not spec.until_steady and not spec.command and not facts.imported else []
+    )
+    why += ["a command of the user's own, run once"] if spec.command else []
+    why += [f"measured by {facts.imported}"] if facts.imported else []
+    if why:
+        text = "this run cannot show gains of a few percent"
+        fix = "use an experiment (X, or workbench experiment): pairs of runs in random order, and an interval"
+        yield advice(Level.INFO, "bench.protocol", text, fix=fix, evidence="; ".join(why))
+
+
+def unified_memory_now(facts: Facts) -> Iterator[Advice]:
+    """Report that a host whose GPU uses its memory has little memory left."""
+    free = facts.memory_available_bytes
+    if free is None or not any(g.type and g.type.unified_memory for g in facts.gpus) or free >= _RESERVE_GIB * 2**30:
+        return
+    text = f"{free / 2**30:.1f} GiB of memory are left, which the GPU shares: the host can freeze without a message"
+    share = facts.here.engine.memory.share_flag if facts.here else None
+    changes = (PlanChange(share, 0.8),) if share else ()
+    fix = (
+        f"keep {_RESERVE_GIB:.0f} to 10 GiB free: "
+        + (f"set {share} to 0.8 or less, " if share else "")
+        + "run earlyoom"
+    )
+    evidence = f"MemAvailable {free / 2**30:.1f} GiB"
+    yield advice(Level.WARN, "uma.reserve", text, fix=fix, evidence=evidence, source=_MINEFIELD, changes=changes)
+
+
+RULES: tuple[Rule, ...] = (
+    invalid,
+    waiting,
+    preemptions,
+    low_kv_use,
+    prefix_cache,
+    client,
+    protocol,
+    unified_memory_now,
+)

@@ -1,0 +1,254 @@
+"""Rules about the speed of decoding: the limit by memory bandwidth, bytes per token, parallel sizes, and launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.advisor.advice import Advice, Gain, Rule, advice, percent
+from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts
+from workbench.model.counts import four_digits
+from workbench.model.findings import Level, PlanChange
+
+_ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
+_EAGER = "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s eager, 59 without, gpt-oss-120b on GB10)"
+_UNSLOTH = "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two replicas 1.30-1.91x)"
+_REPLICAS = f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
+_EAGER_PCT = 127.0  # 26 to 59 tok/s
+_TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
+_FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
+_REPLICA_SHARE = 0.75  # of a GPU's memory for weights; the rest is for KV cache and activations
+# Microseconds of one small all-reduce, lowest and highest.
+_ROCE_US, _ROCE = (41.0, 60.0), "41-60 us for a small all-reduce between two Sparks (github.com/MiaAI-Lab, b12x PR 295)"
+_PCIE_US, _PCIE = (10.0, 20.0), "10-20 us for a small all-reduce over PCIe inside a CUDA graph"
+
+
+def near_ceiling(facts: Facts) -> Iterator[Advice]:
+    """Report that decoding is memory-bound: only fewer bytes, speculation or more streams can make it much faster."""
+    fraction, limit, speed = facts.fraction, facts.ceiling_tok_s, facts.per_stream_tok_s
+    if not facts.memory_bound or fraction is None or limit is None or speed is None or fraction > 1.02:
+        return
+    text = f"decoding is memory-bound: it reaches {percent(fraction)} of what the memory bandwidth allows"
+    evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
+    if facts.sizes and facts.sizes.bytes_per_token:
+        gb = facts.sizes.bytes_per_token / 1e9
+        ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
+        evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
+    most = "nothing" if facts.room_pct < 1 else f"at most +{facts.room_pct:.0f} %"
+    fix = f"use fewer bytes per token, speculative decoding or more streams; all other settings can gain {most}"
+    yield advice(Level.HINT, "roofline.near-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+
+
+def above_ceiling(facts: Facts) -> Iterator[Advice]:
+    """Report a speed above the limit, which means that the number of bytes per token is wrong."""
+    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
+    if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
+        return
+    text = f"the speed is {percent(speed / limit)} of the limit by memory bandwidth, so the number of bytes is wrong"
+    fix = "check the checkpoint, its quantization and the flags: the weights that were read are smaller than assumed"
+    evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
+    yield advice(Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+
+
+def promise(facts: Facts) -> Iterator[Advice]:
+    """Compare a promised speed of one stream with the limit by memory bandwidth."""
+    wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
+    if wanted is None:
+        return
+    if limit is None:
+        text = f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is unknown"
+        yield advice(Level.INFO, "promise.unknown", text, fix="give a result with a speed limit")
+        return
+    share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
+    if share > 1.0:
+        text = f"{four_digits(wanted)} tok/s are impossible for one stream: {percent(share)} of the limit"
+        fix = "only fewer bytes per token or speculative decoding can exceed it; more streams raise the total"
+        yield advice(Level.WARN, "promise.above-roofline", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+    else:
+        text = f"{four_digits(wanted)} tok/s are possible for one stream: {percent(share)} of the limit"
+        yield advice(Level.INFO, "promise.possible", text, evidence=evidence, source=_ARITHMETIC)
+
+
+def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
+    """Report that a memory-bound server reads 16-bit weights: quantization has the largest effect."""
+    bits = facts.bits_per_weight
+    sizes = facts.sizes
+    if bits is None or bits < 14 or not facts.memory_bound or sizes is None or not sizes.weight_bytes:
+        return
+    text = "the weights have 16 bits: quantization reads two to four times fewer bytes, the largest gain there is"
+    evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
+    catalog = facts.here.catalog.flags if facts.here else {}
+    changes = (PlanChange("quantization", "fp8"),) if "quantization" in catalog else ()
+    fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (up to 3.6 times fewer)"
+    yield advice(
+        Level.HINT,
+        "quant.first",
+        text,
+        fix=fix,
+        evidence=evidence,
+        source=_ARITHMETIC,
+        changes=changes,
+        gain=Gain(0, 100),
+    )
+
+
+def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
+    """Report that 8-bit weights decode slower than 4-bit ones at few streams."""
+    bits = facts.bits_per_weight
+    if bits is None or not 7 <= bits < 14 or not facts.memory_bound or (facts.streams or 99) > 8:
+        return
+    text = "at few streams, 8-bit weights decode slower than 4-bit ones: speed follows the bytes"
+    fix = "measure a 4-bit checkpoint (AWQ, GPTQ, NVFP4); 8 bits can win in prefill and at many streams"
+    source = "arithmetic: Qwen2.5-7B reads 7.62 GB per token in FP8 and 4.48 GB in 4-bit AWQ"
+    evidence = f"{bits:.1f} bits per weight"
+    yield advice(
+        Level.HINT, "quant.bytes", text, fix=fix, evidence=evidence, source=source, gain=Gain(0, _FP8_OVER_4_BIT_PCT)
+    )
+
+
+def one_stream(facts: Facts) -> Iterator[Advice]:
+    """Report that more streams share each read of the weights, with the limits of their total speed."""
+    limit = facts.ceiling_tok_s
+    if facts.streams != 1 or not facts.memory_bound or limit is None:
+        return
+    listed = ", ".join(f"{n} streams {four_digits(n * limit)}" for n in (4, 8, 16))
+    over = f" The server spans {facts.nodes} machines, which one stream pays for alone." if facts.nodes > 1 else ""
+    text = f"one stream reads all weights for itself; several share each read.{over}"
+    evidence = f"limits of the total: {listed} tok/s"
+    fix = "if requests can run at once, measure it: workbench sweep with several --concurrency values"
+    yield advice(Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+
+
+def eager(facts: Facts) -> Iterator[Advice]:
+    """Report that CUDA graphs are off. The gain is a measured one, never above what the memory bandwidth allows."""
+    here = facts.here
+    if here is None or not here.engine.eager_flag or not here.on(here.engine.eager_flag):
+        return
+    flag = here.engine.eager_flag
+    text = f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of kernels one by one"
+    high = min(_EAGER_PCT, facts.room_pct)
+    yield advice(
+        Level.HINT,
+        "eager.cost",
+        text,
+        fix=f"unset {flag}",
+        evidence=_steps(facts) or f"{flag} is set",
+        source=_EAGER,
+        changes=(PlanChange(flag, None),),
+        gain=Gain(0, high) if high >= 1 else None,
+    )
+
+
+def launch_bound(facts: Facts) -> Iterator[Advice]:
+    """Report that most of a step is neither reading nor computing: kernel launches or synchronization take it."""
+    if not facts.launch_bound or facts.fraction is None:
+        return
+    text = (
+        f"decoding reaches only {percent(facts.fraction)} of the limit by memory bandwidth: launches or synchronization"
+    )
+    text += " take most of each step, and neither memory nor compute is the limit"
+    fix = "use CUDA graphs, a smaller tensor-parallel size, replicas, more streams, or a newer engine"
+    yield advice(Level.HINT, "launch.bound", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC)
+
+
+def _steps(facts: Facts) -> str | None:
+    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
+    if not speed:
+        return None
+    of = f" of {four_digits(limit)}" if limit else ""
+    return f"{four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
+
+
+def replicas(facts: Facts) -> Iterator[Advice]:
+    """Report a model that is split although it fits on one GPU: replicas need no communication."""
+    here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
+    totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
+    if here is None or sizes is None or not sizes.weight_bytes or ranks < 2 or not totals:
+        return
+    if sizes.weight_bytes > _REPLICA_SHARE * min(totals) or not (facts.launch_bound or (facts.streams or 0) >= ranks):
+        return
+    text = f"the model fits on one GPU but is split over {ranks}: replicas need no communication between GPUs"
+    evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
+    if here.engine.uses_all_gpus or "data-parallel-size" not in here.catalog.flags:
+        return
+    changes = (
+        *(PlanChange(name, 1) for name in ("tensor-parallel-size", "pipeline-parallel-size") if facts.count(name) > 1),
+        PlanChange("data-parallel-size", ranks * facts.dp),
+    )
+    fix = " ".join(change.text for change in changes) + "; splitting pays only for the latency of one stream"
+    evidence = "; ".join(filter(None, (evidence, _steps(facts))))
+    yield advice(Level.HINT, "dp-before-tp", text, fix=fix, evidence=evidence, source=_REPLICAS, changes=changes)
+
+
+def pipeline(facts: Facts) -> Iterator[Advice]:
+    """Report that pipeline stages do not speed up one stream."""
+    if facts.here is None or facts.pp < 2 or facts.streams != 1:
+        return
+    text = f"a token of one stream passes the {facts.pp} pipeline stages one after another: they add memory, not speed"
+    changes = (PlanChange("tensor-parallel-size", facts.tp * facts.pp), PlanChange("pipeline-parallel-size", 1))
+    fix, gain = " ".join(change.text for change in changes), Gain(0, _TP_OVER_PP_PCT)
+    evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
+    yield advice(Level.HINT, "pp.batch1", text, fix=fix, evidence=evidence, source=_UNSLOTH, changes=changes, gain=gain)
+
+
+def communication(facts: Facts) -> Iterator[Advice]:
+    """Report the share of a step that the all-reduces of tensor parallelism take."""
+    layers, speed = facts.sizes.layers if facts.sizes else None, facts.per_stream_tok_s
+    if facts.tp < 2 or not layers or not speed or not facts.gpus:
+        return
+    between_nodes = facts.gpus[0].name == NODES_OF_ONE_GPU
+    if facts.nodes > 1 and not between_nodes:
+        return  # the network is unknown
+    (low_us, high_us), source = (_ROCE_US, _ROCE) if between_nodes else (_PCIE_US, _PCIE)
+    count, step_ms = 2 * layers + 1, 1000 / speed
+    low, high = count * low_us / 1000, count * high_us / 1000
+    share = 100 * high / step_ms
+    text = f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
+    text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
+    level, fix = Level.INFO, None
+    if share > 20:
+        level, fix = (
+            Level.HINT,
+            "use replicas if the model fits on one GPU, or more streams, which share the all-reduces",
+        )
+    elif facts.nodes > 1:
+        text += ": the link between the machines is not the limit"
+    evidence = f"{layers} layers, tensor-parallel size {facts.tp}, {four_digits(speed)} tok/s per stream"
+    yield advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)
+
+
+_BATCH_1 = {  # flags that decide about room, prefill or concurrency
+    "gpu-memory-utilization": "KV cache size",
+    "mem-fraction-static": "KV cache size",
+    "chunked-prefill-size": "prefill",
+    "max-num-batched-tokens": "prefill",
+    "max-num-seqs": "concurrency",
+    "max-running-requests": "concurrency",
+}
+
+
+def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
+    """Report flags that cannot change the decoding speed of one stream."""
+    plan = facts.here.plan if facts.here else None
+    found = [name for name in _BATCH_1 if plan is not None and plan.flag(name) is not None]
+    if facts.streams != 1 or not found:
+        return
+    named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in found)
+    text = f"these flags do not change the decoding speed of one stream: {named}"
+    evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
+    yield advice(Level.INFO, "knob.scope", text, fix="expect 0 % from them at one stream", evidence=evidence)
+
+
+RULES: tuple[Rule, ...] = (
+    near_ceiling,
+    above_ceiling,
+    promise,
+    sixteen_bit_weights,
+    eight_bit_weights,
+    one_stream,
+    eager,
+    launch_bound,
+    replicas,
+    pipeline,
+    communication,
+    without_effect_on_one_stream,
+)

@@ -1,0 +1,40 @@
+"""What experiments measured for a finding: "expected up to +127 % tok/s, measured +85.2 % ± 2.1 (experiment 4)"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.series_state import SeriesState
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.model.experiment import Experiment
+    from workbench.model.findings import Finding
+
+_KEPT = (SeriesState.DONE, SeriesState.STOPPED)
+
+
+def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    """Return one sentence for each experiment that tested this finding, on this result or on another one of the same
+    host and model. `experiments` are sorted from new to old, and so are the sentences."""
+    found = []
+    for experiment in experiments:
+        tested = experiment.advice
+        if tested is None or tested.code != finding.code or experiment.state not in _KEPT:
+            continue
+        alike = (experiment.host, tested.model) == (result.conditions.host, result.conditions.model)
+        if tested.result_id == result.id or alike:
+            found.append(sentence(experiment))
+    return tuple(found)
+
+
+def sentence(experiment: Experiment) -> str:
+    """Return what the experiment's finding expected and what was measured. "" if it tests no finding."""
+    tested = experiment.advice
+    if tested is None:
+        return ""
+    expected = f"expected {tested.expected_gain}" if tested.expected_gain else "no gain was expected in numbers"
+    measured = f"measured {experiment.measured}" if experiment.measured else "nothing was shown"
+    unfinished = "" if experiment.state == SeriesState.DONE else f", {experiment.state}"
+    return f"{expected}, {measured} (experiment {experiment.id}{unfinished})"

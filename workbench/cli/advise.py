@@ -1,0 +1,74 @@
+"""The command `advise`: what limits a result or a running server, and which change would help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.open_session import connected, local_session
+from workbench.cli.output import emit_or_say
+from workbench.cli.registry import command, option
+from workbench.cli.servers import find_run
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.session.advice import Advised
+
+
+@command(
+    "advise",
+    "say what limits a result or a running server, and which change would help, with the largest gain first",
+    option("subject RUN|RESULT", "id of a result (a number), or id of a run, or its beginning or end"),
+    option("--expect TOK_S", "check a promised speed of one stream against the limit by memory bandwidth", float),
+    examples=("workbench advise 12", "workbench advise 12 --expect 45", "workbench advise RUN --json"),
+)
+async def advise(arguments: argparse.Namespace) -> int:
+    more: dict[str, Any] = {}
+    if arguments.expect is not None:
+        if not 0 < arguments.expect < float("inf"):
+            raise InputError("--expect needs a speed above 0", next_step="give tokens per second, such as --expect 45")
+        more["expected_tok_s"] = arguments.expect
+    number = arguments.subject.removeprefix("#")
+    if number.isdecimal():
+        session = local_session()
+        advised = await session.advisor.of_result(int(number), **more)
+    else:
+        async with connected(arguments) as session:
+            status = await find_run(session, arguments.subject)
+            advised = await session.advisor.of_run(status.run_id, **more)
+    return emit_or_say(arguments.json, _document(advised), _lines(advised))
+
+
+def _document(advised: Advised) -> dict[str, Any]:
+    result = advised.result
+    return {
+        "result": result.id if result else None,
+        "run_id": advised.run_id,
+        "simulated": result.conditions.simulated if result else None,
+        "findings": [{**f.as_json(), "verdicts": list(advised.verdicts.get(f.code, ()))} for f in advised.findings],
+    }
+
+
+def _lines(advised: Advised) -> Iterator[str]:
+    result = advised.result
+    if result is not None:
+        simulated = "  SIMULATED" if result.conditions.simulated else ""
+        engine = result.conditions.engine or "unknown engine"
+        yield f"result #{result.id}: {engine} {result.conditions.model}{simulated}"
+    else:
+        yield f"run {advised.run_id}: not measured yet, so only its configuration and its log give advice"
+    if not advised.findings:
+        yield "no finding"
+    for number, finding in enumerate(advised.findings, 1):
+        gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
+        yield f"{number:>2}. {finding.level}: {finding.text}{gain}  [{finding.code}]"
+        for label, text in (
+            ("measured", finding.evidence),
+            ("next", finding.fix),
+            ("change", " ".join((*(c.text for c in finding.changes), *finding.settings))),
+            ("source", finding.source),
+            *(("verdict", said) for said in advised.verdicts.get(finding.code, ())),
+        ):
+            if text:
+                yield f"    {label:<9} {text}"

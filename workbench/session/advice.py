@@ -1,0 +1,185 @@
+"""The advice on a result or a running server, with what experiments have measured for it, and the experiment that tests
+one finding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench import engines
+from workbench.advisor.advice import THRIFT
+from workbench.advisor.advisor import advise
+from workbench.advisor.facts import Facts, GpuFacts, facts_of_result
+from workbench.advisor.verdicts import verdicts_on
+from workbench.engines.flag_values import format_value
+from workbench.engines.plan_context import Situation
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.experiment import AdvisedChange, Arm
+from workbench.model.secrets import MASK
+from workbench.model.settings import GpuSettings, parse_word
+from workbench.session.bench_spec import SHAPE
+from workbench.session.conditions import gpus_of
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.model.experiment import Experiment
+    from workbench.model.findings import Finding
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.experiments import Experiments
+    from workbench.session.presets import Presets
+    from workbench.session.results import Results
+    from workbench.session.servers import Servers
+    from workbench.session.telemetry_watch import TelemetryWatch
+
+_LOOKED_AT = 200  # newest results among which an earlier one of the same configuration is looked for
+_NOT_CONFIGURATION = ("host", "port")
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """The findings about `result` or, without one, about the run `run_id`. `verdicts` has what experiments measured, by
+    the code of the finding."""
+
+    findings: tuple[Finding, ...]
+    result: BenchResult | None = None
+    run_id: str | None = None
+    verdicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Advisor:
+    """Advises on stored results and on running servers."""
+
+    def __init__(
+        self,
+        presets: Presets,
+        servers: Servers,
+        telemetry: TelemetryWatch,
+        results: Results,
+        experiments: Experiments,
+    ) -> None:
+        self._presets, self._servers, self._telemetry = presets, servers, telemetry
+        self._results, self._experiments = results, experiments
+
+    async def of_result(self, result_id: int, **more: Any) -> Advised:
+        """Return the advice on a stored result. `more` are further facts, such as `expected_tok_s`."""
+        return await asyncio.to_thread(self._of_result, result_id, more)
+
+    def _of_result(self, result_id: int, more: Mapping[str, Any]) -> Advised:
+        result = self._results.db.get(result_id)
+        names = self._presets.gpu_names(result.conditions.preset_id)
+        facts = facts_of_result(result, before=self._before(result), preset_gpus=names, **more)
+        found = advise(facts)
+        experiments: Sequence[Experiment] = self._experiments.db.list()
+        verdicts = {f.code: said for f in found if (said := verdicts_on(f, result, experiments))}
+        return Advised(found, result, result.conditions.run_id, verdicts)
+
+    def _before(self, result: BenchResult) -> BenchResult | None:
+        """Return the newest earlier valid result of the same configuration and load."""
+        for page in self._results.db.pages(_LOOKED_AT, host=result.conditions.host, before=result.id):
+            for other in page.results:
+                if not other.summary.refused and _alike(other, result):
+                    return other
+        return None
+
+    async def of_run(self, run_id: str, **more: Any) -> Advised:
+        """Return the advice on a run: from its newest valid result, and from the counters, the memory and the log of
+        now. The host is connected."""
+        status = self._servers.supervisor.status(run_id)
+        telemetry, now = None, None
+        with suppress(WorkbenchError):  # a host without a GPU
+            telemetry = await self._telemetry.reading()
+        with suppress(WorkbenchError):  # a server that has ended has no counters
+            now = await self._servers.supervisor.metrics(run_id)
+        free = telemetry.host.memory_available_bytes if telemetry else None
+        facts: dict[str, Any] = {"now": now, "memory_available_bytes": free, "log": status.findings, **more}
+        result = await asyncio.to_thread(self._newest_of, run_id)
+        if result is not None:
+            return replace(await self.of_result(result.id, **facts), run_id=run_id)
+        plan = self._servers.supervisor.record(run_id).plan
+        engine = engines.find(plan.engine)
+        here = Situation(plan, engine.catalog(plan.engine_version), engine) if engine else None
+        infos = telemetry.infos if telemetry else ()
+        used = gpus_of(plan, infos)
+        gpus = tuple(
+            GpuFacts(i.index, i.name, i.memory_total_bytes, virtualization=i.virtualization)
+            for i in infos
+            if i.index in used
+        )
+        names = self._presets.gpu_names(plan.preset_id)
+        known = Facts(here, plan.model_facts, gpus, preset_id=plan.preset_id, preset_gpus=names, **facts)
+        return Advised(advise(known), run_id=run_id)
+
+    def _newest_of(self, run_id: str) -> BenchResult | None:
+        found = (r for r in self._results.db.list(None, run_id) if r.conditions.run_id == run_id)
+        return next((r for r in found if not r.summary.refused), None)
+
+
+def _alike(a: BenchResult, b: BenchResult) -> bool:
+    x, y = a.conditions, b.conditions
+    same = (x.engine, x.model, x.flags, x.env, x.gpu_settings) == (y.engine, y.model, y.flags, y.env, y.gpu_settings)
+    return same and all(getattr(a.spec, name) == getattr(b.spec, name) for name in SHAPE if name != "profile")
+
+
+# ---- the experiment that tests a finding
+
+
+def can_be_tested(finding: Finding) -> bool:
+    """Return whether the fix of a finding is data that an experiment can apply."""
+    return bool(finding.changes or finding.settings)
+
+
+def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | None) -> tuple[Arm, Arm]:
+    """Return arm A, the configuration of `result`, and arm B, which has the changes of `finding` as well. Both are
+    changes of `plan`, the plan under edit. Raises InputError if that plan has another engine or model."""
+    made = result.conditions
+    if plan is None or (plan.engine, plan.model) != (made.engine, made.model):
+        where = f"load preset {made.preset_id} (p)" if made.preset_id else "load a plan with that engine and model (p)"
+        raise InputError(
+            f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
+            next_step=f"{where}, then try the finding again",
+        )
+    sets, unsets = _to_reach({f.name: f.value for f in plan.flags}, made.flags)
+    envs, _ = _to_reach({e.name: str(e.value) for e in plan.env}, made.env)
+    a = Arm(sets, unsets, envs)
+    b = a
+    for change in finding.changes:
+        b = _with(b, change.name, change.value, change.env)
+    gpu = {key: value for word in finding.settings for key, value in parse_word(word).items()}
+    return a, replace(b, gpu=GpuSettings(gpu))
+
+
+def _to_reach(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (words that set, names that unset) what turns the values `now` into `wanted`. Secrets, which a result does
+    not contain, stay as they are now."""
+    names = [n for n in {**now, **wanted} if n not in _NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))]
+    sets = tuple(f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n])
+    return sets, tuple(n for n in names if n not in wanted)
+
+
+def _with(arm: Arm, name: str, value: Any, env: bool) -> Arm:
+    kept = tuple(word for word in (arm.envs if env else arm.sets) if word.partition("=")[0] != name)
+    unsets = tuple(n for n in arm.unsets if n != name)
+    if env:
+        return replace(arm, envs=(*kept, f"{name}={'' if value is None else value}"))
+    if value is None:
+        return replace(arm, sets=kept, unsets=(*unsets, name))
+    return replace(arm, sets=(*kept, f"{name}={format_value(value)}"), unsets=unsets)
+
+
+def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
+    """Return the finding as the experiment that tests it keeps it."""
+    return AdvisedChange(finding.code, finding.text, finding.expected_gain, result.id, result.conditions.model)
+
+
+def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
+    """Return the options of the experiment that tests `finding`: the metric that decides, and the load of the
+    result."""
+    shape = {n: getattr(result.spec, n) for n in SHAPE if n not in ("profile", "prompts", "command")}
+    thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
+    return {
+        "metric": "tok_per_joule" if thrifty else "output_tok_s",
+        "bench": {n: value for n, value in shape.items() if value not in (None, (), {}, "")},
+    }

@@ -322,9 +322,9 @@ class Session:
         while True:
             await asyncio.sleep(_ELSEWHERE_S)
             with suppress(WorkbenchError):  # a lost link shows in the state
-                await self.look_elsewhere()
+                await self._look_elsewhere()
 
-    async def look_elsewhere(self) -> None:
+    async def _look_elsewhere(self) -> None:
         """Show what other Workbenches and commands did on this host: stored results, started servers, and a running
         measurement."""
         await self.results.look_elsewhere()

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,16 +27,13 @@ HOLDER = remote_programs.measurement_lock_argv(PYTHON, {"what": "experiment 7", 
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for all users, of this test."""
-    directory = tmp_path / "register"
-    directory.mkdir()
-    directory.chmod(0o1777)
-    for parent in (tmp_path, *tmp_path.parents):
-        with contextlib.suppress(OSError):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(directory))
-    return directory
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for all users, of this test. It is not below pytest's directory, which each start of pytest on the
+    machine closes to other users."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o1777)
+        monkeypatch.setenv("WORKBENCH_GPU_REGISTER", directory)
+        yield Path(directory)
 
 
 @contextlib.contextmanager

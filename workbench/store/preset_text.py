@@ -73,7 +73,7 @@ def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[s
     value = preset.flags.get(name)
     texts = [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})] if value is not None else []
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
-    spellings += [name, name.replace("-", "_")] if "-" in name else []
+    spellings += [name, name.replace("-", "_")] if "-" in name or "_" in name else []
     mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
     texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]
     return texts + [

@@ -20,6 +20,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "presets": ("presets",),
     "flags": ("presets",),
     "explain": ("explain",),
+    "import": ("recipes",),
     "plan": ("plan",),
     "start": ("servers",),
     "servers": ("servers",),

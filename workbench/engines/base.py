@@ -56,6 +56,15 @@ class Engine:
     general_preset: ClassVar[str]  # id of the shipped preset that starts any model
     executables: ClassVar[tuple[str, ...]]  # names to look for on the host's PATH, best first
     launch: ClassVar[tuple[str, ...]]  # argv prefix for a plan without an executable
+    # Beginnings of a command line that starts the server; the program is given without its directory.
+    start_words: ClassVar[tuple[tuple[str, ...], ...]]
+    positional_model: ClassVar[bool] = False  # the first word that is no flag names the model
+    # Names of flags in recipes that are shared by all engines, such as sparkrun's -> names of this engine's flags.
+    shared_names: ClassVar[Mapping[str, str]] = {}
+    image: ClassVar[str] = ""  # repository of the project's own container image
+    image_tag: ClassVar[str] = "latest"  # of a version that is not known
+    image_program: ClassVar[tuple[str, ...]] = ()  # what starts the server in that image, if not `launch`
+    helm_chart: ClassVar[bool] = False  # the values of the vLLM production stack describe this engine
     process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
     process_priority: ClassVar[int] = 0  # of several patterns that match, the one with the highest priority counts
     default_port: ClassVar[int]
@@ -119,6 +128,10 @@ class Engine:
         "messages". None if the engine cannot count the tokens of such a request.
         """
         return None
+
+    def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return a plan that was read from a command line in the form in which `command` writes it."""
+        return plan
 
     def replicas_per_node(self, here: Situation) -> int:
         """Return the number of data-parallel replicas that one node runs on GPUs of their own."""

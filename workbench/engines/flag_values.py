@@ -42,6 +42,13 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     return [_scalar(spec, w) for w in words]
 
 
+def parse_word(spec: FlagSpec | None, word: str) -> FlagValue:
+    """Return the value that one word of a command line stands for, in the type of the flag or of one element of its
+    list. Raises InputError, which names the expected type.
+    """
+    return _guess(word) if spec is None else _scalar(spec, word)
+
+
 def format_value(value: FlagValue | None) -> str:
     """Return the value as text that users can type. `parse_value` turns the text of a valid value into the same value
     again.

@@ -21,6 +21,18 @@ class Llamacpp(Engine):
     general_preset = "llamacpp-gguf"
     executables = ("llama-server",)
     launch = ("llama-server",)
+    start_words = (("llama-server",),)
+    shared_names: ClassVar[Mapping[str, str]] = {
+        "served-model-name": "alias",
+        "max-model-len": "ctx-size",
+        "max-num-seqs": "parallel",
+        "kv-cache-k": "cache-type-k",
+        "kv-cache-v": "cache-type-v",
+        "target-tokens": "ctx-size",
+    }
+    image = "ghcr.io/ggml-org/llama.cpp"
+    image_tag = "server-cuda"
+    image_program = ("/app/llama-server",)
     process_pattern = r"llama-server|llama_cpp\.server"
     process_priority = 1
     default_port = 8080

@@ -44,6 +44,7 @@ def plan_from_preset(
         executable=executable,
         executable_from="preset" if executable else "",
         workdir=_replace_variables(preset.engine.workdir, values) if preset.engine.workdir else None,
+        image=preset.engine.image,
         env=tuple(FlagSetting(k, _replace_variables(v, values), Origin.PRESET) for k, v in preset.env.items()),
         engine_versions=preset.engine.versions,
         preset_id=preset.id,

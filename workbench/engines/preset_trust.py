@@ -168,6 +168,11 @@ _NAMES = _words(
 )
 
 
+def is_tuning_variable(name: str) -> bool:
+    """Return whether a variable of this name tunes an engine or one of its libraries."""
+    return _TUNING.fullmatch(name) is not None
+
+
 def _runs_code(name: str, value: Any) -> bool:
     name, value = name.replace("_", "-").lower(), _parsed(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:

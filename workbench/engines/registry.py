@@ -35,6 +35,14 @@ def find(name: str | None) -> Engine | None:
     return get(name) if name in _NAMES else None
 
 
+def named_in(text: str) -> Engine | None:
+    """Return the engine that a text names in any spelling, such as "vLLM", "llama-cpp" or "vllm/vllm-openai:v0.11".
+    None if it names none.
+    """
+    letters = "".join(c for c in text.lower() if c.isalnum())
+    return next((get(name) for name in _NAMES if name in letters), None)
+
+
 def short_name(name: str) -> str:
     """Return the short name of an engine, which has at most four letters. For an unknown engine, return `name`
     unchanged.

@@ -24,6 +24,18 @@ class Sglang(Engine):
     general_preset = "sglang-any"
     executables = ("sglang",)
     launch = ("sglang", "serve")
+    start_words = (("sglang", "serve"), ("python", "-m", "sglang.launch_server"))
+    shared_names: ClassVar[Mapping[str, str]] = {
+        "tensor-parallel": "tensor-parallel-size",
+        "pipeline-parallel": "pipeline-parallel-size",
+        "data-parallel": "data-parallel-size",
+        "gpu-memory-utilization": "mem-fraction-static",
+        "max-model-len": "context-length",
+        "max-num-seqs": "max-running-requests",
+        "chunked-prefill": "chunked-prefill-size",
+        "kv-cache": "kv-cache-dtype",
+    }
+    image = "lmsysorg/sglang"
     process_pattern = "sglang"
     process_priority = 2  # a model or an environment may be named after vLLM
     default_port = 30000

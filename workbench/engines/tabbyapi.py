@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import Situation
@@ -40,6 +40,10 @@ class Tabbyapi(Engine):
     general_preset = "tabbyapi-any"
     executables = ("python", "python3")
     launch = ("python", "main.py")
+    start_words = (("python", "main.py"), ("python", "start.py"))
+    shared_names: ClassVar[Mapping[str, str]] = {"max-model-len": "max-seq-len"}
+    image = "ghcr.io/theroyallab/tabbyapi"
+    image_program = ("python3", "main.py")
     process_pattern = "[tT]abby"
     process_priority = -1  # a directory or a model may have such a name
     default_port = 5000
@@ -68,6 +72,13 @@ class Tabbyapi(Engine):
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"text": request.get("prompt") or request.get("messages")}
+
+    def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the directory and the name of the model joined to a path."""
+        directory = plan.flag("model-dir")
+        if not isinstance(directory, str) or not directory.startswith("/") or "/" in plan.model or not plan.model:
+            return plan
+        return replace(plan, model=posixpath.join(directory, plan.model)).without_flag("model-dir")
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the arguments that name the model. A path is split into model-dir and model-name; a plain name is

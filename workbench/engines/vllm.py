@@ -71,6 +71,17 @@ class Vllm(Engine):
     general_preset = "vllm-any"
     executables = ("vllm",)
     launch = ("vllm", "serve")
+    start_words = (("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server"))
+    positional_model = True
+    shared_names: ClassVar[Mapping[str, str]] = {
+        "tensor-parallel": "tensor-parallel-size",
+        "pipeline-parallel": "pipeline-parallel-size",
+        "data-parallel": "data-parallel-size",
+        "kv-cache": "kv-cache-dtype",
+        "kv-cache-memory-bytes-per-gpu": "kv-cache-memory-bytes",
+    }
+    image = "vllm/vllm-openai"
+    helm_chart = True
     process_pattern = "vllm"
     default_port = 8000
     model_flags = ("model",)

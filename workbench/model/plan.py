@@ -71,6 +71,7 @@ class LaunchPlan:
     stranger: bool = False  # the preset is not a shipped one; see engines/preset_trust.py
     executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
+    image: str | None = None  # container image that an export names; a start on a host does not use it
     engine_version: str | None = None  # of the catalog that the plan is checked against
     engine_versions: str | None = None  # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
     preset_id: str | None = None

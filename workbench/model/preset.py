@@ -57,6 +57,9 @@ class EngineRef(_Strict):
         None, description="program and first arguments that start the engine, instead of the usual ones"
     )
     workdir: str | None = None
+    image: str | None = Field(
+        None, min_length=1, description="container image of the setup, which `workbench export` names"
+    )
 
 
 class PresetModel(_Strict):

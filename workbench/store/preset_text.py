@@ -87,6 +87,7 @@ def _facts(preset: Preset) -> list[Line]:
         ("engine", f"{engine.name} {engine.versions or ''}"),
         ("program", shlex.join(map(preset.filled, engine.executable or ()))),
         ("directory", preset.filled(engine.workdir or "")),
+        ("image", engine.image or ""),
         ("model", f"{preset.filled(preset.model.id)} {preset.model.quantization or ''}"),
         ("weights", _weights(preset)),
         ("limit", _limit(preset)),

@@ -1,0 +1,73 @@
+"""import and export: recipes of other tools become presets, and nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+RECIPE = """
+model: org/Model-7B
+container: example/vllm
+defaults: {port: 8100}
+pre_exec: ["touch CANARY"]
+command: vllm serve {model} --port {port} --max-num-seqs $(touch CANARY) --trust-remote-code
+"""
+
+
+def test_a_recipe_becomes_a_preset_that_plans(cli: Cli, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    shown = cli("import", str(recipe), "--name", "mine", "--json")
+    document = json.loads(shown.out)
+    assert (shown.code, document["saved"], document["id"]) == (0, None, "mine")
+    assert document["preset"]["flags"] == {"port": 8100, "trust-remote-code": True}
+    assert {"recipe.refused", "recipe.computed", "preset.runs-code"} <= {f["code"] for f in document["findings"]}
+    asked = cli("import", str(recipe), "--name", "mine")
+    assert asked.code == 2 and "--yes" in asked.err and "org/Model-7B" in asked.out
+    saved = cli("import", str(recipe), "--name", "mine", "--yes")
+    assert saved.code == 0 and "touch CANARY" in saved.err and "saved: " in saved.out
+    plan = cli("plan", "mine", "--json")
+    assert json.loads(plan.out)["argv"][:3] == ["vllm", "serve", "org/Model-7B"]
+    again = cli("import", str(recipe), "--name", "mine", "--yes")
+    assert again.code == 2 and "exists already" in again.err
+    assert not list(tmp_path.rglob("CANARY")) and not Path("CANARY").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "exactly one source"),
+        (("x.yaml", "--command", "vllm serve m"), "exactly one source"),
+        (("nosuch.yaml",), "is not a file"),
+        (("--command", "ollama serve"), "starts no server"),
+        (("--pid", "99999999"), "no process"),
+        (("--command", "vllm serve m", "--name", "No Id", "--yes"), "cannot be saved"),
+    ],
+)
+def test_bad_sources_are_errors_with_a_next_step(cli: Cli, argv: tuple[str, ...], said: str) -> None:
+    ran = cli("import", *argv)
+    assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+
+
+def test_a_running_server_becomes_a_preset(cli: Cli, tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho on\nread line\n")
+    program.chmod(0o755)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "1", "LLAMA_API_KEY": "verysecretkey123"}
+    argv = [str(program), "-m", "/models/a b.gguf", "-c", "4096", "--api-key", "verysecretkey123"]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdin is not None and server.stdout.readline() == "on\n"
+        shown = cli("import", "--pid", str(server.pid), "--json")
+        server.stdin.close()
+    preset = json.loads(shown.out)["preset"]
+    assert preset["engine"] == {"name": "llamacpp", "executable": [str(program)]}
+    assert (preset["model"]["id"], preset["flags"]) == ("/models/a b.gguf", {"ctx-size": 4096})
+    assert preset["env"]["CUDA_VISIBLE_DEVICES"] == "1" and "LANG" not in preset["env"]
+    assert "verysecret" not in shown.out + shown.err

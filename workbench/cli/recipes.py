@@ -1,0 +1,102 @@
+"""The commands `import` and `export`: recipes of other tools become presets, and launches take their forms."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.open_session import connected, local_session
+from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.questions import confirm
+from workbench.cli.registry import command, one_of, option
+from workbench.cli.shared_options import YES
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.session.recipes import Imported
+
+
+@command(
+    "import",
+    "make a preset of a recipe, compose file, script or command line of another tool; nothing in it is run",
+    option("file FILE", "recipe, compose file, preset or script of another tool; - reads standard input", nargs="?"),
+    one_of(
+        option("--command LINE", "a command line that starts a server", dest="line"),
+        option("--pid PID", "a server that runs on the host", int),
+    ),
+    option("--name ID", "id of the new preset (default: from the recipe)"),
+    option("--entry NAME", "service, variant or model to take from a file that has several"),
+    YES,
+    examples=(
+        "workbench import recipe.yaml --name my-recipe",
+        'workbench import --command "vllm serve Qwen/Qwen3-8B -tp 2"',
+        "workbench --host gpu-box import --pid 4711 --yes",
+    ),
+)
+async def import_recipe(arguments: argparse.Namespace) -> int:
+    """Show the preset that a recipe becomes, and save it after a question. Return 2 if it cannot be saved."""
+    if sum(given is not None for given in (arguments.file, arguments.line, arguments.pid)) != 1:
+        raise InputError("import needs exactly one source", next_step="give a FILE, or --command LINE, or --pid PID")
+    if arguments.pid is not None:
+        async with connected(arguments) as session:
+            imported = await session.recipes.read_process(arguments.pid, arguments.name)
+    else:
+        session = local_session()
+        if arguments.line is not None or arguments.file == "-":
+            text = arguments.line if arguments.line is not None else _standard_input()
+            imported = session.recipes.read_text(text, "", arguments.name, arguments.entry)
+        else:
+            imported = session.recipes.read_file(Path(arguments.file), arguments.name, arguments.entry)
+    if not arguments.json:
+        _show(imported)
+    path = None
+    if imported.preset is not None and await _agreed(arguments, imported):
+        path = session.recipes.save(imported)
+    if arguments.json:
+        emit(_json(imported, path))
+    elif path:
+        say(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
+    return 0 if imported.preset is not None else 2
+
+
+def _standard_input() -> str:
+    import sys
+
+    return sys.stdin.read(1 << 20)
+
+
+async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
+    """Return whether to save the preset. With --json and without --yes it is only shown."""
+    if arguments.json and not arguments.yes:
+        return False
+    question = f"Save the preset {imported.preset_id}?"
+    problem = f"the preset {imported.preset_id} is not saved, because nobody can be asked to confirm"
+    return await confirm(arguments, question, problem=problem, next_step="add --yes to save it")
+
+
+def _show(imported: Imported) -> None:
+    from workbench.store.preset_text import preset_sections
+
+    if imported.preset is not None:
+        say(f"{imported.preset_id}: {imported.preset.title}\n")
+        for section in preset_sections(imported.preset):
+            lines = [line for line in section.lines if line.label not in ("benchmark", "baseline")]
+            if section.title:
+                say(f"\n{section.title}:")
+            for line in lines:
+                say(f"{line.label:<10}{line.text}" if line.label else f"  {line.text}")
+    for finding in imported.findings:
+        note(f"  {finding_line(finding)}")
+    if imported.preset is None:
+        note("the preset cannot be saved; correct the errors in the recipe")
+
+
+def _json(imported: Imported, path: str | None) -> dict[str, Any]:
+    return {
+        "form": imported.form,
+        "id": imported.preset_id,
+        "preset": imported.document,
+        "findings": [finding.as_json() for finding in imported.findings],
+        "saved": path,
+    }

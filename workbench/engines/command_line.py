@@ -1,0 +1,206 @@
+"""Plans read from the words of a command line: those of a running process, a script or a container. Nothing is run.
+
+`recognize` finds the engine that the words start, and `read_plan` reads its arguments with the engine's flag catalog.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from workbench.engines import registry
+from workbench.engines.base import Engine
+from workbench.engines.catalog import lookup
+from workbench.engines.flag_values import parse_word
+from workbench.engines.plans import set_flag
+from workbench.model.errors import InputError
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue, Origin
+from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import mask_text
+
+_PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?")
+_NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")  # what argparse takes for a value in spite of its dash
+_OPTION_NAME = re.compile(r"--[A-Za-z][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StartOfEngine:
+    """The words of a command line that start an engine's server. `executable` is () for the engine's usual program."""
+
+    engine: Engine
+    executable: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def recognize(words: Sequence[str]) -> StartOfEngine | None:
+    """Return the start of an engine with which `words` begin. None if they begin with another program."""
+    words = _without_interpreter(words)
+    names = [_program(word) if at == 0 else word for at, word in enumerate(words[:3])]
+    for name in registry.names():
+        engine = registry.get(name)
+        for start in engine.start_words:
+            if tuple(names[: len(start)]) == start or (
+                start[0] == "python" and names[:1] == ["python"] and _is_script(names[1:2], start)
+            ):
+                return _start(engine, words, len(start))
+    return None
+
+
+def _program(word: str) -> str:
+    name = posixpath.basename(word)
+    return "python" if _PYTHON.fullmatch(name) else name
+
+
+def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
+    """Return whether `python DIR/main.py` is meant by the start words `python main.py`."""
+    return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
+
+
+def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of `python -u /venv/bin/vllm serve` without the interpreter and its switches, as a process has
+    them that was started by a script's first line."""
+    if not words or _program(words[0]) != "python":
+        return words
+    rest = list(words[1:])
+    while rest and re.fullmatch(r"-[uBEIOsS]+", rest[0]):
+        rest.pop(0)
+    inner = rest[:1] and not rest[0].startswith("-") and not rest[0].endswith(".py")
+    return rest if inner else [words[0], *rest]
+
+
+def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
+    executable = tuple(words[:count])
+    if executable == engine.launch:
+        executable = ()
+    elif len(executable) > 1 and executable[-1] == "serve":
+        executable = executable[:-1]
+    return StartOfEngine(engine, executable, tuple(words[count:]))
+
+
+@dataclass(slots=True)
+class _Read:
+    """The arguments read so far. `lists` has the values of flags that may be given several times."""
+
+    plan: LaunchPlan
+    catalog: FlagCatalog
+    words: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    lists: dict[str, list[FlagValue]] = field(default_factory=dict)
+    models: list[str] = field(default_factory=list)
+
+
+def read_plan(
+    start: StartOfEngine,
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    version: str | None = None,
+) -> tuple[LaunchPlan, tuple[Finding, ...]]:
+    """Return the plan that a command line says, and findings about the words that were not understood. `version` is the
+    engine's, if it is known. A flag that the catalog does not contain is kept as it is written."""
+    engine = start.engine
+    settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
+    plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
+    read = _Read(plan, engine.catalog(version), list(start.arguments))
+    while read.words:
+        _read_one(engine, read)
+    if len(set(read.models)) > 1:
+        text = f"the model is named {len(read.models)} times: {mask_text(', '.join(read.models))}; the last one counts"
+        read.findings.append(Finding(Level.WARN, "recipe.two-models", text))
+    return engine.plan_as_read(read.plan), tuple(read.findings)
+
+
+def _read_one(engine: Engine, read: _Read) -> None:
+    """Read the next flag with its values, or the next word that is no flag."""
+    option, equals, inline = read.words.pop(0).partition("=")
+    match = lookup(read.catalog, option)
+    is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
+    if not is_flag:
+        word = f"{option}{equals}{inline}"
+        if engine.positional_model and not read.models and not word.startswith("-"):
+            _set_model(read, word)
+        elif word not in ("", "--"):
+            _not_understood(read, word)
+        return
+    if match.spec is not None and equals and not engine.argparse_values:
+        text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
+        read.findings.append(Finding(Level.WARN, "recipe.equals-sign", text, match.name, "write a space instead of ="))
+    value = _value(engine, read, match.spec, option, inline if equals else None)
+    if value is None:
+        text = f"{option} has no value; it is left out"
+        read.findings.append(Finding(Level.ERROR, "recipe.no-value", text, match.name, f"write {option} VALUE"))
+    elif match.name in engine.model_flags:
+        _set_model(read, str(value))
+    else:
+        if match.spec is not None and match.spec.repeatable and not isinstance(value, bool):
+            listed = read.lists.setdefault(match.name, [])
+            listed += value if isinstance(value, list) else [value]
+            value = list(listed) if len(listed) > 1 else value
+        read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
+
+
+def _set_model(read: _Read, model: str) -> None:
+    read.models.append(model)
+    read.plan = replace(read.plan, model=model)
+
+
+def _not_understood(read: _Read, word: str) -> None:
+    text = f"not understood and left out: {mask_text(shlex.quote(word))}"
+    read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
+
+
+def _value(engine: Engine, read: _Read, spec: FlagSpec | None, option: str, inline: str | None) -> FlagValue | None:
+    """Return the value of a flag, and remove its words from `read.words`. None if the value is missing."""
+    if spec is None:
+        if inline is None and (not read.words or _is_option(engine, read.words[0])):
+            return True
+        return parse_word(None, read.words.pop(0) if inline is None else inline)
+    if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
+        return True if inline is None else _word(spec, inline)
+    if inline is not None:
+        return _split(spec, inline)
+    if spec.nargs in ("+", "*") or (spec.nargs or "").isdecimal():
+        return _many(engine, read, spec)
+    if not read.words or (engine.argparse_values and _is_option(engine, read.words[0])):
+        return True if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else None
+    if {"on", "off"} <= set(spec.choices) and _is_option(engine, read.words[0]):
+        return True
+    return _split(spec, read.words.pop(0))
+
+
+def _many(engine: Engine, read: _Read, spec: FlagSpec) -> FlagValue | None:
+    most = int(spec.nargs) if spec.nargs and spec.nargs.isdecimal() else len(read.words)
+    taken: list[FlagValue] = []
+    while read.words and len(taken) < most and not _is_option(engine, read.words[0]):
+        taken.append(_word(spec, read.words.pop(0)))
+    return taken if len(taken) != 1 else taken[0] if taken or spec.nargs == "*" else None
+
+
+def _is_option(engine: Engine, word: str) -> bool:
+    return word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word) and " " not in word
+
+
+def _split(spec: FlagSpec, word: str) -> FlagValue:
+    """Return the value of a word, a list if the flag takes words joined by commas."""
+    if spec.nargs == "," and "," in word:
+        return [_word(spec, part) for part in word.split(",")]
+    return _word(spec, word)
+
+
+def _word(spec: FlagSpec, word: str) -> FlagValue:
+    """Return the value of one word, or the word itself if it has the wrong type. Validation reports the latter."""
+    try:
+        return parse_word(spec, word)
+    except InputError:
+        return word
+
+
+def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
+    """Yield each place in `words` at which an engine's start begins, with that start."""
+    for at in range(len(words)):
+        found = recognize(words[at:])
+        if found is not None:
+            yield at, found

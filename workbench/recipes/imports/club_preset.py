@@ -1,0 +1,54 @@
+"""Preset files (JSON) of the club repositories: hardware, runtime, model, serving, caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.command_line import StartOfEngine
+from workbench.recipes.imports.containers import environment
+from workbench.recipes.imports.fields import count_in, flag_words, rest_of, table_of, text_of, words_of
+from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
+from workbench.recipes.recipe import Notes, Recipe
+
+FORM = "club preset"
+_KNOWN = "schema_version id title status provenance purpose hardware runtime model serving profile context env caveats"
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    return isinstance(document.get("runtime"), Mapping) and isinstance(document.get("serving"), Mapping)
+
+
+def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
+    """Return the recipe of a preset file."""
+    runtime, model = table_of(document, "runtime", notes), table_of(document, "model", notes)
+    hardware, context = table_of(document, "hardware", notes), table_of(document, "context", notes)
+    rest_of(document, f"{_KNOWN} known_evidence", notes)
+    named = text_of(runtime, "engine", notes)
+    engine = registry.named_in(named)
+    name, title = text_of(document, "id", notes), text_of(document, "title", notes)
+    if engine is None:
+        notes.findings.insert(0, no_server(FORM, [named]))
+        return Recipe(None, FORM, name, title)
+    rest_of(runtime, "engine image version", notes, "runtime: ")
+    serving = dict(table_of(document, "serving", notes))
+    if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(context, "target_tokens"):
+        serving["max_model_len"] = context["target_tokens"]
+    arguments = flag_words(engine, serving, notes, "serving: ")
+    identity = text_of(model, "source", notes) or text_of(model, "id", notes)
+    start = StartOfEngine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
+    env = environment(document.get("env"), notes)
+    command = ServerCommand(start, env, image=text_of(runtime, "image", notes) or None)
+    gpu = text_of(hardware, "gpu_model", notes)
+    return Recipe(
+        plan_of(command, notes),
+        FORM,
+        name,
+        title,
+        text_of(document, "purpose", notes),
+        gpus=count_in(hardware, "gpu_count"),
+        gpu_names=(gpu,) if gpu else (),
+        memory_gib=float(count) if (count := count_in(hardware, "vram_per_gpu_gb")) else None,
+        caveats=tuple(words_of(document, "caveats", notes)),
+    )

@@ -1,0 +1,225 @@
+"""`docker run` and `podman run` command lines, and the containers of compose files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.model.findings import Level
+from workbench.recipes.imports.server_command import (
+    VISIBLE_TO_CONTAINER,
+    VISIBLE_TO_CUDA,
+    ServerCommand,
+    start_in_image,
+)
+from workbench.recipes.recipe import Notes, short
+
+PROGRAMS = ("docker", "podman", "nerdctl")
+_SHELLS = ("sh", "bash", "dash", "zsh")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Options of `docker run` that take no value; every other option takes one.
+_SWITCHES = _words(
+    "d detach i interactive t tty rm init privileged P publish-all q quiet read-only no-healthcheck oom-kill-disable "
+    "sig-proxy disable-content-trust replace no-hosts tls-verify"
+)
+_LONG = {"e": "env", "v": "volume", "p": "publish", "w": "workdir", "u": "user", "m": "memory", "h": "hostname"}
+_HUB_CACHE = "/.cache/huggingface"
+_WITHOUT_EFFECT = "a preset starts the server on the host, not in a container"
+
+
+@dataclass(slots=True)
+class Container:
+    """A container that a recipe starts: its image, its words, and what it sees of the host."""
+
+    image: str
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    volumes: list[str] = field(default_factory=list)  # "host:container[:mode]"
+    ports: list[str] = field(default_factory=list)  # "[address:]host:container"
+    workdir: str | None = None
+    gpus: str = ""  # "all", "2", "device=0,1"
+
+
+def read_run(words: Sequence[str], notes: Notes) -> Container | None:
+    """Return the container of a `docker run` command line. None if it runs none."""
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-"):
+        rest.pop(0)
+    if rest[:1] == ["container"]:
+        rest.pop(0)
+    if rest[:1] not in (["run"], ["create"]):
+        return None
+    rest.pop(0)
+    options: list[tuple[str, str]] = []
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        options += _option(word, rest)
+    if not rest:
+        notes.add(Level.ERROR, "no-image", f"{words[0]} run names no image")
+        return None
+    container = Container(rest[0], command=rest[1:])
+    for name, value in options:
+        _apply(container, name, value, notes)
+    return container
+
+
+def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
+    """Return the options in one word such as "-it", "-p8000:8000" or "--gpus=all". The value may be the next word."""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        if name in _SWITCHES:
+            return [(name, value)]
+        return [(name, value if equals else rest.pop(0) if rest else "")]
+    found: list[tuple[str, str]] = []
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        if letter in _SWITCHES:
+            found.append((letter, ""))
+            continue
+        value = letters.removeprefix("=") if letters else rest.pop(0) if rest else ""
+        return [*found, (_LONG.get(letter, letter), value)]
+    return found
+
+
+def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
+    match name:
+        case "env":
+            variable, equals, text = value.partition("=")
+            if equals:
+                container.env[variable] = text
+            else:
+                notes.left_out(f"the variable {variable}", "the container takes its value from the user's environment")
+        case "volume":
+            container.volumes.append(value)
+        case "mount":
+            parts = dict(part.partition("=")[::2] for part in value.split(","))
+            source, target = parts.get("source", parts.get("src")), parts.get("target", parts.get("dst"))
+            container.volumes.append(f"{source}:{target}") if source and target else notes.not_understood(
+                "--mount", value
+            )
+        case "publish":
+            container.ports.append(value)
+        case "entrypoint":
+            container.entrypoint = [value] if value else []
+        case "workdir":
+            container.workdir = value
+        case "gpus" | "device" if name == "gpus" or value.startswith("nvidia.com/gpu="):
+            container.gpus = value.removeprefix("nvidia.com/gpu=").strip("\"'")
+        case "env-file":
+            notes.refused("the file of environment variables", f"--env-file {value}")
+        case "name" | "d" | "detach" | "i" | "interactive" | "t" | "tty" | "rm" | "init":
+            pass
+        case _:
+            notes.left_out(f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT)
+
+
+def server_commands(container: Container, notes: Notes, depth: int = 0) -> list[ServerCommand]:
+    """Return the server that a container starts, in a list; [] if it starts none that Workbench knows."""
+    from workbench.recipes.imports.shell_script import interpret
+
+    words = [*container.entrypoint, *container.command]
+    if script := script_of(words):
+        found = interpret(script[0], notes, env=container.env, positional=script[1], depth=depth + 1)
+        for each in found:
+            each.image = each.image or container.image
+    else:
+        start = start_in_image(container.image, container.entrypoint, container.command)
+        found = [ServerCommand(start, dict(container.env), image=container.image)] if start is not None else []
+    for each in found:
+        each.paths = {**_paths(container.volumes, notes), **each.paths}
+        each.ports = {**_ports(container.ports, notes), **each.ports}
+        _see_gpus(each, container.gpus, notes)
+        if container.workdir:
+            notes.left_out(f"the working directory {container.workdir}", "it is a directory of the image")
+    return found
+
+
+def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the script of `bash -c SCRIPT NAME ARGUMENTS…` and its arguments. None for other words."""
+    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+        return None
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        if re.fullmatch(r"-[a-z]*c", words[at]):
+            return (words[at + 1], list(words[at + 3 :])) if at + 1 < len(words) else None
+        at += 1
+    return None
+
+
+def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
+    """Return the paths in the container with their paths on the host."""
+    found: dict[str, str] = {}
+    for volume in volumes:
+        host, colon, inside = volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
+        inside = inside.partition(":")[0]
+        if not colon or not inside.startswith("/"):
+            notes.not_understood("the volume", volume)
+        elif inside.rstrip("/").endswith(_HUB_CACHE) and host.rstrip("/").endswith(_HUB_CACHE):
+            continue  # the engine on the host finds the same cache by itself
+        elif host.startswith(("/", "${")):
+            found[inside] = host
+        else:
+            notes.left_out(f"the volume {volume}", "it is no absolute path of the host")
+    return found
+
+
+def _after_variable(volume: str) -> tuple[str, str, str]:
+    """Split "${models}/x:/models" behind the variable."""
+    name, brace, rest = volume.partition("}")
+    host, colon, inside = rest.partition(":")
+    return f"{name}{brace}{host}", colon, inside
+
+
+def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for port in ports:
+        parts = port.partition("/")[0].split(":")
+        if len(parts) >= 2 and parts[-1].isdecimal() and parts[-2].isdecimal():
+            found[int(parts[-1])] = int(parts[-2])
+        elif len(parts) != 1:
+            notes.not_understood("the published port", port)
+    return found
+
+
+def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
+    """Set the GPUs that the server sees: by number in the environment, or as a count."""
+    named = gpus.removeprefix("device=") if "=" in gpus else ""
+    seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
+    if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
+        command.env.setdefault(VISIBLE_TO_CUDA, seen)
+        command.gpus = len(seen.split(","))
+    elif gpus.isdecimal() and int(gpus) > 0:
+        command.gpus = int(gpus)
+    elif gpus not in ("", "all", "-1") or seen not in ("", "all", "void", "none"):
+        notes.not_understood("the choice of GPUs", short(gpus or seen))
+
+
+def environment(given: object, notes: Notes) -> dict[str, str]:
+    """Return the variables of a mapping or of a list of "NAME=value"."""
+    found: dict[str, str] = {}
+    if isinstance(given, Mapping):
+        pairs = [(str(k), v) for k, v in given.items()]
+    elif isinstance(given, list) and all(isinstance(one, str) for one in given):
+        pairs = [(name, value if equals else None) for name, equals, value in (one.partition("=") for one in given)]
+    else:
+        if given is not None:
+            notes.not_understood("the environment", given)
+        return found
+    for name, value in pairs:
+        if value is None:
+            notes.left_out(f"the variable {name}", "its value comes from the user's environment")
+        elif isinstance(value, str | int | float):
+            found[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        else:
+            notes.not_understood(f"the variable {name}", value)
+    return found

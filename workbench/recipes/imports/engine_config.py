@@ -1,0 +1,39 @@
+"""Configuration files of an engine, such as that of `vllm serve --config`: flags by name, without their dashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.base import Engine
+from workbench.engines.catalog import lookup
+from workbench.engines.command_line import StartOfEngine
+from workbench.recipes.imports.fields import flag_words
+from workbench.recipes.imports.server_command import ServerCommand, plan_of
+from workbench.recipes.recipe import Notes, Recipe
+
+FORM = "engine configuration"
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    return _known(_engine(document), document) * 2 > len(document)
+
+
+def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
+    """Return the recipe of a file of flags. The engine is the one that knows most of them."""
+    engine = _engine(document)
+    words = flag_words(engine, document, notes, "")
+    return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)
+
+
+def _engine(document: Mapping[str, Any]) -> Engine:
+    return max(map(registry.get, registry.names()), key=lambda engine: _known(engine, document))
+
+
+def _known(engine: Engine, document: Mapping[str, Any]) -> int:
+    catalog = engine.catalog()
+    return sum(
+        not isinstance(value, Mapping | list) and (name in engine.model_flags or lookup(catalog, name).spec is not None)
+        for name, value in document.items()
+    )

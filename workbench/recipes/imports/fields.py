@@ -1,0 +1,91 @@
+"""Values of a foreign document with their types checked: a value of another type is noted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from workbench.engines.base import Engine
+from workbench.engines.catalog import lookup
+from workbench.model.findings import Level
+from workbench.recipes.recipe import Notes
+
+
+def text_of(document: Mapping[str, Any], name: str, notes: Notes) -> str:
+    value = document.get(name)
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if value is not None:
+        notes.not_understood(name, value)
+    return ""
+
+
+def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
+    value = document.get(name)
+    if isinstance(value, Mapping):
+        return value
+    if value is not None:
+        notes.not_understood(name, value)
+    return {}
+
+
+def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
+    """Return the list of texts and numbers under `name`."""
+    value = document.get(name)
+    if isinstance(value, list):
+        found = [one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
+        if len(found) < len(value):
+            notes.not_understood(f"a part of {name}", next(one for one in value if one not in found))
+        return [str(one) for one in found]
+    if value is not None:
+        notes.not_understood(name, value)
+    return []
+
+
+def count_in(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
+    """Note each field that is not among the words of `known`."""
+    for name, value in document.items():
+        if name not in known.split():
+            notes.not_understood(f"{where}{name}", value)
+
+
+def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
+    """Yield the words of a command line for settings by name, such as sparkrun's `max_model_len: 8192`. Names are those
+    that recipes share, or the engine's with dashes or underscores."""
+    catalog = engine.catalog()
+    for name, value in values.items():
+        dashed = name.replace("_", "-")
+        match = lookup(catalog, engine.shared_names.get(dashed, dashed))
+        if match.spec is None and match.name not in engine.model_flags:
+            notes.not_understood(f"{where}{name}", value)
+        elif isinstance(value, Mapping):
+            import json
+
+            yield from (f"--{match.name}", json.dumps(value))
+        elif isinstance(value, bool):
+            on = value is not match.negated
+            negation = match.spec.negation if match.spec is not None else None
+            if match.spec is not None and match.spec.value_takes_bool_word:
+                yield from (f"--{match.name}", str(on))
+            elif on or negation:
+                yield f"--{match.name}" if on else str(negation)
+        elif isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+            for one in value:
+                yield f"--{match.name}={one}" if engine.argparse_values else f"--{match.name}"
+                if not engine.argparse_values:
+                    yield str(one)
+        elif isinstance(value, str | int | float):
+            yield from (
+                (f"--{match.name}", str(value))
+                if not str(value).startswith("-")
+                else ((f"--{match.name}={value}",) if engine.argparse_values else (f"--{match.name}", str(value)))
+            )
+        elif value is not None:
+            notes.add(Level.WARN, "not-understood", f"{where}{name} is not understood and left out: {value!r}")

@@ -1,0 +1,61 @@
+"""Configuration files of llama-swap: the command of one of their models, with its macros filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.errors import InputError
+from workbench.recipes.imports.containers import environment
+from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
+from workbench.recipes.imports.server_command import no_server
+from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.recipe import Notes, Recipe
+
+FORM = "llama-swap configuration"
+_MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
+_PASSES = 5
+_OF_PROXY = "name description aliases proxy ttl checkEndpoint unlisted useModelName filters metadata concurrencyLimit"
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    models = document.get("models")
+    return isinstance(models, Mapping) and any(isinstance(m, Mapping) and "cmd" in m for m in models.values())
+
+
+def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
+    """Return the recipe of the model `entry`, by default of the first one."""
+    models = table_of(document, "models", notes)
+    if entry is not None and entry not in models:
+        raise InputError(f"the configuration has no model {entry!r}", next_step=f"it has: {', '.join(models)}")
+    chosen = entry or next(iter(models))
+    for name in models:
+        if name != chosen:
+            notes.left_out(f"the model {name}", f"--entry {name} reads it")
+    model = table_of(models, chosen, notes)
+    rest_of(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
+    if model.get("cmdStop"):
+        notes.refused("the stop command", model["cmdStop"])
+    macros = {**table_of(document, "macros", notes), **table_of(model, "macros", notes), "MODEL_ID": chosen}
+    given = environment(words_of(model, "env", notes), notes)
+    env = {name: _filled(text, macros, notes) for name, text in given.items()}
+    lines = [line for line in text_of(model, "cmd", notes).split("\n") if not line.lstrip().startswith("#")]
+    text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
+    commands = interpret(_filled(text, macros, notes), notes, env=env)
+    if not commands:
+        notes.findings.insert(0, no_server(FORM, [chosen]))
+        return Recipe(None, FORM, chosen, chosen)
+    return replace(recipe_of(commands, notes, FORM), name=chosen, title=text_of(model, "name", notes) or chosen)
+
+
+def _filled(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
+    for _ in range(_PASSES):
+        filled = _MACRO.sub(lambda found: str(macros.get(found[1], found[0])), text)
+        if filled == text:
+            break
+        text = filled
+    # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
+    text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
+    return _MACRO.sub(lambda found: notes.variable(found[1].removeprefix("env."), FORM), text)

@@ -1,0 +1,32 @@
+"""The command of a running server, with the variables of its environment that tune an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench.engines.command_line import starts_in
+from workbench.engines.preset_trust import is_tuning_variable
+from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
+from workbench.recipes.recipe import Notes, Recipe, finished
+
+FORM = "command of a running process"
+
+
+def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None) -> Recipe:
+    """Return the recipe of a process. `env` is None if its environment cannot be read."""
+    notes = Notes()
+    found = next(starts_in(argv), None)
+    if found is None:
+        notes.findings.append(no_server(FORM, [" ".join(argv)[:120]]))
+        return finished(Recipe(None, FORM), notes)
+    start = found[1]
+    if env is None:
+        notes.left_out("its environment", "only the process's own user and root can read it")
+    own = {name: text for name, text in (env or {}).items() if is_tuning_variable(name)}
+    if len(own) < len(env or {}):
+        count = len(env or {}) - len(own)
+        notes.left_out(f"{count} other variables of its environment", "they do not tune an engine")
+    relative = any("/" in word and not word.startswith("/") for word in start.executable)
+    named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
+    plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)
+    return finished(Recipe(plan, FORM), notes)

@@ -1,0 +1,107 @@
+"""The server command of a recipe, whatever form named it, and its conversion to a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.base import Engine
+from workbench.engines.catalog import lookup, version_key
+from workbench.engines.command_line import StartOfEngine, read_plan, recognize
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagKind, Origin
+from workbench.model.plan import LaunchPlan
+from workbench.recipes.recipe import COMPUTED, Notes
+
+VISIBLE_TO_CONTAINER, VISIBLE_TO_CUDA = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(slots=True)
+class ServerCommand:
+    """A command that starts a server: the engine's words, their environment, and the container around them."""
+
+    start: StartOfEngine
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    image: str | None = None
+    gpus: int | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)  # path in the container -> path on the host
+    ports: Mapping[int, int] = field(default_factory=dict)  # port in the container -> port of the host
+
+
+def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
+    """Return the plan that starts on a host what the command starts. Notes what the plan cannot say."""
+    engine = command.start.engine
+    tag = (command.image or "").partition("@")[0].rpartition(":")[2]
+    version = tag.removeprefix("v") if version_key(tag) else None
+    env = {name: text for name, text in command.env.items() if _usable(name, notes)}
+    start = replace(command.start, arguments=_without_computed(engine, command.start.arguments))
+    plan, findings = read_plan(start, env, command.workdir, version)
+    notes.findings += [found for found in findings if found not in notes.findings]
+    plan = replace(plan, image=command.image, executable_from="preset" if plan.executable else "")
+    plan = _with_host_port(plan, engine, command.ports)
+    return _with_host_paths(plan, command.paths, notes) if command.paths else plan
+
+
+def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words without those that only a shell could compute, unless such a word is the value of a flag."""
+    catalog, kept = engine.catalog(), []
+    for before, word in zip(("", *words), words, strict=False):
+        spec = lookup(catalog, before).spec if before.startswith("-") else None
+        if word.strip(COMPUTED) or (spec is not None and spec.kind is not FlagKind.BOOL):
+            kept.append(word)
+    return tuple(kept)
+
+
+def _usable(name: str, notes: Notes) -> bool:
+    if not _ENV_NAME.fullmatch(name):
+        notes.add(Level.ERROR, "env-name", f"{name!r} is not the name of an environment variable; it is left out")
+        return False
+    return name != VISIBLE_TO_CONTAINER
+
+
+def _with_host_port(plan: LaunchPlan, engine: Engine, ports: Mapping[int, int]) -> LaunchPlan:
+    """Return the plan with the port of the host to which the container's port is published."""
+    inside = plan.flag("port") or engine.default_port
+    outside = ports.get(inside) if isinstance(inside, int) else None
+    return plan.with_flag("port", outside, Origin.PRESET) if outside not in (None, inside) else plan
+
+
+def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -> LaunchPlan:
+    """Return the plan with paths of the host in place of those in the container."""
+
+    def outside(value: Any) -> Any:
+        if isinstance(value, str):
+            for inner, outer in sorted(paths.items(), key=lambda pair: -len(pair[0])):
+                if value == inner or value.startswith(f"{inner.rstrip('/')}/"):
+                    return outer.rstrip("/") + value[len(inner.rstrip("/")) :]
+        return value
+
+    settings = tuple(replace(s, value=outside(s.value)) for s in plan.flags)
+    env = tuple(replace(s, value=outside(s.value)) for s in plan.env)
+    moved = replace(plan, model=outside(plan.model), flags=settings, env=env)
+    if moved != plan:
+        notes.left_out("the container's directory layout", "paths in it became the host's paths of its volumes")
+    return moved
+
+
+def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
+    """Return the start of an engine by the words of a container. Without a program among them, the image's own is
+    meant. None if neither names an engine."""
+    words = [*entrypoint, *command]
+    found = recognize(words)
+    if found is None and not entrypoint and (engine := registry.named_in(image)):
+        found = StartOfEngine(engine, (), tuple(command))
+    return replace(found, executable=()) if found is not None else None
+
+
+def no_server(form: str, found: Sequence[str] = ()) -> Finding:
+    """Return the finding that a recipe starts no server that Workbench knows."""
+    known = ", ".join(registry.get(name).title for name in registry.names())
+    named = f"; it names {', '.join(found)}" if found else ""
+    text = f"the {form} starts no server of {known}{named}"
+    return Finding(Level.ERROR, "recipe.no-server", text, fix="give the command line of the server with --command")

@@ -1,0 +1,100 @@
+"""Recipes of sparkrun and spark-vllm-docker (recipe version 1): YAML with a command template, or settings by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.command_line import StartOfEngine
+from workbench.recipes.imports.containers import environment
+from workbench.recipes.imports.fields import count_in, flag_words, rest_of, table_of, text_of
+from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.recipe import Notes, Recipe
+
+FORM = "sparkrun recipe"
+_KNOWN = (
+    "recipe_version sparkrun_version name description model model_revision runtime runtime_version container command "
+    "defaults env mode min_nodes max_nodes solo_only cluster_only metadata benchmark stop_after_post"
+)
+_HOOKS = ("build_args", "mods", "pre_exec", "post_exec", "post_commands", "builder", "builder_config")
+_OF_CONTAINER = ("executor_config", "runtime_config", "distribution_config")
+_HOLE = re.compile(r"\{(\w+)\}")
+_PASSES = 5  # substitutions of a default within a default
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
+    return "services" not in document and (
+        ("command" in document and ("container" in document or "defaults" in document))
+        or ("model" in document and ("runtime" in document or "recipe_version" in document))
+    )
+
+
+def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
+    """Return the recipe. Its hooks are noted and never run."""
+    hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
+    for name, value in hooks:
+        for one in value if isinstance(value, list) else [value]:
+            notes.refused(f"the recipe's {name}", one)
+    for name in _OF_CONTAINER:
+        if document.get(name):
+            notes.left_out(name, "it configures the container, and a preset starts the engine itself")
+    rest_of(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
+    defaults = table_of(document, "defaults", notes)
+    env = environment(document.get("env"), notes)
+    commands = _commands(document, defaults, env, notes)
+    title = text_of(document, "name", notes) or text_of(document, "model", notes)
+    if not commands:
+        notes.findings.insert(0, no_server(FORM, [text_of(document, "runtime", notes)]))
+        return Recipe(None, FORM, title=title)
+    for command in commands:
+        command.image = text_of(document, "container", notes) or None
+    recipe = recipe_of(commands, notes, FORM)
+    nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
+    if nodes > 1:
+        notes.left_out(f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset")
+    metadata = table_of(document, "metadata", notes)
+    about = text_of(document, "description", notes) or text_of(metadata, "description", notes)
+    plan = recipe.plan
+    if plan is not None and not plan.model:
+        plan = replace(plan, model=text_of(document, "model", notes))
+    revision = text_of(document, "model_revision", notes)
+    if plan is not None and revision and plan.flag("revision") is None:
+        plan = plan.with_flag("revision", revision)
+    return replace(recipe, plan=plan, name=title, title=title, about=about, gpus=recipe.gpus or nodes)
+
+
+def _commands(
+    document: Mapping[str, Any], defaults: Mapping[str, Any], env: dict[str, str], notes: Notes
+) -> list[ServerCommand]:
+    template = text_of(document, "command", notes)
+    if template:
+        values = {
+            **{k: v for k, v in defaults.items() if not isinstance(v, dict | list)},
+            "model": document.get("model"),
+        }
+        text = _filled(template, {k: _shown(v) for k, v in values.items() if v is not None})
+        return interpret(text, notes, env=env)
+    runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does
+    engine = registry.named_in(runtime)
+    if engine is None:
+        return []
+    arguments = list(flag_words(engine, defaults, notes, "defaults: "))
+    return [ServerCommand(StartOfEngine(engine, (), tuple(arguments)), env)]
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """Return the template with each {name} of a known value replaced."""
+    for _ in range(_PASSES):
+        filled = _HOLE.sub(lambda hole: values.get(hole[1], hole[0]), template)
+        if filled == template:
+            break
+        template = filled
+    return template
+
+
+def _shown(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,0 +1,76 @@
+"""A recipe as the document of a preset of the user."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from workbench.engines import registry
+from workbench.model.errors import InputError
+from workbench.model.findings import Finding
+from workbench.model.plan import LaunchPlan
+from workbench.recipes.recipe import Recipe
+
+
+def preset_id_of(recipe: Recipe) -> str:
+    """Return an id for the preset of a recipe: its name or model, in the characters of an id."""
+    plan = recipe.plan
+    model = plan.model.rstrip("/").rpartition("/")[2] if plan is not None else ""
+    text = recipe.name or (f"{plan.engine}-{model}" if plan is not None else "recipe")
+    text = re.sub(r"\$\{(\w+)\}", r"\1", text).lower()
+    return re.sub(r"[^a-z0-9.]+", "-", text).strip("-.")[:64].strip("-.") or "recipe"
+
+
+def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
+    """Return the document of a preset. `source` says where the recipe is from. Raises InputError if the recipe has no
+    server."""
+    plan = recipe.plan
+    if plan is None:
+        text = recipe.findings[0].text if recipe.findings else f"the {recipe.form} starts no server"
+        raise InputError(text, next_step=recipe.findings[0].fix if recipe.findings else None)
+    title = recipe.title or f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get(plan.engine).title}"
+    document = {
+        "schema": 1,
+        "id": preset_id,
+        "title": _line(title, 80),
+        "summary": _line(recipe.about, 2000) or f"Imported from {source}.",
+        "caveats": [_line(caveat, 2000) for caveat in recipe.caveats if caveat.strip()],
+        "hardware": {
+            "gpu_names": list(recipe.gpu_names),
+            "count": min(recipe.gpus or _gpus_of(plan), 64),
+            "memory_gib": recipe.memory_gib,
+        },
+        "engine": {
+            "name": plan.engine,
+            "versions": plan.engine_versions,
+            "executable": list(plan.executable) or None,
+            "workdir": plan.workdir,
+            "image": plan.image,
+        },
+        "model": {"id": plan.model},
+        "flags": {flag.name: flag.value for flag in plan.flags},
+        "env": {variable.name: str(variable.value) for variable in plan.env},
+        "variables": {name: {"description": text} for name, text in recipe.variables.items()},
+        "provenance": {"document": source, "status": "untested", "note": _note(recipe.findings)},
+    }
+    return {name: value for name, value in document.items() if value}
+
+
+def _gpus_of(plan: LaunchPlan) -> int:
+    """Return the number of GPUs that the plan's own sizes need, 1 if it names none."""
+    count = 1
+    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        value = plan.flag(name)
+        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
+    return count
+
+
+def _note(findings: tuple[Finding, ...]) -> str | None:
+    """Return what the preset does not contain of its recipe."""
+    missing = [f.text for f in findings if f.level in ("error", "warn")]
+    return _line(f"Not taken over: {'; '.join(missing)}", 2000) if missing else None
+
+
+def _line(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,0 +1,117 @@
+"""What Workbench understood of a foreign recipe: a plan, its surroundings, and findings about the rest.
+
+`Notes` collects the findings while an import form reads. `finished` removes secrets and values that only a shell could
+compute, so that neither reaches a preset.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import mask_plan, mask_text
+
+COMPUTED = "\ue000"  # stands in a word for a part that only a shell could compute
+_MOST_SHOWN = 200  # characters of a foreign text in a finding
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A foreign recipe as Workbench understood it. `plan` is None if no server was found in it."""
+
+    plan: LaunchPlan | None
+    form: str  # "sparkrun recipe"
+    name: str = ""
+    title: str = ""
+    about: str = ""
+    gpus: int | None = None
+    gpu_names: tuple[str, ...] = ()
+    memory_gib: float | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)  # name -> description
+    caveats: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(slots=True)
+class Notes:
+    """The findings about a recipe, and the variables of the preset that it becomes."""
+
+    findings: list[Finding] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def add(self, level: Level, code: str, text: str, flag: str | None = None, fix: str | None = None) -> None:
+        finding = Finding(level, f"recipe.{code}", mask_text(text), flag=flag, fix=fix)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def not_understood(self, what: str, value: Any = None) -> None:
+        shown = f": {short(value)}" if value is not None else ""
+        self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
+
+    def refused(self, what: str, code: Any) -> None:
+        """Note a part of the recipe that is a program or a script. It is shown and never run."""
+        fix = "look at it, and run it yourself if the server needs it"
+        self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
+
+    def left_out(self, what: str, why: str) -> None:
+        self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
+
+    def variable(self, name: str, where: str) -> str:
+        """Return the text by which a preset refers to the variable `name` of a recipe, whose value is not known."""
+        own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
+        self.variables.setdefault(own, f"value of {name} in the {where}")
+        return f"${{{own}}}"
+
+
+def short(value: Any) -> str:
+    """Return a foreign value as one line of text for a finding."""
+    text = " ".join(str(value).split()).replace(COMPUTED, "$(…)")
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def finished(recipe: Recipe, notes: Notes) -> Recipe:
+    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each has a
+    finding."""
+    plan = recipe.plan
+    if plan is not None:
+        masked = mask_plan(plan)
+        flags = _kept(plan.flags, masked.flags, notes, "--")
+        env = _kept(plan.env, masked.env, notes, "")
+        executable = plan.executable
+        if any(COMPUTED in word or mask_text(word) != word for word in executable):
+            notes.add(Level.WARN, "refused", "the program is computed by a shell; the engine's usual one is used")
+            executable = ()
+        workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
+        model = plan.model
+        if COMPUTED in model or mask_text(model) != model:
+            notes.add(Level.ERROR, "no-model", "the model's name is a secret or computed by a shell")
+            model = ""
+        if not model:
+            model = notes.variable("model", recipe.form)
+            notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
+        plan = replace(plan, flags=flags, env=env, executable=executable, workdir=workdir, model=model)
+        notes.variables = {name: text for name, text in notes.variables.items() if plan.uses(f"${{{name}}}")}
+    return replace(recipe, plan=plan, variables=dict(notes.variables), findings=tuple(notes.findings))
+
+
+def _kept(
+    settings: tuple[FlagSetting, ...], masked: tuple[FlagSetting, ...], notes: Notes, dashes: str
+) -> tuple[FlagSetting, ...]:
+    kept = []
+    for setting, shown in zip(settings, masked, strict=True):
+        name = f"{dashes}{setting.name}"
+        if COMPUTED in str(setting.value):
+            notes.add(Level.WARN, "computed", f"{name} is left out: only a shell could compute its value", setting.name)
+        elif shown.value != setting.value:
+            fix = f"set it when you start the server: {'--set ' if dashes else '--env '}{setting.name}=…"
+            notes.add(
+                Level.WARN, "secret", f"a secret is left out, because no preset stores one: {name}", setting.name, fix
+            )
+        else:
+            kept.append(setting)
+    return tuple(kept)

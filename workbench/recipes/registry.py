@@ -1,0 +1,103 @@
+"""The registry of recipe forms: those that Workbench reads and those that it writes.
+
+A new form is one module and its entry here. The module of a form to read has `recognizes(document)` and
+`read(document, notes, entry)`. Modules are imported at the first use of their form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from workbench.model.errors import InputError
+from workbench.model.untrusted_text import clean
+from workbench.recipes.recipe import COMPUTED, Notes, Recipe, finished
+
+
+@dataclass(frozen=True, slots=True)
+class ImportForm:
+    """A form of recipes in YAML or JSON. `module` is in the package `recipes.imports`."""
+
+    title: str
+    module: str
+
+    def recognizes(self, document: Mapping[str, Any]) -> bool:
+        recognized: bool = import_module(f"workbench.recipes.imports.{self.module}").recognizes(document)
+        return recognized
+
+    def read(self, document: Mapping[str, Any], notes: Notes, entry: str | None) -> Recipe:
+        recipe: Recipe = import_module(f"workbench.recipes.imports.{self.module}").read(document, notes, entry)
+        return recipe
+
+
+IMPORT_FORMS = (  # in the order in which they are tried; any other text is a command line or a script
+    ImportForm("compose files", "compose"),
+    ImportForm("vLLM recipes", "vllm_recipe"),
+    ImportForm("club presets", "club_preset"),
+    ImportForm("llama-swap configurations", "llama_swap"),
+    ImportForm("sparkrun and spark-vllm-docker recipes", "sparkrun"),
+    ImportForm("an engine's configuration files", "engine_config"),
+)
+
+
+def read_text(text: str, entry: str | None = None) -> Recipe:
+    """Return what Workbench understands of a foreign recipe: a document in one of IMPORT_FORMS, or a command line.
+    Nothing in it is run. Raises InputError if the text cannot be read."""
+    text = clean(text, len(text), lines=True).replace(COMPUTED, "")
+    document = _document(text)
+    notes = Notes()
+    if document is None:
+        from workbench.recipes.imports import shell_script
+
+        return finished(shell_script.read(text, notes, entry), notes)
+    for form in IMPORT_FORMS:
+        if form.recognizes(document):
+            return finished(form.read(document, notes, entry), notes)
+    known = ", ".join(form.title for form in IMPORT_FORMS)
+    raise InputError(
+        f"the document is no recipe that Workbench knows; its fields: {', '.join(document)[:200]}",
+        next_step=f"it reads {known}, scripts and command lines",
+    )
+
+
+def _document(text: str) -> Mapping[str, Any] | None:
+    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a script."""
+    from workbench.recipes import yaml_text
+
+    stripped = text.lstrip()
+    if stripped.startswith(("{", "[")):
+        return _mapping(_json(stripped))
+    if not _looks_like_yaml(text):
+        return None
+    return _mapping(yaml_text.load(text))
+
+
+def _json(text: str) -> Any:
+    from workbench.recipes import yaml_text
+
+    if len(text) > yaml_text.MAX_BYTES:
+        raise InputError(f"the file has more than {yaml_text.MAX_BYTES // 1024} KiB, which no recipe needs")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InputError("not valid JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"not valid JSON: {error}") from None
+
+
+def _mapping(document: Any) -> Mapping[str, Any]:
+    if not isinstance(document, dict):
+        raise InputError("the document is a list or a single value, not a recipe with named fields")
+    return document
+
+
+def _looks_like_yaml(text: str) -> bool:
+    """Return whether the first line that says something is a field ("model: x") or begins a YAML document."""
+    import re
+
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    first = next(lines, "")
+    return first.startswith("---") or re.match(r"""["']?[A-Za-z_][\w .-]*["']?\s*:(?:\s|$)""", first) is not None

@@ -1,0 +1,244 @@
+"""The words of a shell script, without a shell: quotes, variables with known values, and the places of everything else.
+
+The text is only split. What a shell would compute or run is a `Code` part, which callers show and refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workbench.model.errors import InputError
+
+MAX_CHARS = 256 * 1024
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
+_REDIRECT = re.compile(r"[0-9]*(?:&>>|&>|<<<|<<-|<<|>>|>\||>&|<&|<>|<|>)")
+_WITH_DEFAULT = re.compile(r"(@|[A-Za-z_][A-Za-z0-9_]*)(?::?([-=?+])(.*))?", re.DOTALL)
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A reference to a shell variable. `default` is the word in `${name:-word}`, None without one."""
+
+    name: str
+    default: tuple[Part, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A part that a shell would run or compute, such as `$(nproc)`."""
+
+    source: str
+
+
+Part = str | Variable | Code
+Word = tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class Simple:
+    """One simple command: its words, and the source of its redirections. `ended_by` is the operator after it."""
+
+    words: list[Word] = field(default_factory=list)
+    redirects: list[str] = field(default_factory=list)
+    source: str = ""
+    ended_by: str = ""
+
+
+def simple_commands(text: str) -> list[Simple]:
+    """Return the simple commands of a script in their order. Raises InputError for a quote that is not closed."""
+    if len(text) > MAX_CHARS:
+        raise InputError(f"the script has more than {MAX_CHARS // 1024} KiB, which no command line needs")
+    return list(_Lexer(_CONTINUED.sub(" ", text)).commands())
+
+
+class _Lexer:
+    """Splits a text from left to right. `at` is the place of the next character."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.waiting: list[str] = []  # ends of here-documents that begin after this line
+
+    def commands(self) -> Iterator[Simple]:
+        now, start = Simple(), 0
+        while self.at < len(self.text):
+            rest = self.text[self.at]
+            if rest in " \t\r":
+                self.at += 1
+            elif rest == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif found := _REDIRECT.match(self.text, self.at):
+                self._redirect(now, found[0])
+            elif operator := next((o for o in _OPERATORS if self.text.startswith(o, self.at)), None):
+                now.source, now.ended_by = self.text[start : self.at].strip(), operator
+                self.at += len(operator)
+                if operator == "\n":
+                    self._skip_documents(now)
+                if now.words or now.redirects:
+                    yield now
+                now, start = Simple(), self.at
+            else:
+                now.words.append(self.word())
+        if now.words or now.redirects:
+            now.source = self.text[start:].strip()
+            yield now
+
+    def _redirect(self, now: Simple, operator: str) -> None:
+        begin = self.at
+        self.at += len(operator)
+        while self.text[self.at : self.at + 1] in (" ", "\t"):
+            self.at += 1
+        target = self.word() if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>" else ()
+        now.redirects.append(self.text[begin : self.at])
+        if operator.endswith(("<<", "<<-")) and not operator.endswith("<<<"):
+            self.waiting.append("".join(p for p in target if isinstance(p, str)))
+
+    def _skip_documents(self, now: Simple) -> None:
+        """Skip the lines of here-documents. They are shown with the redirection of their command."""
+        for end in self.waiting:
+            lines = []
+            while self.at < len(self.text):
+                line, _, _ = self.text[self.at :].partition("\n")
+                self.at += len(line) + 1
+                if line.strip() == end:
+                    break
+                lines.append(line)
+            now.redirects.append(" ".join(lines))
+        self.waiting.clear()
+
+    def word(self) -> Word:
+        parts: list[Part] = []
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in " \t\r\n;&|()<>":
+                break
+            if char == "'":
+                end = self._closing("'", self.at + 1)
+                parts.append(self.text[self.at + 1 : end])
+                self.at = end + 1
+            elif char == '"':
+                self.at += 1
+                parts += self._double()
+            elif char == "\\":
+                parts.append(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            elif char in "$`":
+                parts.append(self._dollar())
+            else:
+                parts.append(char)
+                self.at += 1
+        return _joined(parts)
+
+    def _closing(self, quote: str, begin: int) -> int:
+        end = self.text.find(quote, begin)
+        if end < 0:
+            raise InputError(f"the quote {quote} in {self.text[begin - 1 : begin + 20]!r} is not closed")
+        return end
+
+    def _double(self) -> list[Part]:
+        """Return the parts of a text in double quotes, whose first quote has been read."""
+        parts: list[Part] = [""]
+        begin = self.at
+        while True:
+            char = self.text[self.at : self.at + 1]
+            if not char:
+                raise InputError(f'the quote " in {self.text[begin - 1 : begin + 20]!r} is not closed')
+            if char == '"':
+                self.at += 1
+                return parts
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('\\"$`'):
+                parts.append(self.text[self.at + 1])
+                self.at += 2
+            elif char in "$`":
+                parts.append(self._dollar())
+            else:
+                parts.append(char)
+                self.at += 1
+
+    def _dollar(self) -> Part:
+        text, begin = self.text, self.at
+        if text[begin] == "`":
+            self.at = self._closing("`", begin + 1) + 1
+            return Code(text[begin : self.at])
+        following = text[begin + 1 : begin + 2]
+        if following in ("(", "{"):
+            self.at = self._balanced(begin + 1)
+            return (
+                _variable(text[begin + 2 : self.at - 1], text[begin : self.at])
+                if following == "{"
+                else Code(text[begin : self.at])
+            )
+        if following == "'":
+            end = self._closing("'", begin + 2)
+            self.at = end + 1
+            return re.sub(r"\\(.)", lambda m: _ANSI.get(m[1], m[0]), text[begin + 2 : end])
+        if found := _NAME.match(text, begin + 1):
+            self.at = found.end()
+            return Variable(found[0])
+        if following and following in "@*":
+            self.at = begin + 2
+            return Variable("@")
+        if following and following in "?$!#0123456789-":
+            self.at = begin + 2
+            return Code(text[begin : self.at])
+        self.at = begin + 1
+        return "$"
+
+    def _balanced(self, begin: int) -> int:
+        """Return the place after the bracket that closes the one at `begin`."""
+        opens, depth = self.text[begin], 0
+        closes = {"(": ")", "{": "}"}[opens]
+        for at in range(begin, len(self.text)):
+            depth += (self.text[at] == opens) - (self.text[at] == closes)
+            if depth == 0:
+                return at + 1
+        raise InputError(f"the bracket in {self.text[begin - 1 : begin + 20]!r} is not closed")
+
+
+def _variable(inside: str, source: str) -> Part:
+    """Return what `${inside}` refers to."""
+    found = _WITH_DEFAULT.fullmatch(inside)
+    if found is None or found[2] == "+":
+        return Code(source)
+    if found[2] in ("-", "="):
+        return Variable(found[1], parts_of(found[3]))
+    return Variable(found[1])
+
+
+def parts_of(text: str, special: str = "$`") -> Word:
+    """Return the parts of a text in which only variables and code are special, as between double quotes."""
+    lexer = _Lexer(text)
+    parts: list[Part] = [""]
+    while lexer.at < len(text):
+        char = text[lexer.at]
+        if char in special:
+            parts.append(lexer._dollar())
+        else:
+            parts.append(char)
+            lexer.at += 1
+    return _joined(parts)
+
+
+def interpolated(text: str) -> Word:
+    """Return the parts of a value of a compose file, in which "$$" stands for a dollar sign."""
+    pieces = [parts_of(piece, "$") for piece in text.split("$$")]
+    joined: list[Part] = list(pieces[0])
+    for piece in pieces[1:]:
+        joined += ["$", *piece]
+    return _joined(joined)
+
+
+def _joined(parts: list[Part]) -> Word:
+    """Return the parts with neighbouring texts joined. A word of quotes alone keeps its empty text."""
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return tuple(joined) or ("",)

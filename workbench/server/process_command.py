@@ -1,0 +1,48 @@
+"""The command of a process on a host, read from /proc. Nothing is signalled or run in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workbench.hosts.base import Host
+from workbench.model.errors import InputError
+from workbench.model.untrusted_text import clean
+
+# Prints the words and the environment of a process with NUL bytes as line feeds, and line feeds in them as spaces.
+_LOOK = r"""
+[ -r "/proc/$1/cmdline" ] || exit 3
+echo "cwd $(readlink "/proc/$1/cwd" 2>/dev/null)"
+tr '\0\n' '\n ' <"/proc/$1/cmdline" | head -c 131072 | sed 's/^/arg /'
+tr '\0\n' '\n ' <"/proc/$1/environ" 2>/dev/null | head -c 262144 | sed 's/^/env /'
+[ -r "/proc/$1/environ" ] && echo readable
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCommand:
+    """The words, environment and working directory of a process. `env` is None if this user may not read it."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None
+    workdir: str | None
+
+
+async def read_command(host: Host, pid: int) -> ProcessCommand:
+    """Return the command of the process `pid`. Raises InputError if the host has no such process, or one without a
+    command line, and HostError if the host cannot be asked."""
+    done = await host.run(["sh", "-c", _LOOK, "sh", str(pid)])
+    lines = [line.partition(" ") for line in done.out.split("\n")]
+    argv = [clean(text) for kind, _, text in lines if kind == "arg"]
+    while argv and not argv[-1]:
+        argv.pop()
+    if done.returncode or not argv:
+        raise InputError(
+            f"{host.name} has no process {pid} with a command line",
+            next_step="`workbench servers` lists the servers that run",
+        )
+    pairs = [text.partition("=")[::2] for kind, _, text in lines if kind == "env" and "=" in text]
+    readable = any(kind == "readable" for kind, _, _ in lines)
+    workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)
+    return ProcessCommand(tuple(argv), {n: clean(v) for n, v in pairs} if readable else None, workdir)

@@ -1,0 +1,102 @@
+"""Recipes of other tools: reading them as presets, and writing launches in other tools' forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError, PresetError
+from workbench.model.findings import Finding, Level
+
+if TYPE_CHECKING:
+    from workbench.model.preset import Preset
+    from workbench.recipes.recipe import Recipe
+    from workbench.session.presets import Presets
+    from workbench.session.state_holder import StateHolder
+
+MAX_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A recipe as a preset that is not saved yet. `preset` is None if a finding is an error that prevents saving."""
+
+    form: str
+    preset_id: str
+    document: dict[str, Any]
+    preset: Preset | None
+    findings: tuple[Finding, ...]
+
+
+class Recipes:
+    """Reads recipes without running anything in them, and saves them as presets of the user."""
+
+    def __init__(self, core: StateHolder, presets: Presets) -> None:
+        self._core, self._presets = core, presets
+
+    def read_file(self, path: Path, preset_id: str | None = None, entry: str | None = None) -> Imported:
+        """Return the recipe in a file as a preset. Raises InputError if the file cannot be read or is no recipe."""
+        try:
+            if not path.is_file():
+                raise InputError(f"{path} is not a file", next_step="give the path of a recipe, or --command")
+            with path.open("rb") as handle:
+                data = handle.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        if len(data) > MAX_BYTES or b"\0" in data:
+            raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
+        return self.read_text(data.decode("utf-8-sig", "replace"), path.name, preset_id, entry)
+
+    def read_text(
+        self, text: str, source: str = "", preset_id: str | None = None, entry: str | None = None
+    ) -> Imported:
+        """Return a recipe or a pasted command line as a preset. `entry` is the service, variant or model to read from a
+        text that has several."""
+        from workbench.recipes.registry import read_text
+
+        recipe = read_text(text, entry)
+        return self._imported(recipe, f"{recipe.form} {source}".strip(), preset_id)
+
+    async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
+        """Return the command of a running process of the host as a preset."""
+        from workbench.recipes.imports import running_process
+        from workbench.server.process_command import read_command
+
+        host = self._core.host
+        found = await read_command(host, pid)
+        recipe = running_process.read(found.argv, found.env, found.workdir)
+        return self._imported(recipe, f"process {pid} on {host.name}", preset_id)
+
+    def _imported(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
+        """Check the preset that a recipe becomes. Raises InputError, with all findings, if it starts no server."""
+        import tomlkit
+
+        from workbench import engines
+        from workbench.recipes.preset_document import document_of, preset_id_of
+        from workbench.store.preset_check import check_text
+        from workbench.store.toml_edit import without_none
+
+        if recipe.plan is None:
+            first, *others = recipe.findings
+            raise InputError(first.text, next_step=first.fix, findings=tuple(others))
+        chosen = preset_id or preset_id_of(recipe)
+        document: dict[str, Any] = without_none(document_of(recipe, chosen, source))
+        checked = check_text(tomlkit.dumps(document))
+        about_file = tuple(replace(f, line=None) for f in checked.findings)
+        catalog = engines.get(recipe.plan.engine).catalog()
+        about_plan = engines.validate(recipe.plan, catalog) if checked.preset is not None else ()
+        findings = (*recipe.findings, *about_file, *about_plan)
+        order = list(Level)
+        ordered = tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
+        return Imported(recipe.form, chosen, document, checked.preset, ordered)
+
+    def save(self, imported: Imported) -> str:
+        """Write the preset into the user's own directory. Return its path. Raises PresetError if it is not valid or
+        exists already."""
+        if imported.preset is None:
+            first = next(f for f in imported.findings if f.level is Level.ERROR)
+            raise PresetError(f"the preset cannot be saved: {first.text}", next_step=first.fix)
+        path = self._presets.library.save(imported.document, imported.preset_id)
+        self._presets.refresh()
+        return str(path)

@@ -9,7 +9,7 @@ from workbench.model.errors import InputError
 from workbench.recipes.imports.containers import Container, environment, server_commands
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server
-from workbench.recipes.imports.shell_script import recipe_of
+from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 from workbench.recipes.shell_text import Variable, interpolated, simple_commands
 
@@ -38,7 +38,7 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     for name, service in services.items():
         if isinstance(service, Mapping) and entry in (None, name):
             noted[name] = Notes()
-            if commands := server_commands(_container(service, noted[name]), noted[name]):
+            if commands := server_commands(_container(service, noted[name]), noted[name], interpret):
                 found[name] = commands
     if not found:
         for own in noted.values():

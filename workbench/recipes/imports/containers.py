@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from workbench.model.findings import Level
 from workbench.recipes.imports.server_command import (
@@ -123,10 +124,17 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
             notes.left_out(f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT)
 
 
-def server_commands(container: Container, notes: Notes, depth: int = 0) -> list[ServerCommand]:
-    """Return the server that a container starts, in a list; [] if it starts none that Workbench knows."""
-    from workbench.recipes.imports.shell_script import interpret
+class Interpreter(Protocol):
+    """The function that finds the server commands in a shell script."""
 
+    def __call__(
+        self, text: str, notes: Notes, *, env: Mapping[str, str], positional: Sequence[str], depth: int
+    ) -> list[ServerCommand]: ...
+
+
+def server_commands(container: Container, notes: Notes, interpret: Interpreter, depth: int = 0) -> list[ServerCommand]:
+    """Return the server that a container starts, in a list; [] if it starts none that Workbench knows. `interpret`
+    reads the script if the container starts a shell."""
     words = [*container.entrypoint, *container.command]
     if script := script_of(words):
         found = interpret(script[0], notes, env=container.env, positional=script[1], depth=depth + 1)

@@ -130,7 +130,9 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
     script = containers.script_of(words)
     if name in containers.PROGRAMS:
         container = containers.read_run(words, state.notes)
-        found = containers.server_commands(container, state.notes, state.depth) if container is not None else []
+        found = (
+            containers.server_commands(container, state.notes, interpret, state.depth) if container is not None else []
+        )
     elif script is not None:
         found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
     elif start := recognize(words):
@@ -154,7 +156,11 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
             container = containers.read_run(words[at:], state.notes)
-            return containers.server_commands(container, state.notes, state.depth) if container is not None else []
+            return (
+                containers.server_commands(container, state.notes, interpret, state.depth)
+                if container is not None
+                else []
+            )
     return []
 
 

@@ -40,19 +40,19 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         raise InputError("import needs exactly one source", next_step="give a FILE, or --command LINE, or --pid PID")
     if arguments.pid is not None:
         async with connected(arguments) as session:
-            imported = await session.recipes.read_process(arguments.pid, arguments.name)
+            imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
     else:
         session = local_session()
         if arguments.line is not None or arguments.file == "-":
             text = arguments.line if arguments.line is not None else _standard_input()
-            imported = session.recipes.read_text(text, "", arguments.name, arguments.entry)
+            imported = session.presets.recipes.read_text(text, "", arguments.name, arguments.entry)
         else:
-            imported = session.recipes.read_file(Path(arguments.file), arguments.name, arguments.entry)
+            imported = session.presets.recipes.read_file(Path(arguments.file), arguments.name, arguments.entry)
     if not arguments.json:
         _show(imported)
     path = None
     if imported.preset is not None and await _agreed(arguments, imported):
-        path = session.recipes.save(imported)
+        path = session.presets.recipes.save(imported)
     if arguments.json:
         emit(_json(imported, path))
     elif path:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.model.preset import Preset, Variable
     from workbench.session.preset_variables import Known
+    from workbench.session.recipes import Recipes
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
 
@@ -33,6 +34,13 @@ class Presets:
     @cached_property
     def library(self) -> PresetLibrary:
         return PresetLibrary()
+
+    @cached_property
+    def recipes(self) -> Recipes:
+        """Recipes of other tools, read as presets and written from launches."""
+        from workbench.session.recipes import Recipes
+
+        return Recipes(self._core, self.library, self.refresh)
 
     def refresh(self) -> None:
         """Read the library again, and list its presets in the session's state."""

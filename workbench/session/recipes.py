@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from workbench.model.findings import Finding, Level
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.recipes.recipe import Recipe
-    from workbench.session.presets import Presets
     from workbench.session.state_holder import StateHolder
+    from workbench.store.presets import PresetLibrary
 
 MAX_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits of their own
 
@@ -32,8 +33,8 @@ class Imported:
 class Recipes:
     """Reads recipes without running anything in them, and saves them as presets of the user."""
 
-    def __init__(self, core: StateHolder, presets: Presets) -> None:
-        self._core, self._presets = core, presets
+    def __init__(self, core: StateHolder, library: PresetLibrary, saved: Callable[[], None]) -> None:
+        self._core, self._library, self._saved = core, library, saved
 
     def read_file(self, path: Path, preset_id: str | None = None, entry: str | None = None) -> Imported:
         """Return the recipe in a file as a preset. Raises InputError if the file cannot be read or is no recipe."""
@@ -97,6 +98,6 @@ class Recipes:
         if imported.preset is None:
             first = next(f for f in imported.findings if f.level is Level.ERROR)
             raise PresetError(f"the preset cannot be saved: {first.text}", next_step=first.fix)
-        path = self._presets.library.save(imported.document, imported.preset_id)
-        self._presets.refresh()
+        path = self._library.save(imported.document, imported.preset_id)
+        self._saved()
         return str(path)

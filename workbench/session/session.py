@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
-    from workbench.session.recipes import Recipes
     from workbench.session.reports import Reports
     from workbench.session.results import Results
     from workbench.session.screen_memory import ScreenMemory
@@ -115,12 +114,6 @@ class Session:
         from workbench.session.plans import Plans
 
         return Plans(self.core, self._config, self.presets, self.telemetry)
-
-    @cached_property
-    def recipes(self) -> Recipes:
-        from workbench.session.recipes import Recipes
-
-        return Recipes(self.core, self.presets)
 
     @cached_property
     def servers(self) -> Servers:

@@ -84,7 +84,7 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
     "nvmlDeviceGetCurrPcieLinkGeneration": lambda p, r: (1 if r.point.pstate >= 8 else p.gpu.pcie_gen,),
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
-    "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.gpu.pcie_width,),
+    "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.pcie_width or p.gpu.pcie_width,),
 }
 _SAME_AS = {
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",

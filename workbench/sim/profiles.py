@@ -89,6 +89,9 @@ class HostProfile:
     host_memory_kib: int | None = None  # set if the GPU uses the host's memory
     pci_buses: tuple[int, ...] = (0x01,)
     pci_domain: int = 0
+    pcie_width: int | None = None  # lanes in use, if fewer than the card has
+    container: str | None = None
+    doctor: tuple[str, ...] = ()  # lines of `workbench.doctor.host_values` that stand in for this machine's
 
     def uuid(self, index: int) -> str:
         import hashlib
@@ -109,7 +112,8 @@ def _load() -> dict[str, HostProfile]:
     found = {}
     for fields in data["profiles"]:
         link = Interconnect(**fields["interconnect"])
-        found[fields["name"]] = HostProfile(**{**_frozen(fields), "gpu": gpus[fields["gpu"]], "interconnect": link})
+        known = {"doctor": tuple(data["doctor"]), **_frozen(fields), "gpu": gpus[fields["gpu"]], "interconnect": link}
+        found[fields["name"]] = HostProfile(**known)
     return found
 
 

@@ -119,6 +119,8 @@ class SimulatedHost(BaseHost):
         for engine in SOURCE_CHECKOUTS:
             text = _MAIN.format(server=str(HERE / "engine_server.py"), engine=engine)
             await self.inner.write_file(f"{self._state_dir}/{engine}/main.py", text.encode())
+        answers = "".join(f"{line}\n" for line in self.profile.doctor)
+        await self.inner.write_file(f"{self.driver_state}/doctor", answers.encode())
         self._path = done.out
 
     async def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
@@ -161,7 +163,7 @@ class SimulatedHost(BaseHost):
             simulated=self.simulated,
             nvidia_smi=f"{BIN}/nvidia-smi",
             path=(BIN, *facts.path),
-            container=None,
+            container=self.profile.container,
             virtualization="vmware" if self.profile.virtualization == 1 else "none",
             memory_total_bytes=unified_kib * 1024 if unified_kib else facts.memory_total_bytes,
             extra={**facts.extra, "simulated": self.profile.title},

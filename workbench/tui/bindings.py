@@ -142,6 +142,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
+    Key("H", "Doctor", "examine the host: what is missing or does not fit, and the fix", lambda c: c.hosts.examine()),
     Key("D", "Demo", "work on simulated GPUs: nothing of this host is used", lambda c: c.hosts.demo()),
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
     *REPLAY_KEYS,

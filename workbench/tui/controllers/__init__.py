@@ -2,7 +2,7 @@
 
 plan                  loading presets, editing the plan and its flags
 servers               starting, stopping and choosing servers, searching their logs
-hosts                 choosing a host, connecting again, trusting a host's key
+hosts                 choosing and examining a host, connecting again, trusting a host's key
 bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
 sweeps, experiments   running and showing them; series is their common base class

@@ -1,12 +1,19 @@
-"""The keys of hosts: choose another host, connect again, and trust the key of a host."""
+"""The keys of hosts: choose another host, examine it, connect again, and trust the key of a host."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, running_rows
 from workbench.tui.modals.base import PickModal
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.doctor import doctor_rows
+
+if TYPE_CHECKING:
+    from workbench.session.doctor import HostReport
 
 DEMO_PROFILE = "four-pcie"
 
@@ -56,6 +63,24 @@ class HostController(Controller):
             await self.app.push_screen(Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided)
         else:
             decided(True)
+
+    def examine(self) -> None:
+        """Open the page of what the host lacks, and examine the host for it. The page's key examines the host again."""
+        name = self.state.host.name
+        found: list[HostReport] = []
+        page = Page(f"Doctor: {name}", lambda width: doctor_rows(found, width), lambda: {"R": ("look again", look)})
+
+        def show(report: HostReport) -> None:
+            found[:] = [report]
+            page.draw()
+
+        def look() -> None:
+            found.clear()
+            page.draw()
+            self.attempt(self.session.doctor.examine(), show, failed=page.leave, only="doctor")
+
+        self.services.pages.open(page)
+        look()
 
     def try_again(self) -> None:
         self.attempt(self.session.try_again())

@@ -257,6 +257,7 @@ NEXT_KEYS = (
 WITHOUT_GPU_KEYS = (
     ("D", "try everything on simulated GPUs"),
     ("h", "work on another host, over SSH"),
+    ("H", "what this host lacks, and what to do about it"),
     ("p", "look at the presets, and make the command of one"),
 )
 

@@ -1,0 +1,144 @@
+"""What `doctor` reads from a host: real processes, ports and Pythons, and answers from hosts that lie."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.doctor import engine_packages, host_values
+from workbench.doctor.engine_packages import EnginePackages
+from workbench.doctor.examination import TimedParts
+from workbench.hosts.base import Host, HostUnreachable
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import HostError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)
+)
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def ask(python: str, timeout_s: float = 10.0) -> EnginePackages:
+    return asyncio.run(engine_packages.ask(LocalHost(), "vllm", python, ("pytest",), timeout_s))
+
+
+def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    toolkit = tmp_path / "cuda"
+    (toolkit / "bin").mkdir(parents=True)
+    program(toolkit / "bin" / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n")
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "yet"))
+    worker = subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            seen = asyncio.run(host_values.read(LocalHost(), [port, 1], 30))
+    finally:
+        worker.kill()
+        worker.wait()
+    assert seen.ports == {port: os.getpid()}
+    assert (seen.nvcc, seen.nvcc_version, seen.cuda_home_missing) == (f"{toolkit}/bin/nvcc", "12.8", False)
+    assert seen.files_hard and seen.memory_available_kib and seen.memlock_kib is not None
+    assert seen.disk_free_kib and seen.hub == f"{tmp_path}/not/yet/hub"
+    mine = next(w for w in seen.workers if w.pid == worker.pid)
+    assert (mine.parent, mine.name) == (os.getpid(), "VLLM::EngineCore 60")
+
+
+def test_a_toolkit_that_prints_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin" / "nvcc", "#!/bin/sh\nexec yes 'release 12.8, V1'\n")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    seen = asyncio.run(host_values.read(LocalHost(), [], 30))
+    assert seen.nvcc and seen.files_hard
+
+
+def test_the_packages_of_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.7.1+cu128'\ncuda: Optional[str] = '12.8'\n")
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "torch-2.7.1+cu128.dist-info").mkdir()
+    (tmp_path / "torch-2.7.1+cu128.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.7.1+cu128\n"
+        'Requires-Dist: nvidia-nccl-cu12==2.26.2; platform_system == "Linux"\n'
+        'Requires-Dist: triton==3.3.1; extra == "more"\nRequires-Dist: numpy>=1\n'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    program(tmp_path / "json.py", "raise SystemExit('a file of the current directory')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    (tmp_path / "site").mkdir()
+    for name in ("torch", "torch-2.7.1+cu128.dist-info"):
+        (tmp_path / name).rename(tmp_path / "site" / name)
+    found = ask(sys.executable)
+    assert found.problem is None and found.python_version == sys.version.split()[0]
+    assert found.versions == {"pytest": importlib.metadata.version("pytest"), "torch": "2.7.1+cu128"}
+    assert (found.needs, found.cuda) == ({"torch": {"nvidia-nccl-cu12": ("2.26.2",)}}, "12.8")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("exec yes", "does not answer as a Python does"),
+        ("exec sleep 60", "did not answer within 0.5 s"),
+        ("echo '[1, 2'", "does not answer as a Python does"),
+        ("exit 3", "does not answer as a Python does"),
+    ],
+)
+def test_a_python_that_is_none(tmp_path: Path, text: str, problem: str) -> None:
+    began = time.monotonic()
+    assert problem in (ask(program(tmp_path / "python3", f"#!/bin/sh\n{text}\n"), 0.5).problem or "")
+    assert time.monotonic() - began < 10
+
+
+@given(JSON | st.fixed_dictionaries({"packages": JSON, "needs": JSON, "cuda": JSON, "python": JSON}))
+def test_any_answer_is_read(answer: object) -> None:
+    found = engine_packages.parse("vllm", "python3", json.dumps(answer))
+    assert all(isinstance(text, str) for text in found.versions.values())
+
+
+KEYS = st.sampled_from(["port", "worker", "idle", "files_hard", "own", "disk", "shared_memory", "stack", "nvcc"])
+
+
+@given(st.lists(st.tuples(KEYS, st.text() | st.from_regex(r"[0-9A-F ]{0,30}"))))
+def test_any_output_of_the_script_is_read(lines: list[tuple[str, str]]) -> None:
+    seen = host_values.parse("\n".join(f"{key}={value}" for key, value in lines))
+    assert "\x1b" not in f"{seen}"
+
+
+def test_a_part_that_hangs_or_fails_is_named() -> None:
+    async def fail() -> int:
+        raise HostError("no such thing", host="box")
+
+    async def work() -> TimedParts:
+        parts = TimedParts()
+        assert await parts.read("the clock", asyncio.sleep(60, 1), 0.01, 0) == 0
+        assert await parts.read("the disk", fail(), 5, 7) == 7
+        return parts
+
+    found = asyncio.run(work()).problems
+    assert [f.code for f in found] == ["doctor.slow", "doctor.unread"] and all(f.fix for f in found)
+    assert "the clock" in found[0].text and "the disk" in found[1].text
+
+
+def test_a_lost_host_ends_the_examination() -> None:
+    async def lose() -> Host:
+        raise HostUnreachable("gone", host="box")
+
+    with pytest.raises(HostUnreachable):
+        asyncio.run(TimedParts().read("the disk", lose(), 5, LocalHost()))

@@ -1,0 +1,20 @@
+"""All checks of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from workbench.doctor import gpu_checks, host_checks, stack_checks
+from workbench.doctor.examination import Examination
+from workbench.model.findings import Finding
+
+CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
+    *gpu_checks.CHECKS,
+    *stack_checks.CHECKS,
+    *host_checks.CHECKS,
+)
+
+
+def findings(seen: Examination) -> Sequence[Finding]:
+    """Return what is missing or wrong on the host, each with its fix."""
+    return [finding for check in CHECKS for finding in check(seen)]

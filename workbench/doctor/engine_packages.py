@@ -1,0 +1,120 @@
+"""The versions of the Python packages that an engine uses, asked once from the engine's own Python.
+
+The question reads package metadata and the file torch/version.py. It imports none of the packages: that would take
+seconds, and would touch the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.hosts.base import CommandTimeout, Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean_json
+
+OUTPUT_MAX_BYTES = 65536
+VERSION_CHARS = 100
+TITLES = {  # packages of every engine, by their title
+    "torch": "torch",
+    "triton": "Triton",
+    "flashinfer-python": "FlashInfer",
+    "flashinfer-jit-cache": "FlashInfer's compiled kernels",
+    "nvidia-nccl-cu12": "NCCL",
+    "nvidia-nccl-cu13": "NCCL",
+    "sgl-kernel": "sgl-kernel",
+    "sglang-kernel": "sglang-kernel",
+    "transformers": "transformers",
+    "ray": "Ray",
+}
+# The current directory is taken from the path first: a file there must not stand in for a module. Runs with Python 3.8.
+_PROGRAM = r"""
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import json, re
+from importlib import metadata
+found, needs, cuda = {}, {}, None
+for name in sys.argv[1:]:
+    try:
+        package = metadata.distribution(name)
+        found[name] = package.version
+        for line in package.requires or ():
+            pin = re.match(r"([\w.-]+)\s*\(?==\s*([\w.+!-]+)\)?\s*(;.*)?$", line)
+            if pin and "extra" not in (pin[3] or ""):
+                needs.setdefault(name, {}).setdefault(pin[1].lower().replace("_", "-"), []).append(pin[2])
+    except Exception:
+        continue
+try:
+    with open(str(metadata.distribution("torch").locate_file("torch/version.py"))) as file:
+        text = file.read(10000)
+    built = re.search(r"^cuda\b[^=]*=\s*(?:None|['\"]([\d.]+)['\"])", text, re.M)
+    cuda = (built[1] or "none") if built else None
+except Exception:
+    pass
+print(json.dumps({"python": sys.version.split()[0], "packages": found, "needs": needs, "cuda": cuda}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePackages:
+    """The packages that an engine's Python has.
+
+    `needs` are the exact versions that a package asks for, by package and needed package; each of several versions is
+    right on another platform. `cuda` is the CUDA version that torch was built for: "12.8", "none" for a build without
+    CUDA, or None if unknown. `problem` says why nothing is known.
+    """
+
+    engine: str
+    python: str | None = None
+    python_version: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    cuda: str | None = None
+    problem: str | None = None
+
+
+async def ask(host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float) -> EnginePackages:
+    """Return what `python` says about the engine's own `packages` and those of every engine. A Python that does not
+    answer in time, or answers something else, is a `problem`."""
+    words = [python, "-c", _PROGRAM, *packages, *TITLES]
+    script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
+    try:
+        done = await host.run(sh(script, *words), timeout_s=timeout_s)
+    except CommandTimeout:
+        return EnginePackages(engine, python, problem=f"{python} did not answer within {timeout_s:g} s")
+    except HostError as error:
+        return EnginePackages(engine, python, problem=f"{python} cannot be asked: {error.message}")
+    return parse(engine, python, done.out)
+
+
+def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
+    """Return the packages in the answer of the program."""
+    try:
+        document = clean_json(answer)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return EnginePackages(engine, python, problem=f"{python} does not answer as a Python does")
+    versions, needs = _dict(document.get("packages")), _dict(document.get("needs"))
+    return EnginePackages(
+        engine,
+        python,
+        _text(document.get("python")),
+        {name: text for name, value in versions.items() if (text := _text(value))},
+        {name: {of: _list(pins) for of, pins in _dict(value).items()} for name, value in needs.items()},
+        _text(document.get("cuda")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value[:VERSION_CHARS] if isinstance(value, str) else None
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    return tuple(text for one in value if (text := _text(one))) if isinstance(value, list) else ()
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,120 @@
+"""The examination of one host: all its parts in parallel, each with a time limit. A part that fails or hangs is a
+problem of its own, and the others are shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench.doctor import engine_packages, host_values
+from workbench.doctor.engine_packages import EnginePackages
+from workbench.doctor.host_values import HostValues
+from workbench.engines import registry
+from workbench.hosts.base import Host, HostFacts, HostUnreachable
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, HostSample
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
+    from workbench.server.engine_probe import InstalledEngine
+
+T = TypeVar("T")
+VALUES_S = 5.0
+GPUS_S = 15.0
+ENGINES_S = 15.0
+PACKAGES_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found on a host."""
+
+    facts: HostFacts
+    values: HostValues = field(default_factory=HostValues)
+    driver: DriverInfo = field(default_factory=lambda: DriverInfo(DriverStatus.NO_LIBRARY, source="nothing"))
+    gpus: tuple[GpuInfo, ...] = ()
+    samples: tuple[GpuSample, ...] = ()
+    host_sample: HostSample = field(default_factory=HostSample)
+    engines: tuple[InstalledEngine, ...] = ()
+    packages: tuple[EnginePackages, ...] = ()
+
+    @property
+    def pairs(self) -> Iterable[tuple[GpuInfo, GpuSample]]:
+        """Yield each GPU that has a reading, with the reading."""
+        samples = {sample.uuid: sample for sample in self.samples}
+        return ((gpu, samples[gpu.uuid]) for gpu in self.gpus if gpu.uuid in samples)
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The compute capabilities of the GPUs, each once."""
+        return tuple(dict.fromkeys(gpu.compute_capability for gpu in self.gpus if gpu.compute_capability))
+
+
+class TimedParts:
+    """Reads the parts of an examination. A part that fails or takes too long becomes one of the `problems`."""
+
+    def __init__(self) -> None:
+        self.problems: list[Finding] = []
+
+    async def read(self, what: str, work: Awaitable[T], limit_s: float, otherwise: T) -> T:
+        """Return the result of `work`, or `otherwise`. Raises HostUnreachable if there is no connection."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work
+        except HostUnreachable:
+            raise
+        except TimeoutError:
+            text, step = f"{what} could not be read within {limit_s:g} s", "`top` on this host shows what keeps it busy"
+            self.problems.append(Finding(Level.WARN, "doctor.slow", text, fix=step))
+        except WorkbenchError as error:
+            text, step = f"{what} could not be read: {error.message}", error.next_step or "run the command by hand"
+            self.problems.append(Finding(Level.WARN, "doctor.unread", text, fix=step, evidence=error.command))
+        return otherwise
+
+
+async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
+    """Return what is found on `host`. `executables` are programs that the user has chosen, by engine. Raises
+    HostUnreachable if there is no connection, and HostError if the host does not even tell its properties."""
+    engines = [registry.get(name) for name in registry.names()]
+    ports = [engine.default_port for engine in engines]
+    facts, values, telemetry, found = await asyncio.gather(
+        host.facts(),
+        parts.read("limits, disk and processes", host_values.read(host, ports, VALUES_S), 2 * VALUES_S, HostValues()),
+        parts.read("the GPUs", _telemetry(host), GPUS_S, None),
+        parts.read("the engines", _engines(host, executables), ENGINES_S, ()),
+    )
+    packages = await parts.read("the engines' packages", _packages(host, found, values), 2 * PACKAGES_S, ())
+    seen = Examination(facts, values, engines=found, packages=packages)
+    if telemetry is None:
+        return seen
+    return replace(
+        seen, driver=telemetry.driver, gpus=telemetry.infos, samples=telemetry.gpus, host_sample=telemetry.host
+    )
+
+
+async def _telemetry(host: Host) -> Telemetry:
+    from workbench.gpu.telemetry.source import read_once
+
+    return await read_once(host)
+
+
+async def _engines(host: Host, executables: Mapping[str, str]) -> tuple[InstalledEngine, ...]:
+    from workbench.server.engine_probe import probe
+
+    chosen = {name: (executables[name],) if name in executables else () for name in registry.names()}
+    return tuple(await asyncio.gather(*(probe(host, registry.get(name), path) for name, path in chosen.items())))
+
+
+async def _packages(host: Host, engines: Iterable[InstalledEngine], values: HostValues) -> tuple[EnginePackages, ...]:
+    if host.simulated:
+        answers = (answer.partition(" ") for answer in values.stacks)
+        return tuple(engine_packages.parse(engine, None, answer) for engine, _, answer in answers)
+    asked = [
+        engine_packages.ask(host, e.engine, e.python, registry.get(e.engine).packages, PACKAGES_S)
+        for e in engines
+        if e.path and e.python and registry.get(e.engine).packages
+    ]
+    return tuple(await asyncio.gather(*asked))

@@ -1,0 +1,154 @@
+"""Checks of the driver, and of each GPU: its link, its persistence mode, and the processes that hold its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.doctor.examination import Examination
+from workbench.doctor.host_checks import guest_of
+from workbench.doctor.table import architecture, data, limit
+from workbench.engines import gpu_table
+from workbench.engines.catalog import version_key
+from workbench.model.findings import Finding, Level
+from workbench.model.gpu import DriverStatus, GpuProcess
+
+_VGPU = {"vgpu": "vGPU", "host vgpu": "vGPU host", "host vsga": "vSGA host"}
+_BUSY_PSTATE = 2  # at P2 and below the GPU works, and its link runs at full speed
+
+
+def driver(seen: Examination) -> Iterator[Finding]:
+    """Report a driver that does not answer, and the module that keeps it from loading."""
+    found = seen.driver
+    if found.status is DriverStatus.OK:
+        return
+    code = "driver." + found.status.replace(" ", "-")
+    missing = found.status is DriverStatus.NO_LIBRARY
+    fix = "`workbench demo` needs no GPU" if missing else "sudo dmesg | grep -i nvrm shows the driver's own messages"
+    yield Finding(Level.WARN, code, found.message or str(found.status), fix=fix)
+    if seen.values.nouveau:
+        text = "the module nouveau is loaded: it keeps NVIDIA's driver from the GPU"
+        fix = "put `blacklist nouveau` into /etc/modprobe.d/, run update-initramfs -u, and restart the host"
+        yield Finding(Level.ERROR, "driver.nouveau", text, fix=fix, evidence="nouveau in /proc/modules")
+
+
+def driver_version(seen: Examination) -> Iterator[Finding]:
+    """Report a driver older than the GPU, and known problems of the driver with the GPU."""
+    have = seen.driver.driver_version
+    if not have:
+        return
+    for capability in seen.capabilities:
+        row = architecture(capability)
+        if row and version_key(have) < version_key(row.driver):
+            text = f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
+            fix = f"install driver {row.driver} or newer, with the open kernel modules"
+            yield Finding(Level.ERROR, "driver.old", text, fix=fix, source=row.source, evidence=f"driver {have}")
+    for note in data()["driver_notes"]:
+        if version_key(have)[:1] == version_key(note["driver"]) and any(g.name in note["gpus"] for g in seen.gpus):
+            yield Finding(
+                Level.HINT,
+                "driver.known",
+                note["text"],
+                fix=note["fix"],
+                source=note["source"],
+                evidence=f"driver {have}",
+            )
+
+
+def lost(seen: Examination) -> Iterator[Finding]:
+    for _, sample in seen.pairs:
+        if not sample.live:
+            text = f"GPU {sample.index} cannot be read ({sample.state}): {sample.message or 'no reason given'}"
+            fix = "sudo dmesg | grep -i xid names the cause; a GPU that is lost comes back after a restart of the host"
+            yield Finding(Level.ERROR, "gpu.lost", text, fix=fix, evidence=str(sample.state))
+
+
+def virtualization(seen: Examination) -> Iterator[Finding]:
+    """Name the way in which the GPUs reach a virtual machine or a container, and what cannot be changed from there."""
+    guest, modes = guest_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
+    evidence = f"virtualization {seen.facts.virtualization}, GPU {', '.join(sorted(map(str, modes))) or 'none'}"
+    if "passthrough" in modes:
+        text = f"the GPUs are passed through to this virtual machine ({guest or 'hypervisor unknown'})"
+        fix = (
+            "change CPU governor, idle states and PCIe slots on the hypervisor; `workbench gpu verify` shows "
+            "whether a clock lock has an effect here"
+        )
+        yield Finding(
+            Level.INFO, "host.passthrough", text, fix=fix, evidence=evidence, source="NVML virtualization mode"
+        )
+    elif modes:
+        named = ", ".join(_VGPU.get(str(mode), str(mode)) for mode in sorted(map(str, modes)))
+        text = f"the GPUs are shared by a hypervisor ({named}): their power limit and clocks belong to it"
+        fix = "change them on the hypervisor; memory and speed depend on the vGPU profile"
+        yield Finding(Level.HINT, "host.vgpu", text, fix=fix, evidence=evidence, source="NVML virtualization mode")
+    elif seen.facts.container == "lxc" and seen.gpus:
+        text = (
+            "this is an LXC container: it uses the driver of its host, whose version must be that of the libraries here"
+        )
+        fix = "change GPU settings, governor and idle states on the host of the container"
+        yield Finding(Level.INFO, "host.lxc", text, fix=fix, evidence="container lxc")
+
+
+def persistence(seen: Examination) -> Iterator[Finding]:
+    off = [str(s.index) for _, s in seen.pairs if s.persistence is False]
+    if off:
+        text = f"persistence mode is off on GPU {', '.join(off)}: once no process uses it, its settings are lost"
+        fix = "workbench gpu set --persistence on"
+        yield Finding(Level.HINT, "gpu.persistence", text, fix=fix, evidence=f"off on GPU {', '.join(off)}")
+
+
+def link(seen: Examination) -> Iterator[Finding]:
+    """Compare the PCIe link of each GPU with what the card and the slot can do. The generation of a link falls while
+    the GPU is idle, so it is judged under load only."""
+    table = data()["links"]
+    for gpu, now in seen.pairs:
+        kind = gpu_table.find(gpu.name)
+        generation, width = table["rows"].get(kind.id if kind else "", (None, None))
+        best_width = width or gpu.pcie_width_max
+        if gpu.unified_memory or best_width is None:
+            continue
+        if now.pcie_width and now.pcie_width < best_width:
+            text = f"GPU {now.index} has a PCIe link of {now.pcie_width} lanes; the card has {best_width}"
+            fix = "move the card to a slot with all lanes, or check riser, M.2 sharing and bifurcation in the BIOS"
+            evidence = f"link width {now.pcie_width}, of the card {best_width}"
+            yield Finding(Level.WARN, "gpu.link-width", text, fix=fix, evidence=evidence, source=table["source"])
+        slot = gpu.pcie_gen_max
+        if slot and generation and slot < generation:
+            text = f"GPU {now.index} can reach PCIe generation {slot} in its slot; the card has {generation}"
+            fix = (
+                "set the slot's generation in the BIOS; if the board has no more, prefer replicas to tensor parallelism"
+            )
+            evidence = f"link generation at most {slot}, of the card {generation}"
+            yield Finding(Level.HINT, "gpu.link-slot", text, fix=fix, evidence=evidence, source=table["source"])
+        busy = now.pstate is not None and now.pstate <= _BUSY_PSTATE
+        if busy and slot and now.pcie_gen and now.pcie_gen < slot:
+            text = f"GPU {now.index} works, and its PCIe link runs at generation {now.pcie_gen} of {slot}"
+            fix = "check riser cable and seating; `sudo dmesg | grep -i pcie` shows errors of the link"
+            evidence = f"P{now.pstate}, link generation {now.pcie_gen}"
+            yield Finding(Level.WARN, "gpu.link-speed", text, fix=fix, evidence=evidence)
+
+
+def held_memory(seen: Examination) -> Iterator[Finding]:
+    """Report processes that hold much memory of a GPU and belong to no run of Workbench."""
+    least, source = limit("held_memory_bytes")
+    own = seen.values.own
+    if own is None:
+        return
+    workers = {worker.pid for worker in seen.values.workers}
+    for _, sample in seen.pairs:
+        for process in sample.processes or ():
+            held = process.memory_bytes or 0
+            if held < least or process.pid in own or process.pid in workers:
+                continue
+            text = (
+                f"{_named(process)} holds {held / 2**30:.1f} GiB of GPU {sample.index}, and no run of Workbench owns it"
+            )
+            fix = f"ps -o user,etime,args -p {process.pid}: end it if nobody needs it, or give the server less memory"
+            yield Finding(Level.HINT, "gpu.held", text, fix=fix, source=source, evidence=f"{held >> 20} MiB")
+
+
+def _named(process: GpuProcess) -> str:
+    name = process.name or "not visible here: in another container, or of another user"
+    return f"process {process.pid} ({name})"
+
+
+CHECKS = (driver, driver_version, lost, virtualization, persistence, link, held_memory)

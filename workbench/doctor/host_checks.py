@@ -1,0 +1,161 @@
+"""Checks of the system: its limits, memory, disk, CPU, ports and processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from workbench.doctor.examination import Examination
+from workbench.doctor.table import limit
+from workbench.engines import registry
+from workbench.model.findings import Finding, Level
+
+_GUESTS = {"vmware": "VMware ESXi", "kvm": "KVM", "xen": "Xen", "microsoft": "Hyper-V", "oracle": "VirtualBox"}
+_REAPERS = frozenset({"systemd", "init"})  # they take the processes whose parent has ended
+
+
+def guest_of(seen: Examination) -> str | None:
+    """Return the name of the hypervisor if the host is a virtual machine, otherwise None."""
+    kind = seen.facts.virtualization
+    return None if kind in (None, "none") else _GUESTS.get(kind, kind)
+
+
+def python(seen: Examination) -> Iterator[Finding]:
+    facts = seen.facts
+    if facts.python3 is None:
+        text = "python3 is missing, so telemetry is read with nvidia-smi"
+        yield Finding(Level.WARN, "host.python3", text, fix="install python3 on the host")
+    elif facts.python3_version is None:
+        text = f"{facts.python3} does not print its version: it is broken, or not a python3"
+        yield Finding(Level.ERROR, "host.python3", text, fix="repair it, or put a working python3 first on PATH")
+
+
+def engines(seen: Examination) -> Iterator[Finding]:
+    if seen.engines and not any(e.path for e in seen.engines):
+        text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
+        yield Finding(Level.WARN, "engine.none", text, fix="install one, or give its program with --executable PATH")
+    for engine in seen.engines:
+        for path in engine.elsewhere:
+            text = f"{'another' if engine.path else 'not on PATH, but'} {engine.engine} is at {path}"
+            section = f"[executables.{json.dumps(seen.facts.name)}]"
+            fix = f'use --executable PATH, or write {engine.engine} = "PATH" under {section} in config.toml'
+            yield Finding(Level.HINT, "engine.elsewhere", text, fix=fix)
+
+
+def governor(seen: Examination) -> Iterator[Finding]:
+    name = seen.host_sample.cpu_governor
+    if name and name != "performance":
+        text = f"the CPU governor is {name}: the engine's scheduler, which runs on one core, starts each step late"
+        fix = "workbench gpu set --governor performance, and measure whether it helps"
+        yield Finding(Level.HINT, "host.governor", text, fix=fix, evidence=f"scaling_governor: {name}")
+
+
+def idle_states(seen: Examination) -> Iterator[Finding]:
+    most_us, source = limit("idle_latency_us")
+    deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
+    if deep and guest_of(seen) is None:
+        named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
+        text = f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
+        fix = f"sudo cpupower idle-set --disable-by-latency {most_us:g}, and measure whether it helps"
+        yield Finding(Level.HINT, "host.idle-states", text, fix=fix, source=source, evidence=named)
+
+
+def open_files(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit("open_files")
+    hard = seen.values.files_hard
+    if hard is not None and hard < wanted:
+        text = f"a process may open at most {hard} files; a server with many connections needs more"
+        fix = f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in /etc/security/limits.conf"
+        evidence = f"soft limit {seen.values.files_soft}, hard limit {hard}, wanted {wanted:g}"
+        yield Finding(Level.WARN, "host.open-files", text, fix=fix, source=source, evidence=evidence)
+
+
+def locked_memory(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit("locked_memory_kib")
+    have = seen.values.memlock_kib
+    if seen.values.infiniband and have is not None and have < wanted:
+        text = (
+            f"this host has RDMA network cards, and a process may lock only {have} KiB of memory: NCCL cannot use RDMA"
+        )
+        fix = "ulimit -l unlimited (container: --ulimit memlock=-1; service: LimitMEMLOCK=infinity)"
+        yield Finding(Level.WARN, "host.locked-memory", text, fix=fix, source=source, evidence=f"ulimit -l: {have}")
+
+
+def memory(seen: Examination) -> Iterator[Finding]:
+    share, source = limit("free_memory_share")
+    free, total = seen.values.memory_available_kib, seen.facts.memory_total_bytes
+    if free is not None and total and free * 1024 < share * total:
+        text = f"only {free / 2**20:.1f} of {total / 2**30:.0f} GiB of memory are free"
+        fix = "end what you do not need (`ps aux --sort -rss | head` lists the largest processes)"
+        yield Finding(Level.WARN, "host.memory", text, fix=fix, source=source, evidence=f"MemAvailable: {free} kB")
+
+
+def shared_memory(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit("shared_memory_kib")
+    free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
+    if free is None or free >= wanted:
+        return
+    text = f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data through it"
+    fix = "remove files that ended servers left there (ls -l /dev/shm)"
+    if size is not None and size < wanted:
+        fix = "start the container with --ipc=host or --shm-size 16g" if seen.facts.container else "mount it larger"
+    yield Finding(Level.WARN, "host.shared-memory", text, fix=fix, source=source, evidence=f"{free} of {size} KiB free")
+
+
+def disk(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit("free_disk_kib")
+    free = seen.values.disk_free_kib
+    if free is not None and free < wanted:
+        text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
+        fix = "`hf cache ls` lists models that can go; HF_HOME names a directory on another disk"
+        yield Finding(Level.WARN, "host.disk", text, fix=fix, source=source, evidence=f"{free} KiB free")
+
+
+def ports(seen: Examination) -> Iterator[Finding]:
+    for engine in map(registry.get, registry.names()):
+        port = engine.default_port
+        if port in (taken := seen.values.ports or {}):
+            pid = taken[port]
+            by = f"process {pid}" if pid else "a process of another user"
+            text = f"port {port}, the default of {engine.title}, is in use by {by}"
+            fix = f"workbench servers shows servers; or start with --set port={_free(port, taken)}"
+            yield Finding(Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}")
+
+
+def _free(port: int, taken: object) -> int:
+    return next(p for p in range(port + 1, port + 1000) if p not in (taken if isinstance(taken, dict) else {}))
+
+
+def orphans(seen: Examination) -> Iterator[Finding]:
+    for worker in seen.values.workers:
+        if (worker.parent == 1 or worker.parent_name in _REAPERS) and worker.pid not in (seen.values.own or ()):
+            text = f"process {worker.pid} ({worker.name}) has outlived the server that started it, and keeps its memory"
+            fix = f"kill {worker.pid}; if it is still there after 10 s, kill -9 {worker.pid}"
+            evidence = f"parent {worker.parent} ({worker.parent_name})"
+            yield Finding(Level.WARN, "process.orphan", text, fix=fix, evidence=evidence)
+
+
+def environment_file(seen: Examination) -> Iterator[Finding]:
+    names = seen.values.environment_file
+    if names:
+        text = f"/etc/environment uses $ in {', '.join(names)}: it is not a shell script, so $ stays as it is"
+        fix = (
+            "write the whole values there; services and `pct exec` do not read it at all: set the variable in the unit"
+        )
+        yield Finding(Level.WARN, "env.file-semantics", text, fix=fix, source="pam_env(8)", evidence=" ".join(names))
+
+
+CHECKS = (
+    python,
+    engines,
+    open_files,
+    locked_memory,
+    memory,
+    shared_memory,
+    disk,
+    orphans,
+    environment_file,
+    governor,
+    idle_states,
+    ports,
+)

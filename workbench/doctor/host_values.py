@@ -1,0 +1,204 @@
+"""Values of a host beside its properties (`HostFacts`): limits, memory, disk, idle states of the CPU, the CUDA toolkit,
+listening ports, and processes of engines. One script reads them, in one round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.untrusted_text import clean
+
+OUTPUT_MAX_BYTES = 65536
+UNLIMITED = 1 << 62
+
+# $@: ports in hex ("1F40"). Prints key=value lines. A simulated host's own lines come first: of several lines with one
+# key the first counts. What belongs to the machine below it is then not read. `timeout` guards what may hang: a file
+# system over the network, and a program.
+_SCRIPT = r"""
+say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
+limit=$(command -v timeout) && limit="$limit 1"
+look() {
+    say files_soft "$(ulimit -Sn)"
+    say files_hard "$(ulimit -Hn)"
+    say memlock_kib "$(ulimit -l 2>/dev/null)"
+    say memory_available_kib "$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)"
+    space shared_memory /dev/shm
+    hub=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
+    say hub "$hub"
+    while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
+    space disk "$hub"
+}
+space() { say "$1" "$($limit df -Pk "$2" 2>/dev/null | awk 'NR == 2 { print $4, $3 + $4 }')"; }
+ports() {
+    wanted=" $* "
+    taken=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk -v wanted="$wanted" '
+        { port = substr($2, length($2) - 3) }
+        $4 == "0A" && index(wanted, " " port " ") && !seen[port]++ { print port, $10 }')
+    [ -n "$taken" ] || return
+    ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v taken="$taken" '
+        BEGIN { n = split(taken, word); for (i = 1; i < n; i += 2) port["socket:[" word[i + 1] "]"] = word[i] }
+        /^\/proc\// { split($1, part, "/"); pid = part[3] }
+        $NF in port { print "port=" port[$NF], pid; delete port[$NF] }
+        END { for (left in port) print "port=" port[left] }'
+}
+idle() {
+    for state in "${WORKBENCH_SIM_SYSFS:-/sys}"/devices/system/cpu/cpu0/cpuidle/state*; do
+        { read -r name <"$state/name" && read -r latency <"$state/latency" && read -r off <"$state/disable"; } \
+            2>/dev/null && echo "idle=$latency $off $name"
+    done
+}
+machine() {
+    say cuda_home "${CUDA_HOME-}"
+    [ -n "${CUDA_HOME-}" ] && [ ! -d "$CUDA_HOME" ] && say cuda_home_missing yes
+    for nvcc in "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc)" /usr/local/cuda/bin/nvcc ''; do
+        [ -f "$nvcc" ] && [ -x "$nvcc" ] && break
+    done
+    say nvcc "$nvcc"
+    [ -n "$nvcc" ] && [ -n "$limit" ] &&
+        say nvcc_version "$($limit "$nvcc" --version 2>/dev/null | head -c 4096 |
+            sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+    say environment_file "$(head -c 65536 /etc/environment 2>/dev/null |
+        sed -n 's/^ *\([A-Za-z_]*\)=.*\$.*/\1/p' | head -n 5 | tr '\n' ' ')"
+    grep -q '^nouveau ' /proc/modules 2>/dev/null && say nouveau yes
+    grep -qi 'open kernel module' /proc/driver/nvidia/version 2>/dev/null && say open_module yes
+    [ -n "$(ls /dev/infiniband 2>/dev/null)" ] && say infiniband yes
+    workers='^(VLLM::(EngineCore|Worker|DPCoordinator)|sglang::(scheduler|detokenizer))'
+    for file in $(grep -alE "$workers" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
+        dir=${file%/cmdline}
+        parent=$(sed -n 's/^PPid:[[:space:]]*//p' "$dir/status" 2>/dev/null)
+        parent_name=
+        read -r parent_name 2>/dev/null <"/proc/$parent/comm"
+        echo "worker=${dir#/proc/} $parent ${parent_name:-?} $(tr '\0' ' ' <"$file" | head -c 60)"
+    done
+}
+own() { grep -als 'WORKBENCH_RUN=' /proc/[0-9]*/environ | sed 's|^/proc/\([0-9]*\)/environ$|own=\1|'; }
+{
+    if [ -n "${WORKBENCH_SIM_PROFILE-}" ]; then cat "$WORKBENCH_SIM_STATE/doctor" 2>/dev/null; fi
+    look
+    idle
+    ports "$@"
+    own
+    [ -n "${WORKBENCH_SIM_PROFILE-}" ] || machine
+} | head -c 65536
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleState:
+    """An idle state (C-state) of the CPU, with the time in microseconds that a core needs to leave it."""
+
+    name: str
+    latency_us: int
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process of an engine that is not its API server. `parent_name` is the name of its parent process."""
+
+    pid: int
+    parent: int
+    parent_name: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostValues:
+    """Values that the script read. None: unknown. A limit without a bound is UNLIMITED."""
+
+    files_soft: int | None = None
+    files_hard: int | None = None
+    memlock_kib: int | None = None
+    memory_available_kib: int | None = None
+    shared_memory_free_kib: int | None = None
+    shared_memory_kib: int | None = None
+    disk_free_kib: int | None = None
+    hub: str | None = None  # directory of the models that the Hugging Face hub gives
+    idle_states: tuple[IdleState, ...] = ()
+    cuda_home: str | None = None
+    cuda_home_missing: bool = False
+    nvcc: str | None = None
+    nvcc_version: str | None = None
+    environment_file: tuple[str, ...] = ()  # variables of /etc/environment whose value contains "$"
+    nouveau: bool = False
+    open_module: bool = False
+    infiniband: bool = False
+    ports: Mapping[int, int | None] | None = None  # taken port -> process, None: of another user
+    workers: tuple[Worker, ...] = ()
+    own: frozenset[int] | None = None  # processes of Workbench's runs
+    stacks: tuple[str, ...] = ()  # a simulated host's answers of `engine_packages`: "ENGINE JSON"
+
+
+async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
+    """Return the values of `host`. `ports` are those to look for. Raises HostError if the host does not answer."""
+    done = await host.run(sh(_SCRIPT, *(f"{port:04X}" for port in ports)), timeout_s=timeout_s)
+    return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
+
+
+def parse(output: str) -> HostValues:
+    """Return the values in the output of the script. A line that cannot be read is left out."""
+    one: dict[str, str] = {}
+    many: dict[str, list[str]] = {}
+    for line in output.split("\n"):
+        key, equals, value = clean(line, OUTPUT_MAX_BYTES).partition("=")
+        if equals:
+            one.setdefault(key, value.strip())
+            many.setdefault(key, []).append(value.strip())
+    shared, disk = _numbers(one.get("shared_memory")), _numbers(one.get("disk"))
+    return HostValues(
+        files_soft=_limit(one.get("files_soft")),
+        files_hard=_limit(one.get("files_hard")),
+        memlock_kib=_limit(one.get("memlock_kib")),
+        memory_available_kib=_limit(one.get("memory_available_kib")),
+        shared_memory_free_kib=shared[0] if shared else None,
+        shared_memory_kib=shared[1] if len(shared) > 1 else None,
+        disk_free_kib=disk[0] if disk else None,
+        hub=one.get("hub"),
+        idle_states=tuple(s for text in many.get("idle", []) if (s := _idle(text))),
+        cuda_home=one.get("cuda_home"),
+        cuda_home_missing="cuda_home_missing" in one,
+        nvcc=one.get("nvcc"),
+        nvcc_version=one.get("nvcc_version"),
+        environment_file=tuple(one.get("environment_file", "").split()),
+        nouveau="nouveau" in one,
+        open_module="open_module" in one,
+        infiniband="infiniband" in one,
+        ports=dict(p for text in many.get("port", []) if (p := _port(text))),
+        workers=tuple(w for text in many.get("worker", []) if (w := _worker(text))),
+        own=frozenset(pid for text in many.get("own", []) for pid in _numbers(text)),
+        stacks=tuple(many.get("stack", [])),
+    )
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(word) for word in (text or "").split() if word.isdecimal() and len(word) < 19]
+
+
+def _limit(text: str | None) -> int | None:
+    return UNLIMITED if text == "unlimited" else next(iter(_numbers(text)), None)
+
+
+def _idle(text: str) -> IdleState | None:
+    latency, _, rest = text.partition(" ")
+    off, _, name = rest.partition(" ")
+    numbers = _numbers(latency)
+    return IdleState(name, numbers[0], off == "0") if numbers and name else None
+
+
+def _port(text: str) -> tuple[int, int | None] | None:
+    port, _, pid = text.partition(" ")
+    try:
+        number = int(port, 16)
+    except ValueError:
+        return None
+    return number, next(iter(_numbers(pid)), None)
+
+
+def _worker(text: str) -> Worker | None:
+    words = text.split(None, 3)
+    ids = _numbers(" ".join(words[:2]))
+    return Worker(ids[0], ids[1], words[2], words[3]) if len(words) == 4 and len(ids) == 2 else None

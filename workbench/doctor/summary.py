@@ -1,0 +1,87 @@
+"""The facts of an examined host as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.doctor.engine_packages import TITLES, EnginePackages
+from workbench.doctor.examination import Examination
+from workbench.doctor.host_values import UNLIMITED
+from workbench.model.gpu import GpuInfo, GpuSample
+
+
+def lines(seen: Examination) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of each fact."""
+    facts, driver, values = seen.facts, seen.driver, seen.values
+    yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
+    yield (
+        "system",
+        f"{facts.os}, {facts.kernel}, {facts.arch}, {facts.cpu_count} CPUs, "
+        f"{(facts.memory_total_bytes or 0) / 2**30:.0f} GiB, virtualization {facts.virtualization or 'unknown'}, "
+        f"container {facts.container or 'none'}",
+    )
+    deepest = max((s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None)
+    idle = f"{deepest.name} ({deepest.latency_us} µs)" if deepest else "not known here"
+    yield "CPU", f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle state {idle}"
+    yield (
+        "free",
+        f"memory {_gib(values.memory_available_kib)}, /dev/shm {_gib(values.shared_memory_free_kib)}, "
+        f"disk for models {_gib(values.disk_free_kib)} ({values.hub or 'unknown'})",
+    )
+    yield (
+        "limits",
+        f"open files {_limit(values.files_soft)} (at most {_limit(values.files_hard)}), "
+        f"locked memory {_gib(values.memlock_kib)}",
+    )
+    yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
+    cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
+    module = ", open kernel modules" if values.open_module else ""
+    yield "driver", f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"
+    home = f", CUDA_HOME {values.cuda_home}" if values.cuda_home else ""
+    yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
+    samples = {sample.uuid: sample for sample in seen.samples}
+    for number, gpu in enumerate(seen.gpus):
+        yield f"GPU{number}", _gpu(gpu, samples.get(gpu.uuid))
+    packages = {stack.engine: stack for stack in seen.packages}
+    for engine in seen.engines:
+        if engine.path:
+            yield "engine", f"{engine.engine} {engine.version or '(version unknown)'} at {engine.path}"
+        if engine.engine in packages:
+            yield "", _stack(packages[engine.engine])
+
+
+def _gpu(gpu: GpuInfo, sample: GpuSample | None) -> str:
+    parts = [gpu.name]
+    if gpu.compute_capability:
+        parts.append(f"compute capability {gpu.compute_capability}")
+    if gpu.virtualization not in (None, "none"):
+        parts.append(str(gpu.virtualization))
+    if sample is not None and sample.pcie_width and not gpu.unified_memory:
+        parts.append(f"PCIe {sample.pcie_gen or '?'} x{sample.pcie_width}, at most {gpu.pcie_gen_max or '?'}")
+    if sample is not None and sample.persistence is not None:
+        parts.append(f"persistence {'on' if sample.persistence else 'off'}")
+    return ", ".join(parts)
+
+
+def _stack(stack: EnginePackages) -> str:
+    if stack.problem:
+        return f"packages unknown: {stack.problem}"
+    built = {"none": " (without CUDA)", None: ""}.get(stack.cuda, f" (CUDA {stack.cuda})")
+    named = [
+        f"{title} {stack.versions[name]}{built if name == 'torch' else ''}"
+        for name, title in TITLES.items()
+        if name in stack.versions
+    ]
+    return ", ".join([*([f"Python {stack.python_version}"] if stack.python_version else []), *named])
+
+
+def _gib(kib: int | None) -> str:
+    if kib is None:
+        return "unknown"
+    if kib >= UNLIMITED:
+        return "unlimited"
+    return f"{kib / 2**20:.1f} GiB" if kib >= 2**20 else f"{kib / 2**10:.0f} MiB"
+
+
+def _limit(number: int | None) -> str:
+    return "unknown" if number is None else "unlimited" if number >= UNLIMITED else str(number)

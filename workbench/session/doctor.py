@@ -1,0 +1,126 @@
+"""The examination of the session's host, with what Workbench itself has left there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines import registry
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.server_run import ServerState
+
+if TYPE_CHECKING:
+    from workbench.doctor.examination import Examination
+    from workbench.gpu.settings.rights import Rights
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.gpu_control import GpuControl
+    from workbench.session.results import Results
+    from workbench.session.servers import Servers
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+RIGHTS_S = 10.0
+RUNS_S = 10.0
+_ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED, ServerState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What was found on a host, and what to do about it: the most severe finding first."""
+
+    seen: Examination
+    findings: Sequence[Finding]
+    can_change_gpus: bool
+
+    @property
+    def lines(self) -> Sequence[tuple[str, str]]:
+        """(label, text) of each fact."""
+        from workbench.doctor import summary
+
+        return tuple(summary.lines(self.seen))
+
+    def as_json(self) -> dict[str, Any]:
+        seen = self.seen
+        return {
+            "host": asdict(seen.facts),
+            "values": {**asdict(seen.values), "own": sorted(seen.values.own or ()), "stacks": None},
+            "driver": asdict(seen.driver),
+            "gpus": [asdict(gpu) for gpu in seen.gpus],
+            "engines": [asdict(engine) for engine in seen.engines],
+            "packages": [asdict(stack) for stack in seen.packages],
+            "can_change_gpus": self.can_change_gpus,
+            "findings": [finding.as_json() for finding in self.findings],
+            "simulated": seen.facts.simulated is not None,
+        }
+
+
+class Doctor:
+    def __init__(
+        self, core: StateHolder, config: ConfigStore, gpu: GpuControl, results: Results, servers: Servers
+    ) -> None:
+        self._core, self._config, self._gpu, self._results, self._servers = core, config, gpu, results, servers
+
+    async def examine(self) -> HostReport:
+        """Return what is found on the host and in the user's own files. Raises HostError if the host does not answer
+        at all."""
+        from workbench.doctor.checks import findings
+        from workbench.doctor.examination import TimedParts, examine
+
+        parts = TimedParts()
+        seen, rights, runs, own = await asyncio.gather(
+            examine(self._core.host, self._executables(), parts),
+            parts.read("the rights to change GPUs", self._gpu.rights.get(), RIGHTS_S, None),
+            parts.read("the runs of Workbench", self._servers.supervisor.runs(), RUNS_S, ()),
+            self._own_files(),
+        )
+        found = [*parts.problems, *own, *findings(seen), *_rights(rights), *_leftovers(runs)]
+        if altered := len(self._core.state.alterations):
+            text = f"{altered} GPU settings changed by Workbench are still in force"
+            found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
+        order = list(Level)
+        found.sort(key=lambda finding: order.index(finding.level))
+        return HostReport(seen, found, rights is not None and rights.refusal is None)
+
+    def _executables(self) -> Mapping[str, str]:
+        """Return the programs that the user has chosen for this host, by engine."""
+        if not self._config.path.exists():  # its schema takes 0.1 s to load
+            return {}
+        name = self._core.host.name
+        return {e: path for e in registry.names() if (path := self._config.executable(name, e))}
+
+    async def _own_files(self) -> Sequence[Finding]:
+        """Return the problems of the journal of GPU settings, of the stored results and of config.toml."""
+        found: list[Finding] = []
+        for code, read in (("gpu.journal", self._gpu.alterations.read), ("results", self._results.refresh)):
+            try:
+                await read()
+            except WorkbenchError as error:  # the other checks go on
+                found.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
+        if self._config.path.exists():
+            _ = self._config.config
+            found += self._config.findings
+        return found
+
+
+def _rights(rights: Rights | None) -> Iterator[Finding]:
+    if rights is not None and rights.refusal:
+        text = f"GPU settings cannot be changed: {rights.refusal}"
+        fix = rights.advice if rights.by_sudoers else "every setting can be read; `workbench demo` shows them all"
+        yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
+
+
+def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
+    """Report runs of Workbench that have ended and still have processes, and those that no longer answer."""
+    for run in runs:
+        if run.outlived or (run.alive and run.state in _ENDED):
+            text = f"run {run.run_id} is {run.state}, and processes of it still live: they may hold GPU memory"
+            evidence = f"{run.outlived or 1} processes"
+        elif run.state is ServerState.UNRESPONSIVE:
+            text = f"the server of run {run.run_id} lives and no longer answers"
+            evidence = f"port {run.port}"
+        else:
+            continue
+        yield Finding(Level.WARN, "run.leftover", text, fix=f"workbench stop {run.run_id}", evidence=evidence)

@@ -1,0 +1,31 @@
+"""The page of a host's examination: what to do first, the facts below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.tui.cells import Row, beside, pad, paragraph
+
+if TYPE_CHECKING:
+    from workbench.session.doctor import HostReport
+
+SIGNS = {Level.ERROR: ("x ", "bad"), Level.WARN: ("! ", "warnb"), Level.HINT: ("i ", "text"), Level.INFO: ("  ", "dim")}
+
+
+def doctor_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
+    """Return the rows of the newest report. Without one, the host is being examined."""
+    if not reports:
+        return paragraph("examining the host …", width, "dim")
+    report = reports[-1]
+    rows: list[Row] = [] if report.findings else paragraph("Nothing is missing on this host.", width, "good")
+    room = max(20, width - 2)
+    for finding in report.findings:
+        sign, role = SIGNS[finding.level]
+        fix = paragraph(f"-> {finding.fix}", room, "key", "   ") if finding.fix else []
+        rows += beside(sign, role, [*paragraph(finding.text, room, "strong"), *fix])
+    rows += [(), (("What is there", "title"),)]
+    for label, text in report.lines:
+        rows += beside(pad(label, 9), "dim", paragraph(text, max(20, width - 9)))
+    return rows

@@ -134,6 +134,18 @@ def test_doctor(cli: Cli) -> None:
     assert "SIMULATED" in cli(*PRO, "doctor").out
 
 
+def test_doctor_finds_old_software_and_low_limits(cli: Cli) -> None:
+    ran = cli("--simulate", "rtx-5060ti-old-stack", "doctor", "--json")
+    found = {finding["code"]: finding for finding in ran.document["findings"]}
+    stack = {"driver.old", "stack.cuda-arch", "stack.cpu-build", "stack.flashinfer-arch", "stack.pins", "stack.nccl"}
+    host = {"host.open-files", "host.memory", "host.shared-memory", "host.disk", "host.idle-states", "process.orphan"}
+    assert stack | host | {"gpu.link-width", "cuda.home", "cuda.nvcc-arch", "env.file-semantics"} <= found.keys()
+    assert all(finding["fix"] and finding["text"] for finding in found.values())
+    assert "560.35.03" in found["driver.old"]["evidence"] and found["driver.old"]["source"].startswith("https://")
+    levels = [finding["level"] for finding in ran.document["findings"]]
+    assert levels == sorted(levels, key=["error", "warn", "hint", "info"].index)
+
+
 def test_doctor_reports_a_python3_that_does_not_work(cli: Cli) -> None:
     """Any Python can run TabbyAPI in its directory, so a Python on PATH does not mean that TabbyAPI is installed."""
     ran = cli("doctor", "--json")

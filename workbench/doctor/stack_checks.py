@@ -94,7 +94,7 @@ def packages(seen: Examination) -> Iterator[Finding]:
 
 
 def _too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
-    if _below(stack, "torch", row.torch):
+    if stack.cuda is None and _below(stack, "torch", row.torch):  # otherwise `cuda` judges the build itself
         text = f"torch {stack.versions['torch']} of {stack.engine} is older than {row.name}"
         fix = f"{_NEW_VENV.format(stack.engine)}; it needs torch {row.torch} or newer for CUDA {row.cuda_full}"
         yield _of(stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source)

@@ -166,7 +166,7 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("stack.cuda-arch", Level.ERROR, stack({"nvidia-nccl-cu13": "", "nvidia-nccl-cu12": "2.21"}, cuda="12.1")),
     ("stack.cuda-partly", Level.WARN, both(stack(cuda="12.8"), gpu(compute_capability="12.1"))),
     ("stack.cuda-dropped", Level.ERROR, gpu(compute_capability="7.0", name="Tesla V100")),
-    ("stack.torch-arch", Level.ERROR, stack({"torch": "2.5.1+cu121"})),
+    ("stack.torch-arch", Level.ERROR, stack({"torch": "2.5.1"}, cuda=None)),
     ("stack.flashinfer-arch", Level.WARN, stack({"flashinfer-python": "0.1.5"})),
     ("stack.engine-arch", Level.ERROR, stack({"vllm": "0.8.5"})),
     ("stack.engine-arch", Level.WARN, stack({"vllm": "0.10.1"})),

@@ -56,7 +56,7 @@ def idle_states(seen: Examination) -> Iterator[Finding]:
     if deep and guest_of(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
         text = f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
-        fix = f"sudo cpupower idle-set --disable-by-latency {most_us:g}, and measure whether it helps"
+        fix = "workbench gpu set --c-states off, and measure whether it helps"
         yield Finding(Level.HINT, "host.idle-states", text, fix=fix, source=source, evidence=named)
 
 

@@ -17,8 +17,10 @@ from workbench.cli.registry import command
     examples=("workbench --host gpu-box doctor", "workbench doctor --json"),
 )
 async def doctor(arguments: argparse.Namespace) -> int:
+    from workbench.session.doctor import examine
+
     async with connected(arguments) as session:
-        report = await session.doctor.examine()
+        report = await examine(session)
     lines = [f"{label:<9}{text}" for label, text in report.lines]
     found = [f"{finding.level}: {finding_text(finding)}" for finding in report.findings]
     return emit_or_say(arguments.json, report.as_json(), [*lines, *(found or ["nothing is missing on this host"])])

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from workbench.doctor.examination import Examination
     from workbench.gpu.settings.rights import Rights
     from workbench.model.server_run import ServerStatus
-    from workbench.session.gpu_control import GpuControl
-    from workbench.session.results import Results
-    from workbench.session.servers import Servers
-    from workbench.session.state_holder import StateHolder
+    from workbench.session.session import Session
     from workbench.store.config import ConfigStore
 
 RIGHTS_S = 10.0
@@ -57,52 +54,49 @@ class HostReport:
         }
 
 
-class Doctor:
-    def __init__(
-        self, core: StateHolder, config: ConfigStore, gpu: GpuControl, results: Results, servers: Servers
-    ) -> None:
-        self._core, self._config, self._gpu, self._results, self._servers = core, config, gpu, results, servers
+async def examine(session: Session) -> HostReport:
+    """Return what is found on the session's host and in the user's own files. Raises HostError if the host does not
+    answer at all."""
+    from workbench.doctor import examination
+    from workbench.doctor.checks import findings
+    from workbench.store.config import ConfigStore
 
-    async def examine(self) -> HostReport:
-        """Return what is found on the host and in the user's own files. Raises HostError if the host does not answer
-        at all."""
-        from workbench.doctor.checks import findings
-        from workbench.doctor.examination import TimedParts, examine
+    parts, config = examination.TimedParts(), ConfigStore()
+    host = session.host
+    seen, rights, runs, own = await asyncio.gather(
+        examination.examine(host, _executables(config, host.name), parts),
+        parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
+        parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
+        _own_files(session, config),
+    )
+    found = [*parts.problems, *own, *findings(seen), *_rights(rights), *_leftovers(runs)]
+    if altered := len(session.state.alterations):
+        text = f"{altered} GPU settings changed by Workbench are still in force"
+        found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
+    order = list(Level)
+    found.sort(key=lambda finding: order.index(finding.level))
+    return HostReport(seen, found, rights is not None and rights.refusal is None)
 
-        parts = TimedParts()
-        seen, rights, runs, own = await asyncio.gather(
-            examine(self._core.host, self._executables(), parts),
-            parts.read("the rights to change GPUs", self._gpu.rights.get(), RIGHTS_S, None),
-            parts.read("the runs of Workbench", self._servers.supervisor.runs(), RUNS_S, ()),
-            self._own_files(),
-        )
-        found = [*parts.problems, *own, *findings(seen), *_rights(rights), *_leftovers(runs)]
-        if altered := len(self._core.state.alterations):
-            text = f"{altered} GPU settings changed by Workbench are still in force"
-            found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
-        order = list(Level)
-        found.sort(key=lambda finding: order.index(finding.level))
-        return HostReport(seen, found, rights is not None and rights.refusal is None)
 
-    def _executables(self) -> Mapping[str, str]:
-        """Return the programs that the user has chosen for this host, by engine."""
-        if not self._config.path.exists():  # its schema takes 0.1 s to load
-            return {}
-        name = self._core.host.name
-        return {e: path for e in registry.names() if (path := self._config.executable(name, e))}
+def _executables(config: ConfigStore, host: str) -> Mapping[str, str]:
+    """Return the programs that the user has chosen for this host, by engine."""
+    if not config.path.exists():  # its schema takes 0.1 s to load
+        return {}
+    return {engine: path for engine in registry.names() if (path := config.executable(host, engine))}
 
-    async def _own_files(self) -> Sequence[Finding]:
-        """Return the problems of the journal of GPU settings, of the stored results and of config.toml."""
-        found: list[Finding] = []
-        for code, read in (("gpu.journal", self._gpu.alterations.read), ("results", self._results.refresh)):
-            try:
-                await read()
-            except WorkbenchError as error:  # the other checks go on
-                found.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
-        if self._config.path.exists():
-            _ = self._config.config
-            found += self._config.findings
-        return found
+
+async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:
+    """Return the problems of the journal of GPU settings, of the stored results and of config.toml."""
+    found: list[Finding] = []
+    for code, read in (("gpu.journal", session.gpu.alterations.read), ("results", session.results.refresh)):
+        try:
+            await read()
+        except WorkbenchError as error:  # the other checks go on
+            found.append(Finding(Level.ERROR, code, error.message, fix=error.next_step))
+    if config.path.exists():
+        _ = config.config
+        found += config.findings
+    return found
 
 
 def _rights(rights: Rights | None) -> Iterator[Finding]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
     from workbench.session.advice import Advisor
     from workbench.session.bench import Bench
-    from workbench.session.doctor import Doctor
     from workbench.session.experiments import Experiments
     from workbench.session.gpu_control import GpuControl
     from workbench.session.gpu_proof import GpuProof
@@ -157,12 +156,6 @@ class Session:
         from workbench.session.gpu_proof import GpuProof
 
         return GpuProof(self.core, self.telemetry, self.gpu, self.load)
-
-    @cached_property
-    def doctor(self) -> Doctor:
-        from workbench.session.doctor import Doctor
-
-        return Doctor(self.core, self._config, self.gpu, self.results, self.servers)
 
     @cached_property
     def hosts(self) -> OtherHosts:

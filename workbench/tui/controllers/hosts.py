@@ -66,6 +66,8 @@ class HostController(Controller):
 
     def examine(self) -> None:
         """Open the page of what the host lacks, and examine the host for it. The page's key examines the host again."""
+        from workbench.session.doctor import examine
+
         name = self.state.host.name
         found: list[HostReport] = []
         page = Page(f"Doctor: {name}", lambda width: doctor_rows(found, width), lambda: {"R": ("look again", look)})
@@ -77,7 +79,7 @@ class HostController(Controller):
         def look() -> None:
             found.clear()
             page.draw()
-            self.attempt(self.session.doctor.examine(), show, failed=page.leave, only="doctor")
+            self.attempt(examine(self.session), show, failed=page.leave, only="doctor")
 
         self.services.pages.open(page)
         look()

@@ -21,7 +21,8 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
         f"container {facts.container or 'none'}",
     )
     deepest = max((s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None)
-    idle = f"{deepest.name} ({deepest.latency_us} µs)" if deepest else "not known here"
+    unknown = "none: all are off" if values.idle_states else "not known here"
+    idle = f"{deepest.name} ({deepest.latency_us} µs)" if deepest else unknown
     yield "CPU", f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle state {idle}"
     yield (
         "free",

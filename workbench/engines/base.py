@@ -47,6 +47,17 @@ class MemoryUse:
     starts_with_short_cache: bool = False  # starts even if the KV cache cannot contain one sequence of full length
 
 
+@dataclass(frozen=True, slots=True)
+class PythonParser:
+    """The places in an engine's Python package from which its argparse parser can be built, each "module:name". Of
+    `parsers` (classes) and `builders` (functions that add the flags), the first that the installed version has counts.
+    """
+
+    parsers: tuple[str, ...]
+    builders: tuple[str, ...]
+    variables: str = ""  # a mapping whose keys are the engine's environment variables
+
+
 class Engine:
     """An inference engine. Instances have no state; `engines.get(name)` returns them."""
 
@@ -71,6 +82,8 @@ class Engine:
     model_flags: ClassVar[tuple[str, ...]]  # flags that name the model: they set plan.model instead
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions whose version is the engine's version
     version_arguments: ClassVar[tuple[str, ...]] = ("--version",)  # after the executable; vLLM needs 12 s for it
+    parser: ClassVar[PythonParser | None] = None  # asked for the engine's own flags
+    help_arguments: ClassVar[tuple[str, ...]] = ()  # print all flags, for an engine whose `flags_of_help` reads them
     release_parts: ClassVar[int | None] = None  # numbers of a version that identify its flags; None: all of them
     health_path: ClassVar[str] = "/health"
     models_path: ClassVar[str] = "/v1/models"
@@ -113,6 +126,10 @@ class Engine:
         """Return whether the versions `a` and `b` belong to one release, which means that they have the same flags."""
         x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
+
+    def flags_of_help(self, text: str) -> dict[str, Any]:
+        """Return the flags that the output of `help_arguments` lists, in the form of server/flag_program.py."""
+        return {}
 
     def phase(self, line: str) -> str | None:
         """Return the phase of the start that a log line reports, such as "loading weights 40 %". None for other

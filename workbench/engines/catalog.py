@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -61,13 +61,19 @@ def versions(engine: str) -> tuple[str, ...]:
 
 
 def nearest_version(engine: str, wanted: str | None) -> str:
-    """Return the version of the catalog to use for the engine version `wanted`: the newest that is not newer, or the
-    oldest if every catalog is newer. None stands for the newest catalog.
+    """Return the version of the shipped catalog that is nearest to the engine version `wanted`; of two equally near
+    ones, the older. None stands for the newest catalog.
     """
     have, key = versions(engine), version_key(wanted)
-    if not key:
-        return have[-1]
-    return next((v for v in reversed(have) if version_key(v) <= key), have[0])
+    return min(have, key=lambda v: _distance(version_key(v), key)) if key else have[-1]
+
+
+def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how far two versions are apart, for sorting: the first number in which they differ counts most."""
+    width = max(len(a), len(b))
+    parts = [abs(x - y) for x, y in zip(*(v + (0,) * (width - len(v)) for v in (a, b)), strict=True)]
+    first = next((n for n, part in enumerate(parts) if part), width)
+    return (-first, *parts[first : first + 1])
 
 
 @lru_cache(maxsize=8)
@@ -75,7 +81,12 @@ def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCa
     """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the engine accepts
     unambiguous beginnings of flags.
     """
-    data: dict[str, Any] = json.loads((DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
+    data = json.loads((DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
+    return of_data(engine, version, data, accepts_prefixes)
+
+
+def of_data(engine: str, version: str, data: Mapping[str, Any], accepts_prefixes: bool = False) -> FlagCatalog:
+    """Return the catalog that `data`, the content of a catalog file, describes."""
     flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
@@ -89,7 +100,7 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
     name = raw["name"]
     derived = {
         "kind": FlagKind(raw["kind"]),
-        "help": _help(engine).get(name) or f"No description in {engine} {version}.",
+        "help": _help(engine).get(name) or raw.get("help") or f"No description in {engine} {version}.",
         "area": group_of(engine, name, raw.get("group", "")),
         "most_used": place_among_most_used(engine, name),
     }
@@ -101,6 +112,11 @@ def _help(engine: str) -> dict[str, str]:
     """Return one sentence of help for each flag of an engine, whatever the version."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
     return texts[engine]
+
+
+def has_help(engine: str, name: str) -> bool:
+    """Return whether Workbench has a sentence of its own about the flag `name`."""
+    return name in _help(engine)
 
 
 @dataclass(frozen=True, slots=True)

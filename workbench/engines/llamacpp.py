@@ -36,6 +36,7 @@ class Llamacpp(Engine):
     process_pattern = r"llama-server|llama_cpp\.server"
     process_priority = 1
     default_port = 8080
+    help_arguments = ("--help",)
     model_flags = ("model", "hf-repo")
     api_key_env = "LLAMA_API_KEY"
     env_prefix = "LLAMA_ARG_"
@@ -67,6 +68,11 @@ class Llamacpp(Engine):
         "drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
+
+    def flags_of_help(self, text: str) -> dict[str, Any]:
+        from workbench.engines.own_flags import flags_of_text
+
+        return {"flags": list(flags_of_text(text))}
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         text = request.get("prompt")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse, is_python
+from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
@@ -41,6 +41,7 @@ class Sglang(Engine):
     default_port = 30000
     model_flags = ("model-path",)
     packages = ("sglang",)
+    parser = PythonParser(("argparse:ArgumentParser",), ("sglang.srt.server_args:ServerArgs.add_cli_args",))
     env_prefix = "SGLANG_"
     metrics_flag = "enable-metrics"
     concurrency_flag = "max-running-requests"

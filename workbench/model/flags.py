@@ -77,6 +77,7 @@ class FlagCatalog:
     flags: Mapping[str, FlagSpec] = field(default_factory=dict)
     env: Mapping[str, EnvSpec] = field(default_factory=dict)
     accepts_prefixes: bool = False  # the engine accepts any unambiguous beginning of a flag
+    asked: str | None = None  # the program that listed its own flags; None for a shipped catalog
 
 
 @dataclass(frozen=True, slots=True)

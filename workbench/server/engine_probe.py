@@ -47,6 +47,7 @@ if [ -n "$path" ]; then
     echo "path=$path"
     echo "own=$own"
     echo "real=$(readlink -f -- "$path")"
+    echo "modified=$(stat -L -c %Y -- "$path" 2>/dev/null || stat -L -f %m -- "$path" 2>/dev/null)"
     echo "simulated=${WORKBENCH_SIM_PROFILE:-}"
     head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
 fi
@@ -93,6 +94,7 @@ class InstalledEngine:
     how: str = ""  # where the version was read from
     problem: str | None = None
     elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
+    modified: str = ""  # when the program was changed, in seconds since 1970
 
 
 async def probe(
@@ -119,7 +121,8 @@ async def probe(
     path = facts["path"][0]
     python = _interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
-    return replace(await _version_of(host, engine, path, python, facts), elsewhere=elsewhere)
+    known = await _version_of(host, engine, path, python, facts)
+    return replace(known, elsewhere=elsewhere, modified="".join(facts.get("modified", [])))
 
 
 async def _version_of(

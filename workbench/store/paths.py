@@ -31,6 +31,11 @@ def data_dir() -> Path:
     return _base("XDG_DATA_HOME", ".local/share")
 
 
+def cache_dir() -> Path:
+    """Return the directory for what Workbench can find out again."""
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
 def config_file() -> Path:
     return config_dir() / "config.toml"
 

@@ -1,0 +1,180 @@
+"""The flag catalog that an installed engine gives about itself, as catalog entries in the form of catalogs/*.json.
+
+The answer comes from a program that may be broken or hostile, so every part of it is checked. What an engine's parser
+does not tell, such as the range of a number, is taken from the shipped catalog of the nearest version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.engines import catalog as catalogs
+from workbench.engines.base import Engine
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagCatalog, FlagKind
+from workbench.model.untrusted_text import clean, clean_data
+
+MOST_FLAGS, MOST_VARIABLES = 5_000, 5_000
+HELP_CHARS = 240
+_NAME = re.compile(r"--?[A-Za-z][\w.-]{0,79}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_KINDS = frozenset(FlagKind)
+_PRINT_AND_END = frozenset({"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"})
+# What only the shipped catalog knows: the engine's parser has no such property.
+_NOTED = ("minimum", "maximum", "multiple_of", "words", "default_note", "value_takes_bool_word", "group")
+_UNTOLD_BY_TEXT = ("kind", "nargs", "repeatable")
+Entry = dict[str, Any]
+
+
+def catalog_of(engine: Engine, version: str, answer: object, asked: str) -> FlagCatalog:
+    """Return the catalog of the engine `version` from the answer of the program `asked`.
+
+    `answer` is the JSON data of server/flag_program.py, or the text of the engine's help. Raises InputError if it is
+    not the flag list of this engine.
+    """
+    data = {"flags": (), "env": (), **entries(engine, version, answer)}
+    return replace(catalogs.of_data(engine.name, version, data, engine.accepts_flag_prefixes), asked=asked)
+
+
+def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
+    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from an engine's answer. Raises
+    InputError as `catalog_of` does."""
+    raw = engine.flags_of_help(clean(answer, 2**22, lines=True)) if isinstance(answer, str) else answer
+    listed = raw.get("flags") if isinstance(raw, Mapping) else None
+    shipped = engine.catalog(version)
+    flags: dict[str, Entry] = {}
+    for item in clean_data(listed)[:MOST_FLAGS] if isinstance(listed, list) else ():
+        entry = _entry(engine, shipped, item)
+        if entry is not None:
+            flags.setdefault(entry["name"], entry)
+    if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
+        raise InputError(f"the answer is not the flag list of {engine.title}: no host, port or {engine.model_flags[0]}")
+    variables = raw.get("variables") if isinstance(raw, Mapping) else ()
+    names = [n for n in variables if isinstance(n, str) and _VARIABLE.fullmatch(n)] if variables else []
+    known = [
+        {"name": name, "type": spec.type, "default": spec.default, "choices": list(spec.choices), "help": spec.help}
+        if (spec := shipped.env.get(name))
+        else {"name": name}
+        for name in names[:MOST_VARIABLES]
+    ]
+    return {"engine": engine.name, "version": version, "env": [_lean(e) for e in known], "flags": list(flags.values())}
+
+
+def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
+    """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
+    if not isinstance(raw, Mapping):
+        return None
+    names, negations = (_texts(raw.get(key), _NAME) for key in ("names", "negations"))
+    long = [name[2:] for name in names if name.startswith("--")]
+    kind = raw.get("kind")
+    if not long or kind not in _KINDS or not _PRINT_AND_END.isdisjoint(names):
+        return None
+    name = next((n for n in long if catalogs.has_help(engine.name, n)), max(long, key=len))
+    choices, nargs = raw.get("choices"), raw.get("nargs")
+    entry: Entry = {
+        "name": name,
+        "kind": str(kind),
+        "aliases": [n for n in names if n != f"--{name}"],
+        "negation": next((n for n in negations if n.startswith("--")), None),
+        "choices": [str(c) for c in choices if isinstance(c, str | int | float)] if isinstance(choices, list) else [],
+        "default": raw.get("default"),
+        "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
+        "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
+        "json_fields": _texts(raw.get("json_fields"), _VARIABLE),
+        "group": str(raw.get("group", ""))[:80],
+        "env": next(iter(_texts([raw.get("env")], _VARIABLE)), None),
+        "help": "" if catalogs.has_help(engine.name, name) else first_sentence(str(raw.get("help", ""))),
+    }
+    entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
+    of_text = isinstance(raw.get("default_text"), str)
+    entry |= _noted(shipped, entry, (*_NOTED, *_UNTOLD_BY_TEXT) if of_text else _NOTED)
+    if of_text:
+        entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
+    return _lean(entry)
+
+
+def _noted(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
+    """Return the properties of a flag that only the shipped catalog knows."""
+    spec = shipped.flags.get(entry["name"])
+    if spec is None:
+        return {}
+    noted = _lean({key: getattr(spec, key) for key in properties})
+    if entry["kind"] == FlagKind.JSON and not entry["json_fields"]:
+        noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
+    if spec.default is None and spec.kind == FlagKind.JSON and not isinstance(entry["default"], list):
+        noted["default"] = None  # a configuration object, whose fields depend on the platform
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of an engine's help as one line, cut to HELP_CHARS characters."""
+    line = re.sub(r"[`*\s]+", " ", text).strip()
+    sentence = re.split(r"(?<=[^.A-Z][.!?]) (?=[A-Z\[(])", line, maxsplit=1)[0]
+    return sentence if len(sentence) <= HELP_CHARS else f"{sentence[: HELP_CHARS - 1].rstrip()}…"
+
+
+def flags_of_text(text: str) -> Iterator[Entry]:
+    """Yield the flags of a help text in the form of llama.cpp: a line per flag that begins with its names, and its
+    description on the same line after two spaces and on indented lines below."""
+    section, block = "", ""
+    for line in [*text.splitlines(), "-"]:
+        heading = re.match(r"-----\s*(.*?)(?: params)?\s*-----", line)
+        if not heading and not line.startswith("-"):
+            block += f"\n{line}"
+            continue
+        if block and (flag := _flag_of_text(section, block)):
+            yield flag
+        section, block = (heading[1], "") if heading else (section, line)
+
+
+def _flag_of_text(section: str, block: str) -> Entry | None:
+    head, _, below = block.partition("\n")
+    signature, _, beside = re.sub(r", +(?=-)", ", ", head).partition("  ")
+    names = re.findall(r"(?:(?<=^)|(?<=, ))(--?[A-Za-z][\w.-]*)", signature)
+    if not names:
+        return None
+    argument = re.sub(r"^(?:--?[A-Za-z][\w.-]*,? ?)+", "", signature).strip()
+    text = " ".join(f"{beside} {below}".split())
+    listed = re.search(r"allowed values: ([\w, ]+)", text) or re.fullmatch(r"[{\[<]([\w|, -]+)[}\]>]", argument)
+    choices = [c.strip() for c in re.split(r"[|,]", listed[1])] if listed else []
+    variable = re.search(r"\(env: (\w+)\)", text)
+    default = re.search(r"\(default: ([^()]*)", text)
+    off = next((n for n, name in enumerate(names) if name.startswith("--no-") and n), len(names))
+    while off < len(names) and not names[off - 1].startswith("--") and off > 1:
+        off -= 1  # "-kvo, --kv-offload, -nkvo, --no-kv-offload"
+    return {
+        "names": names[:off],
+        "negations": names[off:],
+        "kind": "bool" if not argument else "int" if argument == "N" else "str",
+        "choices": [choice for choice in choices if choice] if len(choices) > 1 else [],
+        "default_text": default[1].strip() if default else "",
+        "group": section,
+        "env": variable[1] if variable else None,
+        "help": text,
+        "deprecated": bool(re.search(r"deprecat|\bremoved\b|obsolete", text, re.IGNORECASE)),
+    }
+
+
+def _default_of_text(kind: str, text: str) -> Any:
+    """Return the value of a default such as "-1, -1 = infinity", "enabled" or "f16"; None if it is not a constant."""
+    word = re.split(r"[,; ]", text, maxsplit=1)[0].strip("'\"")
+    if kind == "bool":
+        return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)
+    if kind in ("int", "float"):
+        number = re.fullmatch(r"-?\d+(?:\.\d+)?", word)
+        return (int if kind == "int" else float)(word) if number and (kind == "float" or "." not in word) else None
+    return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None
+
+
+def _texts(value: object, pattern: re.Pattern[str]) -> list[str]:
+    items: Sequence[object] = value if isinstance(value, list) else ()
+    return [item for item in items if isinstance(item, str) and pattern.fullmatch(item)]
+
+
+def _lean(entry: Entry) -> Entry:
+    """Return the entry without empty fields. False and 0 stay as defaults and limits."""
+    stays = ("default", "minimum", "maximum")
+    return {k: v for k, v in entry.items() if v is not None and (v or k in stays)}

@@ -1,0 +1,87 @@
+"""Questions to an installed engine about its own launch flags: its Python builds its argument parser, or its program
+prints its help.
+
+The engine sees no GPU and no network, runs at the lowest priority in the root directory, and is ended after
+ANSWER_WITHIN_S. Importing vLLM takes 6 s on a quiet machine, so `session/engine_flags.py` keeps the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workbench.engines.base import Engine
+    from workbench.hosts.base import Host
+    from workbench.server.engine_probe import InstalledEngine
+
+ANSWER_WITHIN_S = 90.0
+ANSWER_MAX_BYTES = 8 << 20  # vLLM 0.32 prints 180 kB
+_QUIETLY = 'cd / && exec nice -n 19 "$@"'
+_NO_GPU_NO_NETWORK: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "NO_COLOR": "1",
+    "COLUMNS": "100",
+}
+
+
+def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
+    """Return why the engine cannot be asked for its own flags; None if it can."""
+    if host.simulated:
+        return f"the {engine.title} of a simulated host cannot be asked"
+    if found.path is None or found.version is None:
+        return f"no {engine.title} of a known version was found"
+    if engine.parser is not None and _python_of(found) is None:
+        return f"{found.path} does not name the Python that runs it"
+    if engine.parser is None and not engine.help_arguments:
+        return f"{engine.title} has no list of its flags that could be read without starting its own code"
+    return None
+
+
+async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S) -> object:
+    """Return the answer of the engine `found` on `host`, for `engines.own_flags.catalog_of`: JSON data, or the text of
+    its help. Raises HostError if it does not answer in time, fails, or prints too much."""
+    if engine.parser is not None:
+        parser = {
+            "parsers": engine.parser.parsers,
+            "builders": engine.parser.builders,
+            "variables": engine.parser.variables,
+        }
+        program = Path(__file__).with_name("flag_program.py").read_text("utf-8")
+        command = [str(_python_of(found)), "-c", program, json.dumps(parser)]
+    else:
+        command = [str(found.path), *engine.help_arguments]
+    argv = ["sh", "-c", _QUIETLY, "sh", *command]
+    done = await host.run(argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
+    about = f"{found.path} did not list its flags"
+    if done.returncode != 0:
+        raise HostError(f"{about}: {done.problem}", host=host.name)
+    if len(done.stdout) > ANSWER_MAX_BYTES:
+        raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB", host=host.name)
+    if engine.parser is None:
+        return done.out
+    try:
+        return json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        raise HostError(f"{about}: the answer is not JSON", host=host.name) from None
+
+
+def _python_of(found: InstalledEngine) -> str | None:
+    """Return the absolute path of the Python that runs the engine, None if it is unknown."""
+    own = found.path if found.path and posixpath.basename(found.path).startswith("python") else None
+    python = found.python or own
+    return python if python and python.startswith("/") else None

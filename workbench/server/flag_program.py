@@ -1,0 +1,114 @@
+"""The program that an engine's own Python runs to print the engine's launch flags as JSON. It needs Python 3.8 and no
+Workbench.
+
+usage: python -c PROGRAM '{"parsers": ["module:class"], "builders": ["module:function"], "variables": "module:name"}'
+
+The first of `parsers` that can be imported is the class of the empty parser; the first of `builders` adds the flags.
+`variables` names a mapping whose keys are the environment variables of the engine. All other output goes to stderr.
+"""
+
+import argparse
+import dataclasses
+import enum
+import importlib
+import json
+import os
+import re
+import sys
+from typing import Any, Dict, Sequence  # noqa: UP035 (Python 3.8)
+
+_DEPRECATED = re.compile(r"^\W*deprecat|\bis deprecated|[(\[]deprecat")
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # engines log to stdout while they are imported
+    sys.path[:] = [entry for entry in sys.path if entry]  # not from the current directory
+    wanted = json.loads(sys.argv[1])
+    sys.argv = ["serve", "--help=all", "--help"]  # vLLM leaves the help texts empty otherwise
+    parser = _first(wanted["parsers"])()
+    parser = _first(wanted["builders"])(parser) or parser
+    variables = _first([wanted["variables"]]) if wanted["variables"] else ()
+    groups = [(g.title or "", a) for g in parser._action_groups for a in g._group_actions if a.option_strings]
+    flags = [_flag(parser, group, a) for group, a in groups if not isinstance(a, argparse._HelpAction)]
+    json.dump({"flags": flags, "variables": sorted(map(str, variables))}, out)
+    out.flush()
+    os._exit(0)  # an engine's threads and exit handlers could hang
+
+
+def _first(places: Sequence[str]) -> Any:
+    for place in places:
+        module, _, path = place.partition(":")
+        try:
+            found = importlib.import_module(module)
+            for name in path.split("."):
+                found = getattr(found, name)
+            return found
+        except (ImportError, AttributeError) as error:
+            problem = error
+    raise SystemExit("cannot import %s: %s" % (places[-1], problem))  # noqa: UP031
+
+
+def _flag(parser: argparse.ArgumentParser, group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
+    names = [name for name, its in parser._option_string_actions.items() if its is action]
+    switch = action.nargs == 0
+    negations = list(getattr(action, "negative_option_strings", ())) if switch else []
+    if switch and type(action).__name__ == "BooleanOptionalAction" and not negations:
+        negations = [name for name in names if name.startswith("--no-")]
+    kind, fields = ("bool", []) if switch else _kind(action.type)
+    text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
+    return {
+        "names": [name for name in names if name not in negations],
+        "negations": negations,
+        "kind": kind,
+        "json_fields": fields,
+        "human_readable_int": kind == "int" and _parsed(action.type, "1k") == 1000,
+        "choices": None if switch else [_plain(choice) for choice in action.choices or ()],
+        "default": _plain(action.default),
+        "nargs": None if switch or action.nargs is None else str(action.nargs),
+        "repeatable": isinstance(action, argparse._AppendAction),
+        "group": group,
+        "help": " ".join(text.split())[:2000],
+        "required": action.required,
+        "deprecated": bool(getattr(action, "deprecated", False)) or bool(_DEPRECATED.search(text[:300].lower())),
+    }
+
+
+def _kind(convert: Any) -> Any:
+    """Return the kind of a flag's values and the fields of its JSON object. The conversion itself is asked, because
+    engines nest their conversions in functions of every name."""
+    if convert is None or convert is str:
+        return "str", []
+    data = _parsed(convert, "{}")
+    if dataclasses.is_dataclass(data):
+        return "json", [field.name for field in dataclasses.fields(data) if field.init]
+    if isinstance(data, dict):
+        return "json", []
+    one, part = _parsed(convert, "1"), _parsed(convert, "1.5")
+    if isinstance(one, int) and not isinstance(one, bool) and not isinstance(part, (float, str)):
+        return "int", []
+    return ("float" if isinstance(part, float) else "str"), []
+
+
+def _parsed(convert: Any, text: str) -> Any:
+    try:
+        return convert(text)
+    except Exception:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON data, None for an object of the engine."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return None if value == argparse.SUPPRESS else value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return {str(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The flag lists that engines on hosts gave about themselves, kept so that each engine is asked once.
+
+A list is valid for one program on one host as long as its version and modification time stay the same. A file that
+cannot be read is treated as missing: the engine is asked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workbench.store.paths import cache_dir
+
+FORM = 1  # of the files: another number means that a new version of Workbench asks again
+
+
+def read(key: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the flag list kept for `key`: host, engine, program, version and modification time. None if there is
+    none."""
+    with suppress(OSError, ValueError, RecursionError):
+        kept = json.loads(_file(key).read_text("utf-8"))
+        if isinstance(kept, dict) and kept.get("key") == list(key) and isinstance(kept.get("catalog"), dict):
+            return dict(kept["catalog"])
+    return None
+
+
+def write(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
+    """Keep a flag list. Without a writable cache directory, nothing is kept."""
+    file = _file(key)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps({"key": list(key), "catalog": catalog}), "utf-8")
+        new.replace(file)
+
+
+def _file(key: tuple[str, ...]) -> Path:
+    name = hashlib.sha256(json.dumps([FORM, *key]).encode()).hexdigest()[:24]
+    return cache_dir() / "flags" / f"{name}.json"

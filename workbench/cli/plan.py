@@ -58,6 +58,7 @@ async def plan(arguments: argparse.Namespace) -> int:
                 "findings": [f.as_json() for f in view.findings],
                 "memory": view.memory,
                 "catalog": view.catalog_version,
+                "catalog_from": "engine" if view.catalog_asked else "shipped",
                 "installed": view.installed,
                 "installed_problem": view.installed_problem,
                 "simulated": simulated,

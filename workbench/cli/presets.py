@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import local_session
+from workbench.cli.open_session import connected, local_session
 from workbench.cli.output import emit, emit_or_say, finding_line, note, say
 from workbench.cli.registry import command, option
+from workbench.cli.shared_options import EXECUTABLE_HELP
+from workbench.model.errors import HostError, InputError
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
@@ -100,22 +102,39 @@ def presets_path(arguments: argparse.Namespace) -> int:
     option("engine ENGINE", "name of the engine, as `workbench presets list` shows it"),
     option("--version V", "version of the engine (default: the newest known)", dest="engine_version"),
     option("--search TEXT", "list only flags that match this text"),
-    examples=("workbench flags vllm --search cache", "workbench flags sglang --json"),
+    option("--probe", "ask the engine that is installed on the host for its own flags; its answer is kept"),
+    option("--executable PATH", EXECUTABLE_HELP),
+    examples=(
+        "workbench flags vllm --search cache",
+        "workbench flags vllm --probe --executable /opt/vllm/bin/vllm",
+        "workbench flags sglang --json",
+    ),
 )
-def flags(arguments: argparse.Namespace) -> int:
+async def flags(arguments: argparse.Namespace) -> int:
     from workbench import engines
 
     engine = engines.get(arguments.engine)
-    catalog = engine.catalog(arguments.engine_version)
-    found = (
+    if arguments.executable and not arguments.probe:
+        raise InputError("--executable names the engine to ask", next_step="add --probe")
+    if arguments.probe:
+        async with connected(arguments) as session:
+            found = await session.plans.find_engine(engine, arguments.executable or "")
+            if found.problem:
+                raise HostError(found.problem, host=session.host.name, next_step="name the program with --executable")
+            catalog = await session.plans.engine_flags.ask(engine, found, again=True)
+        source = f"as {catalog.asked} on {session.host.name} lists them"
+    else:
+        catalog, source = engine.catalog(arguments.engine_version), "from the shipped list"
+    shown = (
         engines.search(catalog, arguments.search)
         if arguments.search
         else sorted(catalog.flags.values(), key=engines.place_of)
     )
     if arguments.json:
-        return emit({"engine": engine.name, "version": catalog.version, "flags": [asdict(f) for f in found]})
-    note(f"{engine.title} {catalog.version}: {len(found)} of {len(catalog.flags)} flags")
-    for flag in found:
+        about = {"engine": engine.name, "version": catalog.version, "asked": catalog.asked}
+        return emit({**about, "flags": [asdict(f) for f in shown]})
+    note(f"{engine.title} {catalog.version}: {len(shown)} of {len(catalog.flags)} flags, {source}")
+    for flag in shown:
         values = "|".join(flag.choices[:6]) if flag.choices else str(flag.kind)
         default = "" if flag.default is None else f" = {engines.format_value(flag.default)}"
         say(f"--{flag.name} {values}{default}  {flag.help} ({flag.area})")

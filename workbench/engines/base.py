@@ -162,10 +162,11 @@ class Engine:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""
         return None
 
-    def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
+    def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
         """Return the command that starts the server of `plan`, always with an explicit host and port.
 
-        If the server spans several nodes, `node` selects the node whose command is returned. Raises PlanError if an
+        If the server spans several nodes, `node` selects the node whose command is returned. `catalog` has the flags
+        of the installed engine; without it, the shipped catalog of the plan's version is used. Raises PlanError if an
         argument is missing or cannot be passed.
         """
         if not plan.model:
@@ -177,7 +178,7 @@ class Engine:
             )
         if node:
             plan = self._on_node(plan, node)
-        catalog = self.catalog(plan.engine_version)
+        catalog = catalog or self.catalog(plan.engine_version)
         host = str(plan.flag("host") or LOOPBACK)
         port = self._port(plan)
         argv = [*self.launch_prefix(plan), *self.model_arguments(plan)]

@@ -85,15 +85,17 @@ def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCa
     return of_data(engine, version, data, accepts_prefixes)
 
 
-def of_data(engine: str, version: str, data: Mapping[str, Any], accepts_prefixes: bool = False) -> FlagCatalog:
-    """Return the catalog that `data`, the content of a catalog file, describes."""
+def of_data(
+    engine: str, version: str, data: Mapping[str, Any], accepts_prefixes: bool = False, asked: str | None = None
+) -> FlagCatalog:
+    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the program that gave it."""
     flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
         if flag.env and flag.env not in env:
             kind = "str" if flag.repeatable or flag.words else str(flag.kind)
             env[flag.env] = EnvSpec(flag.env, type=kind, choices=flag.choices, help=f"the same as --{flag.name}")
-    return FlagCatalog(engine, version, flags, env, accepts_prefixes)
+    return FlagCatalog(engine, version, flags, env, accepts_prefixes, asked)
 
 
 def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:

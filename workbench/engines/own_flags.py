@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from workbench.engines import catalog as catalogs
@@ -29,19 +28,12 @@ _UNTOLD_BY_TEXT = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
-def catalog_of(engine: Engine, version: str, answer: object, asked: str) -> FlagCatalog:
-    """Return the catalog of the engine `version` from the answer of the program `asked`.
+def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
+    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from an engine's answer.
 
     `answer` is the JSON data of server/flag_program.py, or the text of the engine's help. Raises InputError if it is
     not the flag list of this engine.
     """
-    data = {"flags": (), "env": (), **entries(engine, version, answer)}
-    return replace(catalogs.of_data(engine.name, version, data, engine.accepts_flag_prefixes), asked=asked)
-
-
-def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
-    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from an engine's answer. Raises
-    InputError as `catalog_of` does."""
     raw = engine.flags_of_help(clean(answer, 2**22, lines=True)) if isinstance(answer, str) else answer
     listed = raw.get("flags") if isinstance(raw, Mapping) else None
     shipped = engine.catalog(version)
@@ -52,8 +44,7 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
         raise InputError(f"the answer is not the flag list of {engine.title}: no host, port or {engine.model_flags[0]}")
-    variables = raw.get("variables") if isinstance(raw, Mapping) else ()
-    names = [n for n in variables if isinstance(n, str) and _VARIABLE.fullmatch(n)] if variables else []
+    names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
     known = [
         {"name": name, "type": spec.type, "default": spec.default, "choices": list(spec.choices), "help": spec.help}
         if (spec := shipped.env.get(name))
@@ -70,7 +61,7 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     names, negations = (_texts(raw.get(key), _NAME) for key in ("names", "negations"))
     long = [name[2:] for name in names if name.startswith("--")]
     kind = raw.get("kind")
-    if not long or kind not in _KINDS or not _PRINT_AND_END.isdisjoint(names):
+    if not long or not isinstance(kind, str) or kind not in _KINDS or not _PRINT_AND_END.isdisjoint(names):
         return None
     name = next((n for n in long if catalogs.has_help(engine.name, n)), max(long, key=len))
     choices, nargs = raw.get("choices"), raw.get("nargs")
@@ -93,7 +84,20 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     entry |= _noted(shipped, entry, (*_NOTED, *_UNTOLD_BY_TEXT) if of_text else _NOTED)
     if of_text:
         entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
+    if not _can_be_set(entry):
+        del entry["default"]
     return _lean(entry)
+
+
+def _can_be_set(entry: Entry) -> bool:
+    """Return whether the default is a value that the flag accepts; an engine's default may be an object or ""."""
+    value, bool_kind = entry["default"], entry["kind"] == FlagKind.BOOL
+    items = value if isinstance(value, list) else [value]
+    if value is None or (isinstance(value, list) and not entry["repeatable"] and entry["kind"] != FlagKind.JSON):
+        return value is None
+    if entry["choices"]:
+        return all(str(item) in (*entry["choices"], *entry.get("words", ())) for item in items)
+    return all(isinstance(item, bool) == bool_kind for item in items)
 
 
 def _noted(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:

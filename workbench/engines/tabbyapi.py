@@ -15,7 +15,7 @@ from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import PlanError
 from workbench.model.findings import Finding, Level
-from workbench.model.flags import FlagSetting
+from workbench.model.flags import FlagCatalog, FlagSetting
 from workbench.model.plan import Command, LaunchPlan, Node
 
 CONFIG_FILE = "config.yml"
@@ -89,19 +89,19 @@ class Tabbyapi(Engine):
             return ("--model-dir", directory, "--model-name", name)
         return ("--model-name", plan.model)
 
-    def command(self, plan: LaunchPlan, node: Node | None = None) -> Command:
+    def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
         """Return the command that starts the server. Settings that only a YAML file can express are written to a
         configuration file in the run directory.
 
         The option --config names that file, and TabbyAPI then reads it instead of config.yml in the working directory.
         """
-        catalog = self.catalog(plan.engine_version)
+        catalog = catalog or self.catalog(plan.engine_version)
         in_file: list[FlagSetting] = []
         for setting in plan.flags:
             if isinstance(setting.value, dict) or (setting.name == "loras" and isinstance(setting.value, list)):
                 in_file.append(setting)
         plan = replace(plan, flags=tuple(f for f in plan.flags if f not in in_file))
-        command = super().command(plan, node)
+        command = super().command(plan, node, catalog)
         if not in_file:
             return command
         if plan.flag("config") is not None:

@@ -137,6 +137,11 @@ class Vllm(Engine):
         "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
 
+    def same_release(self, a: str | None, b: str | None) -> bool:
+        """Return whether two versions have the same flags. Up to 0.11, patch releases had new flags, such as nnodes in
+        0.11.1."""
+        return super().same_release(a, b) and (version_key(a) >= (0, 12) or version_key(a)[:3] == version_key(b)[:3])
+
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"model": model, **request}
 

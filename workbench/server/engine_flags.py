@@ -53,7 +53,7 @@ def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
 
 
 async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S) -> object:
-    """Return the answer of the engine `found` on `host`, for `engines.own_flags.catalog_of`: JSON data, or the text of
+    """Return the answer of the engine `found` on `host`, for `engines.own_flags.entries`: JSON data, or the text of
     its help. Raises HostError if it does not answer in time, fails, or prints too much."""
     if engine.parser is not None:
         parser = {
@@ -69,7 +69,8 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     done = await host.run(argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
     about = f"{found.path} did not list its flags"
     if done.returncode != 0:
-        raise HostError(f"{about}: {done.problem}", host=host.name)
+        problem = f"signal {-done.returncode} ended it" if done.returncode < 0 else done.problem
+        raise HostError(f"{about}: {problem}", host=host.name)
     if len(done.stdout) > ANSWER_MAX_BYTES:
         raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB", host=host.name)
     if engine.parser is None:

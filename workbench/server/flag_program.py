@@ -30,7 +30,10 @@ def main() -> None:
     parser = _first(wanted["builders"])(parser) or parser
     variables = _first([wanted["variables"]]) if wanted["variables"] else ()
     groups = [(g.title or "", a) for g in parser._action_groups for a in g._group_actions if a.option_strings]
-    flags = [_flag(parser, group, a) for group, a in groups if not isinstance(a, argparse._HelpAction)]
+    names: Dict[int, Any] = {}  # noqa: UP006 (Python 3.8)
+    for name, action in parser._option_string_actions.items():
+        names.setdefault(id(action), []).append(name)
+    flags = [_flag(names[id(a)], group, a) for group, a in groups if not isinstance(a, argparse._HelpAction)]
     json.dump({"flags": flags, "variables": sorted(map(str, variables))}, out)
     out.flush()
     os._exit(0)  # an engine's threads and exit handlers could hang
@@ -49,8 +52,7 @@ def _first(places: Sequence[str]) -> Any:
     raise SystemExit("cannot import %s: %s" % (places[-1], problem))  # noqa: UP031
 
 
-def _flag(parser: argparse.ArgumentParser, group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
-    names = [name for name, its in parser._option_string_actions.items() if its is action]
+def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
     switch = action.nargs == 0
     negations = list(getattr(action, "negative_option_strings", ())) if switch else []
     if switch and type(action).__name__ == "BooleanOptionalAction" and not negations:

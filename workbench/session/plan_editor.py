@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
@@ -15,6 +16,9 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.model.secrets import mask_command, mask_plan, mask_row, mask_text, secret_values
 from workbench.session.state import PlanView
+
+if TYPE_CHECKING:
+    from workbench.server.engine_probe import InstalledEngine
 
 HISTORY_KEPT = 200
 
@@ -28,6 +32,9 @@ class Surroundings:
     installed_version: str | None = None
     installed: str | None = None
     installed_problem: str | None = None
+    found: InstalledEngine | None = None  # what a search for the engine found; it has `installed_version` too
+    own_catalog: FlagCatalog | None = None  # the flags that the installed engine has by its own account
+    not_asked: str | None = None  # why the installed engine did not list its flags
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
     models: Found = field(default_factory=dict)  # facts read from the host
@@ -47,9 +54,9 @@ class PlanEditor:
 
     @property
     def catalog(self) -> FlagCatalog:
-        """The flag catalog of the installed engine version, or of the nearest known version. Without an installed
-        engine, the newest catalog."""
-        return self.engine.catalog(self.around.installed_version)
+        """The installed engine's own flag catalog, or the shipped one of the nearest version. Without an installed
+        engine, the newest shipped catalog."""
+        return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
 
     @property
     def effective(self) -> LaunchPlan:
@@ -124,12 +131,12 @@ class PlanEditor:
         """Return the command that starts the plan; with several nodes, that of the first node. Raises PlanError if no
         command can be made."""
         node = self.plan.nodes[0] if self.plan.nodes else None
-        return self.engine.command(self.effective, node)
+        return self.engine.command(self.effective, node, self.catalog)
 
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
         """Return each node with its command. () for a plan of one host, or if no command can be made."""
         try:
-            return tuple((node, self.engine.command(self.effective, node)) for node in self.plan.nodes)
+            return tuple((node, self.engine.command(self.effective, node, self.catalog)) for node in self.plan.nodes)
         except WorkbenchError:
             return ()
 
@@ -163,6 +170,10 @@ class PlanEditor:
             fix = f"found here: {where}; " if where else f"install {title}, or "
             fix += "name the program with --executable PATH or in the row `executable`"
             yield Finding(Level.WARN, "engine.missing", self.around.installed_problem, engines.EXECUTABLE, fix)
+
+        if self.around.not_asked:
+            text = f"checked against the shipped flag list of {title} {self.catalog.version}: {self.around.not_asked}"
+            yield Finding(Level.INFO, "flags.shipped", text, engines.EXECUTABLE)
 
     def rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags. `view` is "changed" (flags that are set) or "all" (the whole catalog, the most used
@@ -222,6 +233,7 @@ class PlanEditor:
             findings=tuple(replace(f, text=mask_text(f.text, values)) for f in findings),
             command=mask_command(command) if command is not None else None,
             catalog_version=self.catalog.version,
+            catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),
             installed=self.around.installed,
             installed_problem=self.around.installed_problem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,13 +15,16 @@ from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, 
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
+from workbench.session.engine_flags import EngineFlags
 from workbench.session.plan_editor import PlanEditor, script_of
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
+    from workbench.engines import Engine
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
+    from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu_alterations import GpuAlterations
     from workbench.session.presets import Presets
     from workbench.session.state import PlanView
@@ -38,6 +42,7 @@ class Plans:
     def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
         self.current: PlanEditor | None = None
+        self.engine_flags = EngineFlags(core)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         telemetry.on_gpus_changed.append(self._gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
@@ -56,7 +61,7 @@ class Plans:
         plan = self._presets.plan_of(preset_id, variables)
         self.take(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
-            self._core.spawn(self.look_for_engine())
+            self._core.spawn(self.look_and_ask())
 
     def take(self, plan: LaunchPlan, title: str) -> None:
         """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
@@ -69,7 +74,15 @@ class Plans:
         """Forget the GPUs, engines and models of the host, before the session changes to another host."""
         if self.current is not None:
             self.current.around = replace(
-                self.current.around, gpus=(), installed=None, installed_version=None, installed_problem=None, models={}
+                self.current.around,
+                gpus=(),
+                installed=None,
+                installed_version=None,
+                installed_problem=None,
+                own_catalog=None,
+                not_asked=None,
+                found=None,
+                models={},
             )
             self.show()
 
@@ -149,29 +162,66 @@ class Plans:
         if self._core.state.presets:
             self._presets.refresh()
 
-    async def look_for_engine(self, editor: PlanEditor | None = None) -> None:
+    async def look_for_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
         """Find out which engine and model the host has for a plan, by default the plan under edit. The findings about
-        the plan under edit are shown."""
+        the plan under edit are shown. Return the engine."""
         editor = editor or self.editor
-        await self.survey(editor)
+        found = await self.survey(editor)
+        if editor is self.current:
+            self.show()
+        return found
+
+    async def look_and_ask(self) -> None:
+        """Find the engine of the plan under edit, and ask it for its own flags if it was never asked."""
+        editor = self.editor
+        await self._ask(editor, await self.look_for_engine(editor))
+
+    async def _ask(self, editor: PlanEditor, found: InstalledEngine) -> None:
+        """Ask the engine `found` for its own flags, and check the editor's plan against them.
+
+        A program that someone else's preset names is not run. During a measurement no engine is asked, because that
+        takes several seconds of CPU time.
+        """
+        state, foreign = self._core.state, editor.plan.stranger and editor.plan.executable_from == "preset"
+        measuring = state.bench.running or any(x and x.state == "running" for x in (state.experiment, state.sweep))
+        if found.path is None or editor.around.own_catalog or foreign or measuring or state.host.simulated:
+            return
+        own, problem = None, None
+        try:
+            own = await self.engine_flags.ask(editor.engine, found)
+        except WorkbenchError as error:
+            problem = error.message
+        if editor.around.found == found:  # no other program was chosen meanwhile
+            editor.around = replace(editor.around, own_catalog=own, not_asked=problem)
         if editor is self.current:
             self.show()
 
-    async def survey(self, editor: PlanEditor) -> None:
+    async def find_engine(self, engine: Engine, executable: str = "") -> InstalledEngine:
+        """Return the engine on the host that `executable`, config.toml or PATH names. No program is run but the
+        engine's own, for its version."""
+        from workbench.server.engine_probe import probe
+
+        named = executable or self._config.executable(self._core.host.name, engine.name) or ""
+        return await probe(self._core.host, engine, shlex.split(named))
+
+    async def survey(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and store that in
-        `editor.around`."""
+        `editor.around`. Return the engine."""
         from workbench.server.engine_probe import probe
 
         await self.look_for_model(editor)
         found = await probe(self._core.host, editor.engine, editor.plan.executable, editor.plan.workdir)
-        name = f"{editor.engine.title} {found.version or '(version unknown)'}"
         editor.around = replace(
             editor.around,
             installed_version=found.version,
-            installed=name if found.path else None,
+            installed=f"{editor.engine.title} {found.version or '(version unknown)'}" if found.path else None,
+            found=found,
             installed_problem=found.problem,
+            own_catalog=self.engine_flags.known(editor.engine, found),
+            not_asked=None,
             executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
         )
+        return found
 
     async def look_for_model(self, editor: PlanEditor) -> None:
         """Read the size of the editor's model from its files on the host, if that size is needed and not known yet."""
@@ -203,7 +253,7 @@ class Plans:
         self.editor.unset_flag(name)
         self._show_edited()
         if name == EXECUTABLE and self._core.host.connected:
-            self._core.spawn(self.look_for_engine())
+            self._core.spawn(self.look_and_ask())
 
     def executables(self) -> Sequence[str]:
         """Return the programs found on the host that can start the plan's engine. None of them was run."""
@@ -218,7 +268,7 @@ class Plans:
             self._config.set(("executables", self._core.host.name, editor.engine.name), text or None)
         self.show()
         if self._core.host.connected:
-            await self.look_for_engine()
+            self._core.spawn(self._ask(editor, await self.look_for_engine()))
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)

@@ -306,7 +306,7 @@ class Session:
             self.measurement_lock.read_owner,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
-            looks.append(self.plans.look_for_engine)
+            looks.append(self.plans.look_and_ask)
         for look in looks:
             try:
                 await look()

@@ -134,6 +134,7 @@ class PlanView:
     command: Command | None  # None if the plan has no command (`findings` has the reason)
     catalog_version: str
     total_flags: int
+    catalog_asked: bool = False  # the flags are those that the installed engine lists, not a shipped list
     installed: str | None = None  # "vllm 0.33.0", or None while not known
     installed_problem: str | None = None  # "vllm not found on …"
     memory: str | None = None  # "memory est. 21.4/24.0 GiB per GPU"
@@ -143,6 +144,12 @@ class PlanView:
     title: str = ""
     help: str = ""
     nodes: tuple[tuple[Node, Command], ...] = ()  # of a plan for several nodes
+
+    @property
+    def checked_against(self) -> str:
+        """The flag list against which the plan is checked, such as "the shipped flags of vllm 0.33.0"."""
+        whose = "its own" if self.catalog_asked else "the shipped"
+        return f"{whose} flags of {self.plan.engine} {self.catalog_version}"
 
     def shell(self) -> str:
         """Return the plan's command for a shell: one line, or one line per node below a comment with the node's name.

@@ -227,7 +227,8 @@ class PlanController(Controller):
             elif not plan.command:
                 made = paragraph("x The plan gives no command; the findings below say why.", width, "bad")
             findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
-            return [*made, (), (("Findings", "strong"),), *findings]
+            checked = f"Findings, checked against {plan.checked_against}"
+            return [*made, (), ((checked, "strong"),), *findings]
 
         keys: Keys = {"y": ("Copy", self.copy_command)} if plan.command else {}
         self.services.pages.open(Page("The full command", rows, lambda: keys))

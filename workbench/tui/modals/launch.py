@@ -130,7 +130,7 @@ class StartPlan(Modal[bool]):
             which = f"{outlived} {'is' if left == 1 else 'are'}" if left else f"The running server {run_id} is"
             rows += paragraph(f"{which} stopped first.", width, "warn")
         rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
-        checked = f"checked against {plan.plan.engine} {plan.catalog_version}"
+        checked = f"checked against {plan.checked_against}"
         about = [plan.installed or plan.installed_problem or "", checked]
         rows += [(("engine  ", "dim"), ("   ".join(filter(None, about)), "text"))]
         # the estimate is shown once: as a finding if it is a warning or an error

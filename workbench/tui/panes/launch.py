@@ -194,7 +194,8 @@ class Launch(Pane, PickList):
         rows: list[Row] = []
         if not self.all and not self.query_text:
             more = max(0, plan.total_flags - sum(not r.is_env and r.name != "executable" for r in plan.rows))
-            rows.append(((f"   + {more} more flags (a: all, /: find)", "dim"),))
+            whose = " of its own list" if plan.catalog_asked else ""
+            rows.append(((f"   + {more} more flags{whose} (a: all, /: find)", "dim"),))
         item: FlagRow | None = self.current
         if item is None or height < 10:
             return rows

@@ -17,6 +17,7 @@ from workbench.model.flags import FlagCatalog
 from workbench.server.engine_probe import InstalledEngine, probe
 from workbench.session.engine_flags import EngineFlags
 from workbench.session.state_holder import StateHolder
+from workbench.store.config import ConfigStore
 from workbench.store.presets import PresetLibrary
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
@@ -26,7 +27,7 @@ ENGINES = ("vllm", "sglang")
 def asked(engine: str) -> tuple[InstalledEngine, FlagCatalog]:
     async def scenario() -> tuple[InstalledEngine, FlagCatalog]:
         found = await probe(LocalHost(), engines.get(engine), (engine_cache.executable(engine),))
-        return found, await EngineFlags(StateHolder(LocalHost())).ask(engines.get(engine), found)
+        return found, await EngineFlags(StateHolder(LocalHost()), ConfigStore()).ask(engines.get(engine), found)
 
     return asyncio.run(scenario())
 

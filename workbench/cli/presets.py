@@ -118,7 +118,7 @@ async def flags(arguments: argparse.Namespace) -> int:
         raise InputError("--executable names the engine to ask", next_step="add --probe")
     if arguments.probe:
         async with connected(arguments) as session:
-            found = await session.plans.find_engine(engine, arguments.executable or "")
+            found = await session.plans.engine_flags.find(engine, arguments.executable or "")
             if found.problem:
                 raise HostError(found.problem, host=session.host.name, next_step="name the program with --executable")
             catalog = await session.plans.engine_flags.ask(engine, found, again=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,25 @@ if TYPE_CHECKING:
     from workbench.model.flags import FlagCatalog
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
 
 
 class EngineFlags:
     """Flag catalogs of installed engines. A catalog is valid as long as the host, the program, its version and its time
     of modification are the same."""
 
-    def __init__(self, core: StateHolder) -> None:
-        self._core = core
+    def __init__(self, core: StateHolder, config: ConfigStore) -> None:
+        self._core, self._config = core, config
         self._refused: dict[tuple[str, ...], str] = {}  # why an engine did not answer in this session
         self._asking = asyncio.Lock()
+
+    async def find(self, engine: Engine, executable: str = "") -> InstalledEngine:
+        """Return the engine on the host that `executable`, config.toml or PATH names. No program is run but the
+        engine's own, for its version."""
+        from workbench.server.engine_probe import probe
+
+        named = executable or self._config.executable(self._core.host.name, engine.name) or ""
+        return await probe(self._core.host, engine, shlex.split(named))
 
     def known(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
         """Return the catalog that the engine gave earlier, None if it was not asked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,6 @@ from workbench.session.plan_editor import PlanEditor, script_of
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
-    from workbench.engines import Engine
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
@@ -42,7 +40,7 @@ class Plans:
     def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
         self.current: PlanEditor | None = None
-        self.engine_flags = EngineFlags(core)
+        self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         telemetry.on_gpus_changed.append(self._gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
@@ -195,14 +193,6 @@ class Plans:
             editor.around = replace(editor.around, own_catalog=own, not_asked=problem)
         if editor is self.current:
             self.show()
-
-    async def find_engine(self, engine: Engine, executable: str = "") -> InstalledEngine:
-        """Return the engine on the host that `executable`, config.toml or PATH names. No program is run but the
-        engine's own, for its version."""
-        from workbench.server.engine_probe import probe
-
-        named = executable or self._config.executable(self._core.host.name, engine.name) or ""
-        return await probe(self._core.host, engine, shlex.split(named))
 
     async def survey(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and store that in

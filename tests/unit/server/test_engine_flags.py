@@ -28,6 +28,7 @@ from workbench.server.engine_probe import InstalledEngine, probe
 from workbench.session.engine_flags import EngineFlags
 from workbench.session.session import Session
 from workbench.session.state_holder import StateHolder
+from workbench.store.config import ConfigStore
 
 HELP = Path(__file__).parents[2] / "fixtures/llama-server-help-b11434.txt"
 SERVER_ARGS = """
@@ -123,11 +124,11 @@ def test_an_engine_is_asked_once_until_its_program_changes(tmp_path: Path) -> No
     program, engine = install(tmp_path), engines.get("sglang")
 
     async def scenario() -> None:
-        first = EngineFlags(StateHolder(LocalHost()))
+        first = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         assert first.known(engine, await found_at(program)) is None
         asked = await asyncio.gather(*[first.ask(engine, await found_at(program)) for _ in range(3)])
         assert {len(catalog.flags) for catalog in asked} == {9}
-        later = EngineFlags(StateHolder(LocalHost()))
+        later = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         assert later.known(engine, await found_at(program)) == await later.ask(engine, await found_at(program))
         assert len((tmp_path / "seen").read_text().splitlines()) == 1
         os.utime(program, (1_000_000, 1_000_000))
@@ -175,7 +176,7 @@ def test_an_engine_that_refused_is_not_asked_again_and_a_damaged_answer_is(tmp_p
     program, engine = install(tmp_path, "raise RuntimeError('broken')"), engines.get("sglang")
 
     async def scenario() -> None:
-        flags = EngineFlags(StateHolder(LocalHost()))
+        flags = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         for _ in range(2):
             with pytest.raises(HostError, match="broken"):
                 await flags.ask(engine, await found_at(program))

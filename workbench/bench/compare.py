@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from workbench.bench.metric_changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
-from workbench.engines.roofline import against_limit
+from workbench.engines.result_limits import judgements
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
 
 _CLOCK_PCT = 2.0
@@ -290,8 +290,8 @@ def _notes(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bo
             "difference; an experiment spreads them over both sides"
         )
     for side, results in (("A", left), ("B", right)):
-        if len(results) == 1 and (limit := against_limit(results[0])):
-            notes.append(f"{side}, #{results[0].id}: {limit}")
+        if len(results) == 1:
+            notes += [f"{side}, #{results[0].id}: {title}: {text}" for title, text in judgements(results[0])]
     notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]
     if any(known) and not all(known):

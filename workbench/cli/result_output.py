@@ -40,7 +40,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the engine's counters and
     notes.
     """
-    from workbench.engines.roofline import against_limit
+    from workbench.engines.result_limits import judgements
 
     summary, spec = result.summary, result.spec
     simulated = "  SIMULATED" if result.conditions.simulated else ""
@@ -56,8 +56,8 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     for reason in summary.marked:
         yield f"  MARKED: {reason}"
     yield f"  output     {_number(summary, 'output_tok_s')}{_duration(summary)}"
-    if limit := against_limit(result):
-        yield f"  limit      {limit}"
+    for title, text in judgements(result):
+        yield f"  {title:<10} {text}"
     if summary.in_flight_mean is not None:
         nominal = summary.in_flight_nominal
         yield f"  in flight  {summary.in_flight_mean:.1f}" + (f" of {nominal:g}" if nominal is not None else "")

@@ -10,7 +10,8 @@ validate.py         findings about a plan; rules.py has the rules across flags, 
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of
                     weight files), weight_bits.py (bits per weight of each quantization)
-roofline.py         the speed limit set by memory bandwidth; gpu_table.py has facts about GPU types
+roofline.py         speed limits set by the hardware; gpu_table.py has facts about GPU types, speculation.py drafts
+result_limits.py    a result beside its limit and the nearest of the references (references.py, references.json)
 preset_trust.py     the parts of a preset that may run foreign code
 
 engine = engines.get("vllm")

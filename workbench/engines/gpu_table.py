@@ -4,6 +4,7 @@ sources.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,6 +28,8 @@ class GpuType:
     power_min_w: float | None
     power_max_w: float | None
     unified_memory: bool
+    tflops: Mapping[str, float | None]  # dense tensor throughput by format: "bf16", "fp8", "fp4"
+    nvlink: bool
     sources: tuple[str, ...]
 
 

@@ -152,6 +152,12 @@ def _gpus_per_replica(here: Situation) -> int:
     return max(1, here.gpus_visible)
 
 
+def kv_bits(plan: LaunchPlan) -> float:
+    """Return the bits of a number in the KV cache of a plan."""
+    engine = registry.get(plan.engine)
+    return 16 * _kv_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
+
+
 def _kv_factor(here: Situation) -> float:
     kinds = [str(here.value(flag)) for flag in here.engine.memory.cache_type_flags]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values

@@ -1,27 +1,35 @@
-"""The speed limit that memory bandwidth sets on decoding: each token of a stream reads all active weights from memory
-once.
+"""The speed limits that hardware sets on a model: decoding of one stream and of many, and prefill.
 
-tok/s per stream <= bandwidth / bytes per token. Tensor parallelism adds the bandwidths of the GPUs. Pipeline stages and
+Each step of decoding reads all active weights from memory once, and the KV cache of each stream:
+
+    step >= (weights + streams x KV of the context) / bandwidth, and >= streams x 2 x active weights / FLOP/s
+
+Tensor parallelism adds the bandwidths of the GPUs, and costs two all-reduces per layer. Pipeline stages and
 data-parallel replicas do not make one stream faster: a token passes the stages one after another, and each replica
-serves other streams. The limit per stream does not depend on the number of streams, because they share each read of the
-weights.
+serves other streams. The more streams, the more of the routed experts a step reads. Speculative decoding yields several
+tokens per step. Prefill computes all tokens of the prompt at once, so that computing limits it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from workbench.engines.gpu_table import find, memory_bandwidth_gbs
-from workbench.model.counts import count_of, four_digits
+from workbench.engines.kv_size import read_bytes
+from workbench.engines.weight_bits import name_of
+from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 
-if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
-
 _FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock
+# Fastest tensor format of each quantization; other weights are converted to 16 bit first.
+_FORMATS = {"FP8": "fp8", "NVFP4": "fp4", "MXFP4": "fp4"}
+# Time of one small all-reduce in microseconds, by the type of GPU, "" for PCIe.
+_ALL_REDUCE_US = {
+    "gb10": (41.0, "NCCL, 8 KiB between two DGX Sparks over RoCE: https://github.com/MiaAI-Lab issue 22"),
+    "": (10.0, "the lowest of 10-20 us over PCIe inside a CUDA graph"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +43,43 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The highest possible speed of one stream, `tok_s_per_stream`. It is None if it is unknown; `reason` then says
+    """The highest possible speeds in tokens per second. `tok_s_per_stream` is None if it is unknown; `reason` then says
     why.
 
     `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that read for one stream.
     `gb_per_token` includes the KV cache of the context.
     """
 
-    tok_s_per_stream: float | None
+    tok_s_per_stream: float | None  # of a stream that runs alone
     label: str = ""
     bandwidth_gbs: float | None = None
     gb_per_token: float | None = None
     basis: str = ""
     sources: tuple[str, ...] = ()
     reason: str | None = None
+    total_tok_s: float | None = None  # of all streams together
+    total_bound: str = "memory"  # what limits that: "memory" or "compute"
+    prefill_tok_s: float | None = None  # of all replicas; None: FLOP/s or the number of weights are unknown
+    all_reduce_ms: float = 0.0  # per step, between the GPUs of a tensor-parallel group
+    all_reduce_basis: str = ""
+
+    @property
+    def with_all_reduces_tok_s(self) -> float | None:
+        """The limit of one stream with the time of the all-reduces added."""
+        limit = self.tok_s_per_stream
+        return limit and 1 / (1 / limit + self.all_reduce_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the server does: streams at the same time, the mean context of a stream in tokens, the bits of a number in
+    the KV cache, and the tokens that a step yields per stream (more than 1 with speculative decoding).
+    """
+
+    streams: int = 1
+    context_tokens: float = 0.0
+    kv_bits: float = 16.0
+    tokens_per_step: float = 1.0
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
@@ -78,16 +109,16 @@ def ceiling(
     tp: int = 1,
     pp: int = 1,
     dp: int = 1,
-    context_tokens: int = 0,
+    load: Load | None = None,
     memory_mhz: float | None = None,
 ) -> Ceiling:
-    """Return the speed limit for one stream on `gpus`, which are the NVML data or the names of the GPUs of all nodes,
-    in rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
+    """Return the speed limits on `gpus`, which are the NVML data or the names of the GPUs of all nodes, in rank order.
+    `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
 
-    The limit is for the nominal bandwidth, or for the memory clock `memory_mhz` if that was lower under load.
+    The limits are for the nominal bandwidth, or for the memory clock `memory_mhz` if that was lower under load.
 
     With unequal GPUs, a tensor-parallel group is as fast as its slowest member times its size, a stream passes the
-    pipeline stages one after another, and the fastest replica counts.
+    pipeline stages one after another, and the fastest replica counts for one stream.
     """
     if model is None or not model.bytes_per_token:
         return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")
@@ -101,17 +132,86 @@ def ceiling(
         if isinstance(one, str):
             return Ceiling(None, reason=one)
         known.append(one)
-    gb = (model.bytes_per_token + context_tokens * (model.kv_bytes_per_token or 0)) / 1e9
-    nominal = _fastest([b.nominal_gbs for b in known], tp, pp)
-    share, label = _share_of_clock(gpus[: len(known)], memory_mhz) or (1.0, f"nominal bandwidth, {nominal:,.0f} GB/s")
+    load = load or Load()
+    kv = _kv_read(model, load, tp)
+    gb = (model.bytes_per_token + kv) / 1e9
+    replicas = [known[i : i + tp * pp] for i in range(0, len(known), tp * pp)]
+    nominal = [_replica([b.nominal_gbs for b in replica], tp, pp) for replica in replicas]
+    fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
+    share, label = _share_of_clock(gpus[: len(known)], memory_mhz) or (1.0, fastest)
+    flops = _flops(model, gpus[: len(known)])
+    active = model.shape.parts.active if model.shape and model.shape.parts else None
+    total, bound = _total(model, load, [n * share * 1e9 for n in nominal], pp, kv, flops)
+    reduce_ms, reduce_basis = _all_reduces(model, gpus[0], tp)
     return Ceiling(
-        tok_s_per_stream=nominal * share / gb,
-        label=label,
-        bandwidth_gbs=nominal * share,
+        tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
+        label=label + _speculation(load),
+        bandwidth_gbs=max(nominal) * share,
         gb_per_token=gb,
         basis=_basis(known, tp, pp, dp, gb),
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
+        total_tok_s=total,
+        total_bound=bound,
+        prefill_tok_s=flops / (2 * active) if flops and active else None,
+        all_reduce_ms=reduce_ms,
+        all_reduce_basis=reduce_basis,
     )
+
+
+def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
+    """Return the bytes of KV cache that a step reads for one stream. A KV head that several GPUs of a tensor-parallel
+    group have is read by each of them.
+    """
+    if model.shape and model.shape.kv:
+        copies = [(one, max(1, tp / one.heads)) for one in model.shape.kv]
+        return sum(read_bytes((one,), load.context_tokens, load.kv_bits) * n for one, n in copies)
+    return load.context_tokens * (model.kv_bytes_per_token or 0) * load.kv_bits / 16
+
+
+def _total(
+    model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float, flops: float | None
+) -> tuple[float, str]:
+    """Return (limit of all streams together, what sets it). `bytes_per_s` are the bandwidths of the replicas, `flops`
+    the FLOP/s of all GPUs. In a pipeline, each stage works on its share of the streams at the same time.
+    """
+    busy = min(len(bytes_per_s), load.streams)
+    streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
+    batch = -(-streams // pp)
+    weights = model.bytes_per_token or 0.0
+    parts = model.shape.parts if model.shape else None
+    if parts and parts.experts and batch > 1:
+        expert = parts.experts * parts.expert_share * weights / parts.active  # of one token
+        weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
+    steps = [speed / (weights + batch * kv) for speed in sorted(bytes_per_s, reverse=True)[:busy]]
+    total = sum(steps) / busy * load.streams * load.tokens_per_step
+    computed = flops / (2 * parts.active) if flops and parts else None
+    return (computed, "compute") if computed is not None and computed < total else (total, "memory")
+
+
+def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
+    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format of the model's weights. None if
+    it is unknown.
+    """
+    found = [find(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
+    kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
+    tflops = [(one.tflops.get(kind) or one.tflops.get("bf16")) if one else None for one in found]
+    return sum(t * 1e12 for t in tflops if t) if all(tflops) else None
+
+
+def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
+    """Return (milliseconds of all-reduces per step, basis): two per layer, and one for the embedding. 0 if nobody
+    measured the link.
+    """
+    known = find(gpu if isinstance(gpu, str) else gpu.name)
+    if tp < 2 or not model.layers or known is None or known.nvlink:
+        return 0.0, ""
+    each, source = _ALL_REDUCE_US.get(known.id) or _ALL_REDUCE_US[""]
+    count = 2 * model.layers + 1
+    return count * each / 1000, f"{count} all-reduces of {each:g} us ({source})"
+
+
+def _speculation(load: Load) -> str:
+    return f", x {load.tokens_per_step:.2f} tokens per step with speculation" if load.tokens_per_step > 1 else ""
 
 
 def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
@@ -125,15 +225,8 @@ def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> 
     return memory_mhz / highest, f"at the memory clock under load, {memory_mhz:,.0f} of {highest:,} MHz"
 
 
-def _fastest(gbs: Sequence[float], tp: int, pp: int) -> float:
-    """Return the bandwidth in GB/s with which one stream is served by the fastest replica. `gbs` are the bandwidths of
-    the GPUs in rank order.
-    """
-    replicas = [gbs[i : i + tp * pp] for i in range(0, len(gbs), tp * pp)]
-    return max(_replica(r, tp, pp) for r in replicas)
-
-
 def _replica(gbs: Sequence[float], tp: int, pp: int) -> float:
+    """Return the bandwidth in GB/s with which a replica serves one stream. `gbs` are those of its GPUs."""
     stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
     return pp / sum(1 / s for s in stages)
 
@@ -147,20 +240,3 @@ def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> 
     if dp > 1:
         parts.append("replicas do not speed up one stream")
     return f"{', '.join(parts)}; {gb:.2f} GB per token"
-
-
-def against_limit(result: BenchResult) -> str | None:
-    """Return how close a result came to its speed limit, such as "81 % of 27.96 tok/s per stream (…)". None if the
-    limit is unknown.
-
-    More than 100 % means speculative decoding or a wrong number of bytes per token, because the memory is never faster
-    than its limit.
-    """
-    limit, measured = result.conditions.ceiling_tok_s, result.summary.per_stream_tok_s
-    if not limit:
-        return None
-    share = f"{100 * measured / limit:.0f} % of " if measured is not None else ""
-    streams = result.spec.concurrency
-    total = f"; {streams} streams: at most {four_digits(limit * streams)} tok/s" if streams > 1 else ""
-    label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
-    return f"{share}{four_digits(limit)} tok/s per stream ({label}){total}"

@@ -212,6 +212,9 @@ class Conditions:
     simulated: bool = False
     ceiling_tok_s: float | None = None  # limit of one stream by the memory bandwidth
     ceiling_basis: str = ""  # which bandwidth that is: nominal, or at the memory clock under load
+    ceiling_total_tok_s: float | None = None  # limit of all streams together
+    ceiling_total_bound: str = "memory"  # what sets that limit: "memory" or "compute"
+    quantization: str = ""  # of the model's weights, as far as it is known
     server_started_unix_s: float | None = None
     model_digest: str | None = None  # of the model's files on the host: names, sizes, first and last 64 KiB of each
     model_bytes: str = ""  # how sure the digest is, or why there is none

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.engines.roofline import against_limit
+from workbench.engines.result_limits import judgements
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.bench_cli_options import options
 from workbench.model.conditions_table import condition_texts
@@ -224,8 +224,7 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     """Return the blocks that describe the conditions of a result, including the command that started the server."""
     conditions = result.conditions
     rows = condition_texts(conditions)
-    if limit := against_limit(result):
-        rows.append(("limit by memory bandwidth", limit))
+    rows += judgements(result)
     for name, value in conditions.gpu_settings.items():
         state = conditions.in_force.get(name)
         rows.append((f"GPU setting {name}", setting_text(value) + (f" (in force: {state})" if state else "")))

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
-from workbench.engines.roofline import Ceiling, ceiling
+from workbench.engines.memory_estimate import kv_bits
+from workbench.engines.roofline import Ceiling, Load, ceiling
+from workbench.engines.speculation import tokens_per_step
 from workbench.model.bench import Conditions
 from workbench.model.settings import SETTINGS, stored
 
@@ -94,7 +96,7 @@ def conditions_of(
     telemetry, gpus = measured.telemetry, measured.gpus
     infos = [info for info in (telemetry.infos if telemetry else ()) if info.index in gpus]
     gpu = measured.summary.gpu
-    ceiling = ceiling_of(plan, infos, gpu.memory_mhz if gpu else None)
+    ceiling = ceiling_of(plan, infos, gpu.memory_mhz if gpu else None, _load(spec, plan, measured))
     return Conditions(
         host=server.host,
         engine=status.engine if status else measured.engine,
@@ -116,6 +118,9 @@ def conditions_of(
         simulated=simulated,
         ceiling_tok_s=ceiling.tok_s_per_stream if ceiling else None,
         ceiling_basis=ceiling.label if ceiling else "",
+        ceiling_total_tok_s=ceiling.total_tok_s if ceiling else None,
+        ceiling_total_bound=ceiling.total_bound if ceiling else "memory",
+        quantization=(plan.model_facts.quantization or "") if plan and plan.model_facts else "",
         server_started_unix_s=status.started_unix_s if status else None,
         model_digest=model.digest,
         model_bytes=model.basis,
@@ -124,9 +129,23 @@ def conditions_of(
     )
 
 
-def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None) -> Ceiling | None:
-    """Return the highest speed that the memory bandwidth allows, at the memory clock `memory_mhz`. None without a plan,
-    the size of its model, or a GPU."""
+def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
+    """Return what the server did during a benchmark. Its mean context is the prompt and half of the output."""
+    engine = measured.summary.engine
+    flags = {f.name: f.value for f in plan.flags} if plan else {}
+    return Load(
+        streams=max(1, spec.concurrency),
+        context_tokens=0.0 if spec.command else spec.input_tokens + spec.max_tokens / 2,
+        kv_bits=kv_bits(plan) if plan else 16.0,
+        tokens_per_step=tokens_per_step(flags, engine.spec_accepted_pct if engine else None),
+    )
+
+
+def ceiling_of(
+    plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None, load: Load | None = None
+) -> Ceiling | None:
+    """Return the highest speeds that the hardware allows, at the memory clock `memory_mhz`. None without a plan, the
+    size of its model, or a GPU."""
 
     if plan is None or plan.model_facts is None or not gpus:
         return None
@@ -141,5 +160,6 @@ def ceiling_of(plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: flo
         tp=size("tensor-parallel-size", "tp-size"),
         pp=size("pipeline-parallel-size", "pp-size"),
         dp=size("data-parallel-size", "dp-size"),
+        load=load,
         memory_mhz=memory_mhz,
     )

@@ -97,12 +97,20 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:
-    """Return the ceiling from the memory bandwidth beside a valid single-stream result. None for any other result."""
-    limit = result.conditions.ceiling_tok_s
-    if result.spec.concurrency != 1 or not limit or result.summary.refused:
+    """Return the limit of a valid result beside its speed: of one stream, or of all streams together. None if the limit
+    is unknown."""
+    conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
+    if summary.refused:
         return None
-    basis = result.conditions.ceiling_basis or "memory bandwidth"
-    return CeilingView(limit, result.summary.per_stream_tok_s, basis, result.id)
+    if streams > 1:
+        if not conditions.ceiling_total_tok_s or result.spec.rate:
+            return None
+        basis = f"{streams} streams together"
+        return CeilingView(conditions.ceiling_total_tok_s, summary.output_tok_s, basis, result.id)
+    if not conditions.ceiling_tok_s:
+        return None
+    basis = conditions.ceiling_basis or "memory bandwidth"
+    return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
 
 
 def last_usable(rows: Sequence[BenchRow]) -> int | None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.engines import gpu_table
-from workbench.engines.roofline import bandwidth, ceiling
+from workbench.engines.roofline import Load, bandwidth, ceiling
 from workbench.model.counts import four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
@@ -74,7 +74,7 @@ def test_unequal_gpus_wait_for_the_slowest_of_their_group() -> None:
 
 
 def test_context_costs_bytes_and_streams_share_the_weights() -> None:
-    short, long = (ceiling(MISTRAL_AWQ, [PRO_6000], context_tokens=n) for n in (0, 32768))
+    short, long = (ceiling(MISTRAL_AWQ, [PRO_6000], load=Load(context_tokens=n)) for n in (0, 32768))
     assert long.gb_per_token == pytest.approx(64.09 + 32768 * 360448 / 1e9)
     assert short.tok_s_per_stream and long.tok_s_per_stream and long.tok_s_per_stream < short.tok_s_per_stream
 

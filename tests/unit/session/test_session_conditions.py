@@ -9,7 +9,7 @@ import pytest
 
 from workbench.bench.compare import compare
 from workbench.cli import result_output
-from workbench.engines.roofline import against_limit
+from workbench.engines.result_limits import against_limit, against_total
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
@@ -148,11 +148,23 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     share = "81 % of 26.69 tok/s per stream (at the memory clock under load, 13,365 of 14,001 MHz)"
     assert against_limit(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
-    assert against_limit(eight) == f"{share}; 8 streams: at most 213.5 tok/s"
+    assert against_limit(eight) == share and against_total(eight) is None
     assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
-    assert [n for n in compare(said, other).notes if share in n] == [f"A, #7: {share}", f"B, #8: {share}"]
+    assert [n for n in compare(said, other).notes if share in n] == [f"A, #7: limit: {share}", f"B, #8: limit: {share}"]
     view = ceiling_view(said)
     assert view is not None and (view.result_id, view.tok_s, view.measured_tok_s) == (7, 26.69, 21.62)
     assert "memory clock under load" in view.basis
     assert against_limit(result(1)) is None and ceiling_view(result(1)) is None and ceiling_view(eight) is None
+
+
+def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
+    made = result(3, spec={"concurrency": 8}, ceiling_tok_s=27.96, ceiling_total_tok_s=223.7)
+    said = replace(made, summary=replace(made.summary, per_stream_tok_s=20.0, output_tok_s=160.0))
+    assert against_total(said) == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
+    view = ceiling_view(said)
+    assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
+    above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
+    assert "112 %" in (against_total(above) or "") and "bytes per token of this model are wrong" in (
+        against_total(above) or ""
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.roofline import against_limit
+from workbench.engines.result_limits import judgements
 from workbench.model.bench import BenchResult, BenchSummary, Distribution
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
@@ -35,8 +35,7 @@ def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = ()) -
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += _figures(s, width)
-    if limit := against_limit(result):
-        rows += paragraph(f"limit by memory bandwidth: {limit}", width)
+    rows += _facts(list(judgements(result)), width)
     rows += [(), *_latencies(s, width)]
     for name, reason in s.absent.items():
         rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")

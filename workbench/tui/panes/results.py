@@ -225,7 +225,7 @@ class Results(Pane, PickList):
             return []
         limit = f"{figure(ceiling.tok_s)} tok/s (#{ceiling.result_id}, {ceiling.basis})"
         if ceiling.measured_tok_s is None:
-            return [((f"limit {limit}: no single-stream result yet", "dim"),)]
+            return [((f"limit {limit}: no speed measured", "dim"),)]
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
         text = f" {share * 100:.0f} % of {limit}"
         cells = max(12, min(30, width - 6 - len(text)))

@@ -1,0 +1,193 @@
+"""The ceilings of documented setups, and where published speeds lie below them."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.engines import gpu_table
+from workbench.engines.references import nearest, nearest_text, references
+from workbench.engines.result_limits import judgements
+from workbench.engines.roofline import Load, ceiling
+from workbench.engines.speculation import drafted_tokens, tokens_per_step
+from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+from workbench.model.gpu import GpuInfo
+from workbench.model.model_shape import KvLayers, ModelShape, WeightParts
+from workbench.model.plan import ModelFacts
+
+PRO, GB10, R3090 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA GB10", "NVIDIA GeForce RTX 3090"
+T5060, A100 = "NVIDIA GeForce RTX 5060 Ti", "NVIDIA A100-PCIE-40GB"
+
+
+def facts(gb: float, **more: Any) -> ModelFacts:
+    return ModelFacts("m", bytes_per_token=gb * 1e9, **more)
+
+
+MISTRAL, LLAMA_70B = facts(64.09), facts(139.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "sizes", "limit", "measured"),
+    [
+        (MISTRAL, PRO, {}, 27.96, {22.0: 79, 22.7: 81, 25: 89, 28: 100, 30: 107, 45: 161, 60: 215, 90: 322}),
+        (MISTRAL, R3090, {"tp": 4}, 58.4, {37: 63}),
+        (LLAMA_70B, GB10, {"tp": 2}, 3.93, {3.17: 81, 5: 127}),
+        (LLAMA_70B, GB10, {"pp": 4}, 1.96, {6: 306, 10: 509}),
+        (facts(40.61), GB10, {}, 6.7, {4.0: 60, 4.2: 62}),
+        (facts(40.61), GB10, {"tp": 2}, 13.4, {}),
+        (facts(70.55), GB10, {"tp": 2}, 7.7, {}),
+        (facts(37.66), GB10, {"tp": 2}, 14.5, {}),
+        (facts(15.01), GB10, {}, 18.2, {}),
+        (facts(8.03), GB10, {}, 34.0, {20.5: 60}),
+        (facts(4.98), GB10, {}, 54.9, {38.65: 70}),
+        (facts(3.61), T5060, {}, 124, {}),
+        (facts(3.61), T5060, {"tp": 2}, 248, {}),
+        (facts(4.48), T5060, {}, 100, {}),
+        (facts(7.62), T5060, {"tp": 2}, 118, {}),
+        (facts(3.44), A100, {"tp": 4}, 1808, {51.5: 2.8}),
+        (facts(3.44), A100, {}, 452, {}),
+    ],
+)
+def test_ceilings_of_the_documents(
+    model: ModelFacts, card: str, sizes: dict[str, int], limit: float, measured: dict[float, float]
+) -> None:
+    count = sizes.get("tp", 1) * sizes.get("pp", 1)
+    found = ceiling(model, [card] * count, **sizes).tok_s_per_stream
+    assert found == pytest.approx(limit, rel=0.006)
+    for speed, percent in measured.items():
+        assert 100 * speed / (found or 1) == pytest.approx(percent, abs=0.7)
+
+
+def test_the_memory_clock_under_compute_lowers_the_ceiling() -> None:
+    info = GpuInfo(0, "GPU-0", PRO, memory_max_mhz=14001, memory_bus_bits=512)
+    assert ceiling(MISTRAL, [info], memory_mhz=13365).tok_s_per_stream == pytest.approx(26.69, abs=0.01)
+
+
+@pytest.mark.parametrize(("streams", "limit"), [(4, 15.7), (8, 31.4), (16, 62.8), (32, 126)])
+def test_streams_share_the_weights(streams: int, limit: float) -> None:
+    assert ceiling(LLAMA_70B, [GB10] * 2, tp=2, load=Load(streams)).total_tok_s == pytest.approx(limit, rel=0.005)
+
+
+def test_replicas_serve_streams_and_stages_serve_groups_of_streams() -> None:
+    small = facts(3.44)
+    assert ceiling(small, [A100] * 4, dp=4, load=Load(80)).total_tok_s == pytest.approx(80 * 452, rel=0.001)
+    assert ceiling(small, [A100] * 4, dp=4, load=Load(2)).total_tok_s == pytest.approx(2 * 452, rel=0.001)
+    assert ceiling(LLAMA_70B, [GB10] * 2, pp=2, load=Load(8)).total_tok_s == pytest.approx(8 * 1.964, rel=0.001)
+
+
+def test_the_context_costs_what_its_layers_keep() -> None:
+    shape = ModelShape(kv=(KvLayers(10, 8, 256), KvLayers(50, 8, 256, window=1024)))
+    model = facts(10, shape=shape)
+    found = ceiling(model, [PRO], load=Load(context_tokens=32768, kv_bits=8))
+    assert found.gb_per_token == pytest.approx(10 + (10 * 32768 + 50 * 1024) * 8 * 256 / 1e9)
+    latent = facts(10, shape=ModelShape(kv=(KvLayers(60, 1, 576),)))
+    one, two = (ceiling(latent, [PRO] * n, tp=n, load=Load(context_tokens=10_000)) for n in (1, 2))
+    assert two.gb_per_token and one.gb_per_token
+    assert two.gb_per_token - 10 == pytest.approx(2 * (one.gb_per_token - 10))  # each GPU has a copy
+
+
+def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
+    parts = WeightParts(dense=2e9, experts=100e9, expert_share=0.05, head=1e9)
+    model = facts(16, quantization="bfloat16", shape=ModelShape(parts=parts))
+    one, many, most = (ceiling(model, [PRO], load=Load(n)) for n in (1, 16, 4000))
+    assert one.total_tok_s == pytest.approx(one.tok_s_per_stream)
+    expected_gb = 6 + 100 * (1 - 0.95**16) * 2
+    assert many.total_tok_s == pytest.approx(16 * 1792 / expected_gb)
+    assert most.total_bound == "compute" and most.total_tok_s == pytest.approx(503.8e12 / (2 * 8e9))
+    assert most.prefill_tok_s == most.total_tok_s
+
+
+def test_all_reduces_take_their_time() -> None:
+    found = ceiling(replace(LLAMA_70B, layers=80), [GB10] * 2, tp=2)
+    assert found.all_reduce_ms == pytest.approx(161 * 0.041) and "161 all-reduces of 41 us" in found.all_reduce_basis
+    assert found.with_all_reduces_tok_s == pytest.approx(1 / (1 / 3.928 + 0.0066), rel=0.001)
+    assert ceiling(replace(LLAMA_70B, layers=80), [GB10]).all_reduce_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "drafted"),
+    [
+        ({"speculative-config": {"method": "mtp", "num_speculative_tokens": 3}}, 3),
+        ({"speculative-config": "{}"}, 0),
+        ({"speculative-num-steps": 4}, 4),
+        ({"spec-draft-n-max": 8}, 8),
+        ({"max-num-seqs": 8}, 0),
+    ],
+)
+def test_drafts_raise_the_limit(flags: dict[str, Any], drafted: int) -> None:
+    assert drafted_tokens(flags) == drafted
+    assert tokens_per_step(flags, 50.0) == 1 + drafted / 2 and tokens_per_step(flags, None) == 1 + drafted
+    found = ceiling(MISTRAL, [PRO], load=Load(tokens_per_step=1 + drafted))
+    assert found.tok_s_per_stream == pytest.approx(27.96 * (1 + drafted), rel=0.001)
+    assert ("speculation" in found.label) == (drafted > 0)
+
+
+SHARES = {  # of the ceiling at nominal bandwidth, in percent
+    "doc-mistral-sglang": 81.3, "doc-llama70-2spark": 80.7, "ramsey-llama70-2spark": 76.4,
+    "nv-llama70-nvfp4-1spark": 62.5, "lmsys-llama70-fp8-1spark": 69.8, "nv-llama8-nvfp4": 70.5,
+    "lmsys-llama8-fp8": 60.3, "jetsonhacks-gptoss20": 74.8, "sparkarena-gptoss120": 59.3,
+    "sparkarena-gptoss120-2x": 37.8, "conselara-235b": 37.7, "eugr-qwen3vl32-fp8": 84.0,
+    "eugr-qwen3vl32-fp8-2x": 72.0, "eugr-qwen3vl32-awq-2x": 68.3, "hz-pro6000-3b": 28.6, "inventive-5060ti": 79.3,
+}  # fmt: skip
+
+
+def test_each_reference_lies_where_it_says() -> None:
+    shares = {one.id: one.share * 100 for one in references() if one.share}
+    assert shares == pytest.approx(SHARES, abs=0.1)
+    for one in references():
+        known = one.type
+        assert one.source and one.kind and (one.tok_s or one.total_tok_s)
+        assert (known is None) == (one.gpu is None)
+        if known and one.gb_per_token:
+            limit = ceiling(facts(one.gb_per_token), [known.nvml_names[0]] * one.gpus, tp=one.gpus)
+            assert limit.tok_s_per_stream == pytest.approx(one.limit_tok_s, rel=0.001)
+
+
+def result(model: str, card: str, count: int, tok_s: float, streams: int = 1, **conditions: Any) -> BenchResult:
+    gpus = tuple({"index": i, "name": card} for i in range(count))
+    made = Conditions("h", "vllm", "1", model, gpus=gpus, **conditions)
+    unknown = {f.name: None for f in fields(BenchSummary) if f.default is MISSING and f.default_factory is MISSING}
+    summary = BenchSummary(**{**unknown, "output_tok_s": tok_s, "per_stream_tok_s": tok_s / streams})
+    return BenchResult(1, 0.0, BenchSpec("http://h", "m", concurrency=streams), made, summary)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (result("/srv/Mistral-Large-Instruct-2411-AWQ", PRO, 1, 22.7), ["22.72", "22.7 is normal", "SGLang"]),
+        (result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 3.17), ["3.17 tok/s per stream", "is normal"]),
+        (result("Qwen/Qwen3-VL-2B-Instruct", A100, 4, 412.0, 8), ["412.2 tok/s together", "412 is normal", "eager"]),
+        (result("nvidia/Llama-3.3-70B-Instruct-FP4", GB10, 1, 4.1, quantization="NVFP4"), ["4 to 4.2", "is normal"]),
+        (result("meta-llama/Llama-3.3-70B-Instruct", GB10, 2, 1.5), ["1.5 is 53% slower"]),
+        (result("Qwen/Qwen3-VL-32B-Instruct-FP8", GB10, 1, 7.0), ["eugr", "7 is normal"]),
+        (result("org/Another-40B", GB10, 1, 5.0), ["% of its limit"]),
+    ],
+)
+def test_the_nearest_reference_says_whether_a_speed_is_normal(made: BenchResult, words: list[str]) -> None:
+    text = nearest_text(made) or ""
+    assert [word for word in words if word not in text] == [], text
+    assert ("reference", text) in judgements(made)
+
+
+def test_there_is_no_reference_for_an_unknown_gpu() -> None:
+    assert nearest_text(result("m", "NVIDIA X", 1, 1.0)) is None and nearest_text(result("m", "", 0, 1.0)) is None
+
+
+@given(
+    model=st.text(max_size=20) | st.sampled_from([one.model for one in references()]),
+    quantization=st.none() | st.text(max_size=6),
+    names=st.lists(st.sampled_from([t.nvml_names[0] for t in gpu_table.all_types()] + [""]), max_size=3),
+    streams=st.integers(1, 100),
+)
+def test_any_setup_has_a_reference_of_its_gpu_or_none(
+    model: str, quantization: str | None, names: list[str], streams: int
+) -> None:
+    found = nearest(model, quantization, tuple(names), streams, False)
+    if found:
+        one, same = found
+        assert one.gpu is None or names[0] in (one.type.nvml_names if one.type else ())
+        assert not same or (one.gpus == len(names) and one.streams == streams)

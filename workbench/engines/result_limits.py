@@ -1,0 +1,50 @@
+"""A result beside what is possible and what others measured: share of the speed limit, and the nearest reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.engines.references import nearest_text
+from workbench.model.counts import four_digits
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+
+_ABOVE = 1.005  # a share that rounds to more than 100 %
+
+
+def judgements(result: BenchResult) -> tuple[tuple[str, str], ...]:
+    """Return (title, text) of each comparison of a result with a limit or a reference: "limit" for one stream,
+    "all streams" for several together, "reference". A comparison that lacks a value is left out.
+    """
+    found = {"limit": against_limit(result), "all streams": against_total(result), "reference": nearest_text(result)}
+    return tuple((title, text) for title, text in found.items() if text)
+
+
+def against_limit(result: BenchResult) -> str | None:
+    """Return how close a stream came to its speed limit, such as "81 % of 27.96 tok/s per stream (nominal bandwidth,
+    1,792 GB/s)". None if the limit is unknown.
+    """
+    limit = result.conditions.ceiling_tok_s
+    if not limit:
+        return None
+    label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
+    return _share(result.summary.per_stream_tok_s, limit, f"tok/s per stream ({label})")
+
+
+def against_total(result: BenchResult) -> str | None:
+    """Return how close all streams together came to their limit. None for one stream, and if the limit is unknown."""
+    limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
+    if not limit or streams < 2 or result.spec.rate:
+        return None
+    bound = "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"
+    return _share(result.summary.output_tok_s, limit, f"tok/s for {streams} streams together ({bound})")
+
+
+def _share(measured: float | None, limit: float, what: str) -> str:
+    if measured is None:
+        return f"{four_digits(limit)} {what}"
+    text = f"{100 * measured / limit:.0f} % of {four_digits(limit)} {what}"
+    if measured <= _ABOVE * limit:
+        return text
+    return f"{text}: more than is possible, so the bytes per token of this model are wrong"

@@ -22,6 +22,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "explain": ("explain",),
     "import": ("recipes",),
     "plan": ("plan",),
+    "fit": ("fit",),
     "start": ("servers",),
     "servers": ("servers",),
     "logs": ("servers",),

@@ -193,6 +193,28 @@ def from_config(
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))
 
 
+def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> ModelFacts:
+    """Return the sizes that a config.json implies, without the weight files. They are computed from the sizes of the
+    layers, and `missing` has the reason if that is not possible.
+    """
+    text, shape = text_of(config), shape_of(config)
+    quantization = config.get("quantization_config") or text.get("quantization_config")
+    quantization = quantization if isinstance(quantization, Mapping) else {}
+    if shape.parts is None:
+        return ModelFacts(model, missing="its config.json does not tell the sizes of its layers", source=source)
+    bits = bits_of(quantization)
+    return ModelFacts(
+        model,
+        quantization=str(quantization.get("quant_method") or "bfloat16"),
+        weight_bytes=held_bytes(shape.parts, bits),
+        bytes_per_token=token_bytes(shape.parts, bits),
+        kv_bytes_per_token=kv_bytes_per_token(shape.kv),
+        layers=shape.layers,
+        shape=shape,
+        source=source,
+    )
+
+
 def from_gguf(model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str) -> ModelFacts:
     """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its files."""
     config = config_of(metadata)

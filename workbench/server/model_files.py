@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from workbench.engines.gguf import TruncatedError, read_header
-from workbench.engines.model_facts import from_config, from_gguf
+from workbench.engines.model_facts import from_config, from_config_alone, from_gguf
 from workbench.engines.weight_files import Tensor, safetensors
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
@@ -81,6 +82,9 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     except (WorkbenchError, TimeoutError) as error:
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
     absent = sum(key == "absent" for key, _ in lines)
+    document = _json_object(config)
+    if done.returncode == 0 and document and not sizes and not absent:
+        return from_config_alone(model, document, source=f"config.json on {host.name}, without weight files")
     if done.returncode or not sizes or absent:
         looked = next((f" in {value}" for key, value in lines if key == "looked"), "")
         what = f"{absent} of the model's weight files are missing" if absent else f"no model files were found{looked}"
@@ -88,11 +92,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
     if not config:
         missing = "for a single model file, the bytes read per token are unknown"
         return ModelFacts(model, weight_bytes=float(sum(sizes)), missing=missing, source=f"the size of {model}")
-    try:
-        document = json.loads(config)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
+    if document is None:
         return ModelFacts(model, missing=f"the model's config.json on {host.name} is not valid JSON")
     listed = [safetensors(value) for key, value in lines if key == "header"]
     complete = len(listed) == len(sizes) and all(listed)
@@ -104,6 +104,15 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         source=f"config.json and weight files on {host.name}",
         tensors=[tensor for tensors in listed for tensor in tensors] if complete else (),
     )
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that `text` denotes; None if it denotes none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:

@@ -137,6 +137,9 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
     Key("v", "Command", "show the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
+    Key(
+        "M", "Fits", "show which quantizations, GPUs and context lengths of the model fit", lambda c: c.plan.show_fit()
+    ),
     Key("y", "Copy", "copy the command (OSC 52; in tmux into its buffer too)", lambda c: c.plan.copy_command(), 17),
     Key("Y", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),

@@ -15,7 +15,7 @@ from workbench.tui.modals.flag_edit import FlagEdit
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import command_rows, finding_rows
 from workbench.tui.pages.base import Keys, Page
-from workbench.tui.pages.texts import preset_rows
+from workbench.tui.pages.texts import fit_page_rows, preset_rows
 from workbench.tui.panes.launch import Launch
 from workbench.tui.panes.presets import Presets
 
@@ -232,6 +232,14 @@ class PlanController(Controller):
 
         keys: Keys = {"y": ("Copy", self.copy_command)} if plan.command else {}
         self.services.pages.open(Page("The full command", rows, lambda: keys))
+
+    def show_fit(self) -> None:
+        """Show which quantizations, numbers of GPUs and context lengths of the model fit now."""
+        if self._plan() is None:
+            return
+        report = self.try_now(self.session.plans.fit_report)
+        if report is not None:
+            self.services.pages.open(Page("What fits", lambda width: fit_page_rows(report, width)))
 
     def copy_command(self) -> None:
         plan = self.state.plan

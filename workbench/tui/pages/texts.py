@@ -16,6 +16,7 @@ from workbench.tui.panes.launch import about_text
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.preset import Preset
+    from workbench.session.model_fit import FitReport
     from workbench.store.glossary import Term
     from workbench.tui.bindings import Key
 
@@ -61,6 +62,17 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
     rows: list[Row] = []
     for term in terms:
         rows += beside(pad(term.term, 18) + "  ", "strong", paragraph(term.means, max(20, width - 20)))
+    return rows
+
+
+def fit_page_rows(report: FitReport, width: int) -> list[Row]:
+    """Return the table of what fits. Its rows are not wrapped, other lines are."""
+    from workbench.session.model_fit import table_lines
+
+    rows: list[Row] = []
+    for line in table_lines(report):
+        role = "title" if line.startswith("GPU") else "dim" if line.startswith("weights") else "text"
+        rows += [((line, role),)] if len(line) <= width else paragraph(line, width)
     return rows
 
 

@@ -1,0 +1,65 @@
+"""The command `fit`, which shows what of a model fits on the host's GPUs."""
+
+from __future__ import annotations
+
+import argparse
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.registry import command, option
+from workbench.model.errors import HostError, InputError, PresetError
+
+
+@command(
+    "fit",
+    "show which quantizations, numbers of GPUs and context lengths of a model fit in the memory that is free now",
+    option("model PRESET|MODEL", "id of a preset, or a model: a hub id in the host's cache, a directory, a GGUF file"),
+    option("--context N,N", "context lengths in tokens (4096,32768,131072)"),
+    option("--kv TYPE", "type of the KV cache, such as fp8 (the preset's, else 16 bit)"),
+    option("--engine NAME", "engine that shall run a MODEL (vllm; llamacpp for a GGUF file)"),
+    examples=(
+        "workbench fit vllm-llama-3.3-70b-2x-spark",
+        "workbench --host gpu-box fit /models/Qwen3-32B --context 8192,40960",
+    ),
+)
+async def fit(arguments: argparse.Namespace) -> int:
+    """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
+    from workbench import engines
+    from workbench.gpu.telemetry.source import read_once
+    from workbench.session.model_fit import table_lines
+
+    contexts = _contexts(arguments.context)
+    async with connected(arguments) as session:
+        try:
+            session.presets.get(arguments.model)
+            preset, variables = arguments.model, {}
+        except PresetError:
+            engine = arguments.engine or ("llamacpp" if arguments.model.endswith(".gguf") else "vllm")
+            preset = engines.get(engine).general_preset
+            variables = {_model_variable(session.presets.get(preset).model.id): arguments.model}
+        try:
+            session.core.update(telemetry=await read_once(session.host))
+        except HostError as error:
+            note(f"cannot read the GPUs: {error.message}")
+        session.plans.take(session.presets.plan_of(preset, variables), preset)
+        if arguments.kv:
+            for flag in session.plans.editor.engine.memory.cache_type_flags:
+                session.plans.editor.set_flag(flag, arguments.kv)
+        await session.plans.look_for_model(session.plans.editor)
+        report = session.plans.fit_report(contexts)
+    emit_or_say(arguments.json, report.as_json(), table_lines(report))
+    return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
+
+
+def _model_variable(model_id: str) -> str:
+    """Return the name of the variable in the model of a general preset, such as "model" for "${model}"."""
+    return model_id.strip("${}")
+
+
+def _contexts(text: str | None) -> list[int]:
+    words = (text or "").replace(" ", "").split(",") if text else []
+    if not all(word.isdecimal() and 0 < int(word) < 10**8 for word in words):
+        raise InputError(
+            f"--context {text!r} has no lengths", next_step="write lengths in tokens: --context 8192,32768"
+        )
+    return [int(word) for word in words]

@@ -1,0 +1,168 @@
+"""Which quantizations, numbers of GPUs and context lengths of a model fit in the memory that is free now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.engines import registry
+from workbench.engines.memory_estimate import GIB, MemoryFit, fit
+from workbench.engines.roofline import ceiling
+from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
+from workbench.model.gpu import GpuInfo
+from workbench.model.model_shape import ModelShape, WeightParts
+from workbench.model.plan import LaunchPlan, ModelFacts
+
+CONTEXTS = (4096, 32_768, 131_072)  # tokens, if the user names no others
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "nnodes", "kv-cache-memory-bytes")
+_DENSE = 0.9  # a token of a dense model reads at least this share of the weights
+_SHARE_STEP = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class GpuGroup:
+    """Equal GPUs of a host, and the memory that is free on each of them now, in bytes."""
+
+    gpus: tuple[GpuInfo, ...]
+    free_bytes: tuple[float, ...]
+
+    @property
+    def total_gib(self) -> float:
+        return (self.gpus[0].memory_total_bytes or 0) / GIB
+
+
+@dataclass(frozen=True, slots=True)
+class FitRow:
+    """One way to run a model: its weights on `gpus` GPUs that form one replica. `sequences` has the sequences of full
+    length that the KV cache holds, by context length; None stands for a cache of unknown size.
+    """
+
+    weights: str  # "BF16", "AWQ, GPTQ"
+    in_files: bool  # the checkpoint on the host has these weights; others are to be had elsewhere
+    gpus: tuple[int, ...]
+    weights_gib: float  # per GPU
+    fits: bool
+    kv_tokens: int | None
+    sequences: Mapping[int, int | None]
+    limit_tok_s: float | None  # of one stream, by the memory bandwidth
+    basis: str
+
+
+def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
+    """Return the equal GPUs of a host together, those with the most free memory first. `used_bytes` are the bytes in
+    use now, by the index of the GPU. A GPU whose memory is unknown is left out.
+    """
+    found: dict[tuple[str, int], list[tuple[float, GpuInfo]]] = {}
+    for gpu in gpus:
+        if total := gpu.memory_total_bytes:
+            found.setdefault((gpu.name, total), []).append((total - used_bytes.get(gpu.index, 0), gpu))
+    ordered = (sorted(pairs, key=lambda pair: (-pair[0], pair[1].index)) for pairs in found.values())
+    return [GpuGroup(tuple(gpu for _, gpu in pairs), tuple(free for free, _ in pairs)) for pairs in ordered]
+
+
+def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
+    """Yield, for each quantization of the plan's model, the smallest number of GPUs of `group` that the model fits on,
+    and all of them. If it fits on no number, yield the row for all of them.
+    """
+    facts = plan.model_facts
+    if facts is None or not facts.weight_bytes:
+        return
+    sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
+    for name, sized in _quantizations(plan, facts):
+        known = [row for n in sizes if (row := _row(plan, (name, sized, sized is facts), group, n, contexts))]
+        fitting = [row for row in known if row.fits]
+        yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
+
+
+def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, ModelFacts]]:
+    """Yield (name, sizes) of the weights of the plan, then of the other quantizations that its engine can load."""
+    own = name_of(facts.quantization)
+    yield own or facts.quantization or "as they are", facts
+    parts = _parts(facts)
+    if parts is None:
+        return
+    files = plan.engine == "llamacpp"
+    bits = dict(GGUF_BITS) if files else {"AWQ, GPTQ" if n == "AWQ" else n: b for n, b in BITS.items() if n != "GPTQ"}
+    for name, each in bits.items():
+        if own not in name.split(", "):
+            head = each if files else 16.0
+            sized = replace(
+                facts,
+                quantization=name.partition(",")[0],
+                weight_bytes=held_bytes(parts, each, head_bits=head),
+                bytes_per_token=token_bytes(parts, each, head_bits=head),
+                shape=facts.shape and replace(facts.shape, parts=parts),
+            )
+            yield name, sized
+
+
+def _parts(facts: ModelFacts) -> WeightParts | None:
+    """Return the numbers of weights. A preset states only three sizes: in a dense model, the weights that a token does
+    not read are the embedding, which is as large as the output matrix.
+    """
+    shape: ModelShape | None = facts.shape
+    if shape and shape.parts:
+        return shape.parts
+    held, read = facts.weight_bytes or 0.0, facts.bytes_per_token or 0.0
+    if not facts.parameters or not _DENSE * held <= read <= held:
+        return None
+    embedding = (held - read) / 2
+    return WeightParts(dense=max(0.0, facts.parameters - 2 * embedding), head=embedding, embedding=embedding)
+
+
+def _row(
+    plan: LaunchPlan, weights: tuple[str, ModelFacts, bool], group: GpuGroup, count: int, contexts: Sequence[int]
+) -> FitRow | None:
+    """Return the row for `count` GPUs. `weights` are (name, sizes, whether the files have them). None if the memory of
+    the plan cannot be estimated.
+    """
+    name, facts, in_files = weights
+    gpus, free = group.gpus[:count], min(group.free_bytes[:count])
+    estimates = {length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts}
+    if any(isinstance(one, str) for one in estimates.values()):
+        return None
+    found = {length: one for length, one in estimates.items() if isinstance(one, MemoryFit)}
+    shortest = found[min(found)]
+    uses_all = registry.get(plan.engine).uses_all_gpus
+    limit = ceiling(facts, gpus, tp=1 if uses_all else count, pp=count if uses_all else 1)
+    return FitRow(
+        weights=name,
+        in_files=in_files,
+        gpus=tuple(sorted(gpu.index for gpu in gpus)),
+        weights_gib=shortest.weights_gib_per_gpu,
+        fits=shortest.fits,
+        kv_tokens=shortest.kv_tokens if shortest.fits else 0,
+        sequences={length: _sequences(one, length) for length, one in found.items()},
+        limit_tok_s=limit.tok_s_per_stream,
+        basis=shortest.basis,
+    )
+
+
+def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int) -> LaunchPlan:
+    """Return the plan for one replica on `gpus` with sequences of `length` tokens, which takes no more than the free
+    memory.
+    """
+    engine, total = registry.get(plan.engine), gpus[0].memory_total_bytes or 1
+    made = replace(plan, model_facts=facts, nodes=())
+    for name in _PARALLEL:
+        made = made.without_flag(name)
+    made = made.without_env("CUDA_VISIBLE_DEVICES")
+    if not engine.uses_all_gpus:
+        made = made.with_flag("tensor-parallel-size", len(gpus))
+    use = engine.memory
+    for flag in (use.length_flag, *use.cache_size_flags[:1]):
+        made = made.with_flag(flag, length) if flag else made
+    if use.share_flag:
+        given = plan.flag(use.share_flag)
+        share = given if isinstance(given, float) else use.default_share
+        possible = free / total // _SHARE_STEP * _SHARE_STEP
+        made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
+    return made
+
+
+def _sequences(found: MemoryFit, length: int) -> int | None:
+    if not found.fits:
+        return 0
+    if found.kv_tokens is None:
+        return None
+    return found.kv_tokens // length

@@ -1,0 +1,113 @@
+"""What fits on the host: the quantizations, numbers of GPUs and context lengths of a model, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, groups_of
+from workbench.engines.memory_estimate import GIB
+from workbench.model.counts import four_digits, gpus_text
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
+    from workbench.model.plan import LaunchPlan
+
+_USED_GIB = 0.5  # less is the driver's own
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """The table for one model. `missing` says why there is none."""
+
+    model: str
+    engine: str
+    source: str  # of the model's sizes
+    contexts: tuple[int, ...]
+    groups: tuple[tuple[GpuGroup, tuple[FitRow, ...]], ...] = ()
+    missing: str | None = None
+    simulated: bool = False
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {
+            "model": self.model,
+            "engine": self.engine,
+            "source": self.source,
+            "contexts": self.contexts,
+            "missing": self.missing,
+            "simulated": self.simulated,
+            "groups": [
+                {
+                    "gpus": [gpu.index for gpu in group.gpus],
+                    "name": group.gpus[0].name,
+                    "memory_gib": group.total_gib,
+                    "free_gib": [free / GIB for free in group.free_bytes],
+                    "rows": [asdict(row) for row in rows],
+                }
+                for group, rows in self.groups
+            ],
+        }
+
+
+def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()) -> FitReport:
+    """Return what fits of the plan's model in the memory that is free now. `contexts` are lengths in tokens, by default
+    a few up to the longest that the model can have.
+    """
+    facts = plan.model_facts
+    shape = facts.shape if facts else None
+    longest = shape.max_length if shape else None
+    chosen = contexts or [n for n in CONTEXTS if longest is None or n < longest]
+    if longest and not contexts and longest <= CONTEXTS[-1]:
+        chosen = [*chosen, longest]
+    lengths = tuple(sorted(dict.fromkeys(chosen)))
+    simulated = telemetry.simulated if telemetry else False
+    source = (facts.source if facts else "") or "no sizes"
+    made = FitReport(plan.model, plan.engine, source, lengths, simulated=simulated)
+    missing = None
+    if facts is None or not facts.weight_bytes:
+        missing = (facts and facts.missing) or "the size of the weights is unknown"
+    used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus} if telemetry else {}
+    groups = groups_of(telemetry.infos, used) if telemetry else []
+    if not groups:
+        missing = missing or "the memory of this host's GPUs is unknown"
+    rows = () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
+    return FitReport(made.model, made.engine, source, lengths, rows, missing, simulated)
+
+
+def table_lines(report: FitReport) -> Iterator[str]:
+    """Yield the report as text of at most 80 columns, apart from names of models and files."""
+    yield f"{report.model}  ({report.source})" + ("  SIMULATED" if report.simulated else "")
+    if report.missing:
+        yield f"no answer: {report.missing}"
+        return
+    for group, rows in report.groups:
+        yield ""
+        yield _group_line(group)
+        if not rows:
+            yield "no estimate for this plan on these GPUs"
+            continue
+        columns = "".join(f"{length:>10,}" for length in report.contexts)
+        yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>10}"
+        yield from (_row_line(row, report.contexts) for row in rows)
+    yield ""
+    yield "A number below a context length: sequences of that length at once, one replica. -: does not fit."
+    yield "GiB each: weights per GPU. limit: tok/s of one stream, by memory bandwidth. *: other files, estimated."
+
+
+def _group_line(group: GpuGroup) -> str:
+    indexes = gpus_text(gpu.index for gpu in group.gpus)
+    free = [f / GIB for f in group.free_bytes]
+    least = f"{min(free):.1f}" if max(free) - min(free) < _USED_GIB else f"{min(free):.1f} to {max(free):.1f}"
+    return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
+
+
+def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
+    name = row.weights if row.in_files else f"{row.weights} *"
+    start = f"{name:<12}{len(row.gpus):>5}{row.weights_gib:>10.1f}"
+    if not row.fits:
+        return f"{start}{'does not fit':>{10 * len(contexts)}}"
+    cells = (row.sequences.get(length) for length in contexts)
+    texts = ("?" if cell is None else f"{cell:,}" if cell else "-" for cell in cells)
+    limit = four_digits(row.limit_tok_s) if row.limit_tok_s else "?"
+    return start + "".join(f"{text:>10}" for text in texts) + f"{limit:>10}"

@@ -290,3 +290,15 @@ def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) ->
     assert "--enable-metrics\n" in shown and "${model}" not in shown
     sparks = cli("presets", "show", SPARKS).out
     assert "node 1: worker" in sparks and "--headless" in sparks and "(default enp1s0f1np1)" in sparks
+
+
+def test_fit_answers_what_fits(cli: Cli) -> None:
+    ran = cli("--simulate", "gb10-x2", "fit", SPARKS, "--context", "8192,32768")
+    assert ran.code == 0 and "NVFP4 *" in ran.out and "8,192" in ran.out
+    (group,) = cli("--simulate", "gb10-x2", "fit", SPARKS, "--kv", "fp8", "--json").document["groups"]
+    by_size = {(row["weights"], len(row["gpus"])): row for row in group["rows"]}
+    assert by_size["BF16", 2]["limit_tok_s"] == pytest.approx(3.93, abs=0.01) and ("BF16", 1) not in by_size
+    none = cli("--simulate", "four-pcie", "fit", "org/nothing")
+    assert none.code == 2 and "no answer" in none.out
+    wrong = cli("--simulate", "four-pcie", "fit", SPARKS, "--context", "long")
+    assert wrong.code == 2 and "no lengths" in wrong.err

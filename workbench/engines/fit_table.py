@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, fit
+from workbench.engines.plan_context import Situation
 from workbench.engines.roofline import ceiling
 from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
 from workbench.model.gpu import GpuInfo
@@ -153,8 +154,7 @@ def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free
     for flag in (use.length_flag, *use.cache_size_flags[:1]):
         made = made.with_flag(flag, length) if flag else made
     if use.share_flag:
-        given = plan.flag(use.share_flag)
-        share = given if isinstance(given, float) else use.default_share
+        share = Situation(plan, engine.catalog(plan.engine_version), engine).number(use.share_flag) or use.default_share
         possible = free / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made

@@ -31,7 +31,6 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
 from workbench.server import log_patterns
-from workbench.session.model_fit import FitReport
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -213,7 +212,7 @@ class FakePart(SimpleNamespace):
 PARTS = {
     "presets": "get=preset missing_variables",
     "plans": "load_preset set_flag unset_flag executables set_executable set_env unset_env undo redo flag_rows"
-    " notes_about estimate_change fit_report"
+    " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
     "servers": "start stop others=other_servers select=select_run search_log changes_against_running",
     "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
@@ -529,9 +528,6 @@ class FakeSession(FakeMeasuring):
 
     def notes_about(self, name: str) -> Sequence[str]:
         return ()
-
-    def fit_report(self) -> FitReport:
-        return FitReport("m", "vllm", "", (), missing="the size of the weights is unknown")
 
     def estimate_change(self, name: str, text: str) -> str:
         return f"est. with {name}={text}"

@@ -26,7 +26,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
     from workbench import engines
     from workbench.gpu.telemetry.source import read_once
-    from workbench.session.model_fit import table_lines
+    from workbench.session.model_fit import report_of, table_lines
 
     contexts = _contexts(arguments.context)
     async with connected(arguments) as session:
@@ -46,7 +46,7 @@ async def fit(arguments: argparse.Namespace) -> int:
             for flag in session.plans.editor.engine.memory.cache_type_flags:
                 session.plans.editor.set_flag(flag, arguments.kv)
         await session.plans.look_for_model(session.plans.editor)
-        report = session.plans.fit_report(contexts)
+        report = report_of(session.plans.editor.effective, session.state.telemetry, contexts)
     emit_or_say(arguments.json, report.as_json(), table_lines(report))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 

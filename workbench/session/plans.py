@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu_alterations import GpuAlterations
-    from workbench.session.model_fit import FitReport
     from workbench.session.presets import Presets
     from workbench.session.state import PlanView
     from workbench.session.state_holder import StateHolder
@@ -288,13 +287,6 @@ class Plans:
         from workbench.session.estimate_text import change_text
 
         return change_text(self.editor.estimate(), self.editor.estimate(name, text))
-
-    def fit_report(self, contexts: Sequence[int] = ()) -> FitReport:
-        """Return which quantizations, numbers of GPUs and context lengths of the plan's model fit in the memory that is
-        free now."""
-        from workbench.session.model_fit import report_of
-
-        return report_of(self.editor.effective, self._core.state.telemetry, contexts)
 
     def notes_about(self, name: str) -> Sequence[str]:
         """Return what the plan's preset and its document say about a flag: its value there, then caveats and claims

@@ -41,7 +41,7 @@ def table(engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, 
 def test_a_70b_model_on_four_cards_of_24_gib() -> None:
     rows = {(row.weights, len(row.gpus)): row for row in table("vllm", cards(4))}
     assert [key for key, row in rows.items() if not row.fits] == [("BF16", 4)]
-    fitting = [("FP8", 4), ("NVFP4", 2), ("NVFP4", 4), ("MXFP4", 2), ("MXFP4", 4), ("AWQ, GPTQ", 2), ("AWQ, GPTQ", 4)]
+    fitting = [("FP8", 4), ("NVFP4", 4), ("MXFP4", 2), ("MXFP4", 4), ("AWQ, GPTQ", 2), ("AWQ, GPTQ", 4)]
     assert [key for key, row in rows.items() if row.fits] == fitting
     awq = rows["AWQ, GPTQ", 4]
     assert awq.weights_gib == pytest.approx(39.76e9 / GIB / 4, rel=0.01)

@@ -235,10 +235,11 @@ class PlanController(Controller):
 
     def show_fit(self) -> None:
         """Show which quantizations, numbers of GPUs and context lengths of the model fit now."""
-        if self._plan() is None:
-            return
-        report = self.try_now(self.session.plans.fit_report)
-        if report is not None:
+        from workbench.session.model_fit import report_of
+
+        view = self._plan()
+        if view is not None:
+            report = report_of(view.plan, self.state.telemetry)
             self.services.pages.open(Page("What fits", lambda width: fit_page_rows(report, width)))
 
     def copy_command(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
 
 T = TypeVar("T")
+FACTS_S = 15.0
 VALUES_S = 5.0
 GPUS_S = 15.0
 ENGINES_S = 15.0
@@ -77,14 +78,14 @@ class TimedParts:
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
     """Return what is found on `host`. `executables` are programs that the user has chosen, by engine. Raises
-    HostUnreachable if there is no connection, and HostError if the host does not even tell its properties."""
+    HostUnreachable if there is no connection."""
     engines = [registry.get(name) for name in registry.names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
-        host.facts(),
+        parts.read("the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)),
         parts.read("limits, disk and processes", host_values.read(host, ports, VALUES_S), 2 * VALUES_S, HostValues()),
         parts.read("the GPUs", _telemetry(host), GPUS_S, None),
-        parts.read("the engines", _engines(host, executables), ENGINES_S, ()),
+        _engines(host, executables, parts),
     )
     packages = await parts.read("the engines' packages", _packages(host, found, values), 2 * PACKAGES_S, ())
     seen = Examination(facts, values, engines=found, packages=packages)
@@ -101,11 +102,15 @@ async def _telemetry(host: Host) -> Telemetry:
     return await read_once(host)
 
 
-async def _engines(host: Host, executables: Mapping[str, str]) -> tuple[InstalledEngine, ...]:
-    from workbench.server.engine_probe import probe
+async def _engines(host: Host, executables: Mapping[str, str], parts: TimedParts) -> tuple[InstalledEngine, ...]:
+    from workbench.server.engine_probe import InstalledEngine, probe
 
-    chosen = {name: (executables[name],) if name in executables else () for name in registry.names()}
-    return tuple(await asyncio.gather(*(probe(host, registry.get(name), path) for name, path in chosen.items())))
+    async def one(name: str) -> InstalledEngine:
+        engine, chosen = registry.get(name), (executables[name],) if name in executables else ()
+        unread = InstalledEngine(name, None, problem="it could not be read")
+        return await parts.read(engine.title, probe(host, engine, chosen), ENGINES_S, unread)
+
+    return tuple(await asyncio.gather(*map(one, registry.names())))
 
 
 async def _packages(host: Host, engines: Iterable[InstalledEngine], values: HostValues) -> tuple[EnginePackages, ...]:

@@ -22,6 +22,8 @@ def guest_of(seen: Examination) -> str | None:
 
 def python(seen: Examination) -> Iterator[Finding]:
     facts = seen.facts
+    if facts.hostname is None:  # the host did not answer
+        return
     if facts.python3 is None:
         text = "python3 is missing, so telemetry is read with nvidia-smi"
         yield Finding(Level.WARN, "host.python3", text, fix="install python3 on the host")

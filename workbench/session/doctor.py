@@ -55,8 +55,8 @@ class HostReport:
 
 
 async def examine(session: Session) -> HostReport:
-    """Return what is found on the session's host and in the user's own files. Raises HostError if the host does not
-    answer at all."""
+    """Return what is found on the session's host and in the user's own files. Raises HostUnreachable if
+    there is no connection."""
     from workbench.doctor import examination
     from workbench.doctor.checks import findings
     from workbench.store.config import ConfigStore

@@ -41,6 +41,7 @@ HEALTHY = Examination(
     HostFacts(
         "box",
         "local",
+        hostname="box",
         python3="/usr/bin/python3",
         python3_version="3.12.3",
         virtualization="none",

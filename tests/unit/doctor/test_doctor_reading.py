@@ -142,3 +142,16 @@ def test_a_lost_host_ends_the_examination() -> None:
 
     with pytest.raises(HostUnreachable):
         asyncio.run(TimedParts().read("the disk", lose(), 5, LocalHost()))
+
+
+@pytest.mark.slow
+def test_a_host_whose_programs_print_without_end(tmp_path: Path) -> None:
+    """The whole command: it ends, names what is broken, and nothing of the output reaches the terminal."""
+    for name in ("python3", "nvcc", "vllm", "llama-server", "df", "systemd-detect-virt", "sudo"):
+        program(tmp_path / name, "#!/bin/sh\nexec yes \"$(printf 'release 1=2 \\033]52;c;cHduZWQ=\\007 x')\"\n")
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    argv = [sys.executable, "-m", "workbench", "doctor"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert "llama-server is on that host: it prints without end" in done.stdout
+    assert "does not print its version" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
+    assert "vllm" in done.stdout  # the other engines are still shown

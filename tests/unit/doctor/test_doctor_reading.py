@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.doctor import engine_packages, host_values
@@ -106,6 +106,7 @@ def test_a_python_that_is_none(tmp_path: Path, text: str, problem: str) -> None:
     assert time.monotonic() - began < 10
 
 
+@settings(max_examples=30)
 @given(JSON | st.fixed_dictionaries({"packages": JSON, "needs": JSON, "cuda": JSON, "python": JSON}))
 def test_any_answer_is_read(answer: object) -> None:
     found = engine_packages.parse("vllm", "python3", json.dumps(answer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.real_screen import real_screen
+from support.real_screen import on_free_port, real_screen
 
 
 @pytest.mark.slow
@@ -14,13 +14,12 @@ def test_a_running_server_shows_cause_and_fix_of_its_known_lines(
     clean_environment: None, size: tuple[int, int]
 ) -> None:
     async def go() -> None:
+        on_free_port()
         async with real_screen(size=size) as screen:
             await screen.serve()
-            await screen.press("3", "z")
-            await screen.until(
-                "Custom allreduce is disabled", "! the engine uses NCCL, because", "fix: for a model that"
-            )
-            await screen.until("! enforce-eager: no CUDA graphs", "fix: unset enforce-eager", "findings (i)")
+            await screen.press("3", "z", "home")
+            await screen.until("! enforce-eager: no CUDA graphs", "fix: unset enforce-eager")
+            await screen.until("findings (i)" if size[0] > 80 else "i known lines")
             assert all(f.level != "info" for f in screen.state.server.findings)
             await screen.press("i")
             await screen.until("Known lines of the log", "line ", "fix: unset enforce-eager")

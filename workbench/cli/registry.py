@@ -26,6 +26,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "start": ("servers",),
     "servers": ("servers",),
     "logs": ("servers",),
+    "explain-log": ("explain_log",),
+    "inforce": ("inforce",),
     "stop": ("servers",),
     "runs": ("runs",),
     "bench": ("bench",),

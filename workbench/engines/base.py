@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
+from workbench.engines.answers import Answer
 from workbench.engines.flag_values import on_off, word
 from workbench.engines.kv_size import KvRule
 from workbench.model.errors import PlanError
@@ -114,6 +115,12 @@ class Engine:
     memory: ClassVar[MemoryUse]
     eager_flag: ClassVar[str | None] = None  # disables `compiled_parts`: faster start, slower decoding
     compiled_parts: ClassVar[str] = "CUDA graphs"
+    answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
+    # Group 1 is the configuration that the engine logs, as answers.settings_in reads it. The first has the values in
+    # force, the others those that were asked.
+    config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
+    config_names: ClassVar[Mapping[str, str]] = {}  # name in that configuration -> flag, where they differ
+    config_paths: ClassVar[tuple[str, ...]] = ()  # the first that exists answers the configuration in force as JSON
     pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from workbench.engines.answers import LLAMACPP
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import Situation
@@ -49,6 +50,7 @@ class Llamacpp(Engine):
     tokenize_path = "/tokenize"
     template_path = "/apply-template"
     cached_beside_prompt = True
+    answers = LLAMACPP
     version_log = re.compile(r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: (?P<number>\d{4,})")
     phases = (
         (re.compile(r"load_model: loading model"), "loading weights"),

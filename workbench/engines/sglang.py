@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from workbench.engines.answers import SGLANG
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
@@ -58,6 +59,9 @@ class Sglang(Engine):
     )
     eager_flag = "disable-cuda-graph"
     pcie_all_reduce_env = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+    answers = SGLANG
+    config_logs = (re.compile(r"server_args=(?:ServerArgs\()?(.*)"),)
+    config_paths = ("/server_info", "/get_server_info")  # the second up to 0.5.3
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
     phases = (
         (re.compile(r"(?:checkpoint|loading) shards:\s+(?P<pct>\d+)% Completed"), "loading weights {pct} %"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from workbench.engines.answers import TABBYAPI
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import PlanError
@@ -58,6 +59,7 @@ class Tabbyapi(Engine):
     memory = MemoryUse(
         cache_size_flags=("cache-size", "max-seq-len"), cache_type_flags=("cache-mode",), length_flag="max-seq-len"
     )
+    answers = TABBYAPI
     rules = (source_directory,)
     metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"

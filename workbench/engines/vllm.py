@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from workbench.engines.answers import VLLM
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
@@ -102,6 +103,16 @@ class Vllm(Engine):
     compiled_parts = "torch.compile and CUDA graphs"
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
     rules = (scheduling, log_statistics, ray, server_module)
+    answers = VLLM
+    config_logs = (
+        re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)"),
+        re.compile(r"non-default args: (\{.*)"),
+    )
+    config_names: ClassVar[Mapping[str, str]] = {
+        "max-seq-len": "max-model-len",
+        "model-tag": "model",
+        "chunked-prefill-enabled": "enable-chunked-prefill",
+    }
     # The banner ends with "version 0.32.0"; NCCL, CUDA and drivers print their versions in other places and words.
     version_log = re.compile(r"(?:(?:█|API server) +version |V1 LLM engine \(v)(?P<version>\d+\.\d+\.\d[^\s)]*)")
     phases = (

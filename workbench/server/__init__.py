@@ -10,6 +10,8 @@ counters, stop it, and adopt servers that already run.
   readiness               whether a server answers: health, models, one token
   log_lines               the log as clean lines in bounded memory
   log_patterns            known log lines with cause and fix
+  explained_log           a whole log: known lines, first error, warnings that are not known
+  in_force                what was asked of a server, and what is in force in it
   metrics                 the engine's counters, from its Prometheus page
   engine_counters         the change of the engine's counters during one benchmark
   engine_rates            rates, shares and gauges of each second, from readings of the counters

@@ -35,6 +35,7 @@ from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
+    from workbench.model.in_force import InForceReport
 
 Event = ServerStatus | LogBatch
 
@@ -359,9 +360,15 @@ class Supervisor:
             yield batch
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        """Return what is known about the lines of the log that have been read so far, in their order: findings, notices
-        and lines that are harmless. Raises ServerError if the run is unknown."""
+        """Return what is known about the log lines read so far, in their order, also about harmless ones."""
         return self._known(run_id).scan.found
+
+    async def in_force(self, run_id: str) -> InForceReport:
+        """Return what was asked of the run's server, and what is in force in it."""
+        from workbench.server import in_force
+
+        await self.load_log(run_id)
+        return await in_force.read(self._known(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text` in upper or lower case. The host
@@ -472,8 +479,7 @@ class Supervisor:
         from workbench.server import log_patterns
 
         await self._drain(run)
-        lines = run.follower.ring.lines()
-        first = log_patterns.first_error(lines)
+        first = log_patterns.first_error(run.follower.ring.lines())
         found = log_patterns.by_severity((*run.scan.to_act_on, *await self._disk_full(run)))
         run.explained = (mask_text(first, run.secrets) if first else None, found)
         self._publish(run)

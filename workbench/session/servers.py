@@ -19,6 +19,7 @@ from workbench.server.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
+    from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanChange
     from workbench.server.external_servers import FoundServer
     from workbench.server.log_lines import LogRing
@@ -171,15 +172,22 @@ class Servers:
             return ()
         return self._supervisor.log_findings(run_id)
 
-    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
-        """Search the whole log file of the selected run, ignoring case. Return the line number and the line of the
-        first 500 matches. Raises ServerError if no run is selected."""
-        run_id = self._core.state.run_id
-        if run_id is None:
+    async def in_force(self) -> InForceReport:
+        """Return what was asked of the selected run's server, and what is in force in it. Raises ServerError if no run
+        is selected."""
+        return await self.supervisor.in_force(self._selected_run())
+
+    def _selected_run(self) -> str:
+        if self._core.state.run_id is None:
             raise ServerError(
                 "no run is selected", host=self._core.host.name, next_step="press o in the Log pane to choose one"
             )
-        return [(m.number, m.line) for m in await self.supervisor.search_log(run_id, text)]
+        return self._core.state.run_id
+
+    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+        """Search the whole log file of the selected run, ignoring case. Return the line number and the line of the
+        first 500 matches. Raises ServerError if no run is selected."""
+        return [(m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)]
 
     def changes_against_running(self) -> Sequence[PlanChange]:
         """Return the differences between the selected live run and the plan under edit. () if one of the two is

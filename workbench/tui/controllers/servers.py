@@ -14,10 +14,11 @@ from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.texts import log_finding_rows
+from workbench.tui.pages.texts import in_force_rows, log_finding_rows
 from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
+    from workbench.model.in_force import InForceReport
     from workbench.server.external_servers import FoundServer
     from workbench.tui.controllers import Controllers
 
@@ -132,6 +133,14 @@ class ServerController(Controller):
                 self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    def in_force(self) -> None:
+        """Open the page that compares what was asked of the selected server with what is in force in it."""
+
+        def show(report: InForceReport) -> None:
+            self.services.pages.open(Page("Asked and in force", lambda width: in_force_rows(report, width)))
+
+        self.attempt(self.session.servers.in_force(), show, only="in force")
 
     # the log
     def next_error(self) -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
+from workbench.model.in_force import NOT_REPORTED
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
-from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.cells import Row, beside, cell, cut, pad, paragraph
 from workbench.tui.formats import clock, value_text
 from workbench.tui.glyphs import G
 from workbench.tui.panes.launch import about_text
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
+    from workbench.model.in_force import InForceReport
     from workbench.model.preset import Preset
     from workbench.session.model_fit import FitReport
     from workbench.store.glossary import Term
     from workbench.tui.bindings import Key
 
+WIDE_TABLE = 100  # cells from which the table of what is in force has a column for the place
 LEVEL_SIGNS = {
     Level.ERROR: ("x", "bad"),
     Level.WARN: ("!", "warn"),
@@ -130,3 +134,28 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
         place = f"line {finding.line}" if finding.line else "log"
         rows += [*beside(pad(place, 10), "dim", [*paragraph(finding.evidence or "", room, "text"), *about]), ()]
     return rows
+
+
+def in_force_rows(report: InForceReport, width: int) -> list[Row]:
+    """Return the table of a server's settings: asked, in force, and where that was read. A narrow page has the place
+    below each row."""
+    wide = width >= WIDE_TABLE
+    name_w, asked_w, force_w = (24, 22, 34) if wide else (width * 3 // 10, width * 3 // 10, width * 4 // 10 - 2)
+    head = cell("setting", name_w) + cell("asked", asked_w) + cell("in force", force_w)
+    rows: list[Row] = [(("  " + head + ("where read" if wide else ""), "dim"),)]
+    if report.differing:
+        rows = [
+            ((f"! {count_of(report.differing, 'row differs', 'rows differ')} from what was asked", "warn"),),
+            (),
+            *rows,
+        ]
+    for row in report.rows:
+        role = "warn" if row.differs else "text" if row.in_force is not None else "dim"
+        texts = cell(row.asked or "-", asked_w) + cell(row.in_force or NOT_REPORTED, force_w)
+        place = cut(row.where, max(0, width - 2 - name_w - asked_w - force_w)) if wide else ""
+        rows.append(
+            (("! " if row.differs else "  ", "warn"), (cell(row.name, name_w), "text"), (texts, role), (place, "dim"))
+        )
+        if not wide and row.where:
+            rows.append(((cut(f"      {row.where}", width), "dim"),))
+    return [*rows, (), *(line for text in report.notes for line in paragraph(text, width, "warn"))]

@@ -1,0 +1,105 @@
+"""The command `explain-log`: what is known about the lines of a log file or of a run's log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, note, say
+from workbench.cli.registry import command, option
+from workbench.cli.servers import find_run
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.server.explained_log import ExplainedLog
+
+_PART_BYTES = 64 * 2**20  # of a file: its first and its last bytes are read
+_READ_BYTES = 512 * 1024
+
+
+@command(
+    "explain-log",
+    "explain the known lines of a log, and list warnings and errors that are not known",
+    option("log FILE|RUN", "a log file of this machine, or a run of the host"),
+    examples=("workbench explain-log server.log", "workbench explain-log RUN --json"),
+)
+async def explain_log(arguments: argparse.Namespace) -> int:
+    from workbench.server.explained_log import ExplainedLog
+    from workbench.server.log_lines import LineAssembler
+
+    explained = ExplainedLog()
+    if os.sep in arguments.log or os.path.lexists(arguments.log):
+        assembler = LineAssembler()
+        for data in _read(arguments.log):
+            explained.add(assembler.feed(data) if data is not None else [*assembler.flush(), _GAP])
+        explained.add(assembler.flush())
+    else:
+        async with connected(arguments) as session:
+            status = await find_run(session, arguments.log)
+            explained = ExplainedLog(status.engine)
+            async for batch in session.servers.supervisor.read_log(status.run_id):
+                explained.add(batch.lines)
+    document = explained.as_json()
+    return emit({"log": arguments.log, **document}) if arguments.json else _print(explained, document)
+
+
+_GAP = "… the middle of this file was not read …"
+
+
+def _read(path: str) -> Iterator[bytes | None]:
+    """Yield the bytes of a file; of a large one the first and the last, with None between them. Raises InputError if it
+    is no regular file or cannot be read."""
+    try:
+        descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        text = f"cannot read {path}: {error.strerror}"
+        raise InputError(text, next_step="give a log file, or a run id of `workbench servers`") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise InputError(f"{path} is not a regular file", next_step="give a log file that was written to disk")
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        try:
+            yield from _part(file, min(found.st_size, _PART_BYTES))
+            if found.st_size > 2 * _PART_BYTES:
+                yield None
+                file.seek(found.st_size - _PART_BYTES)
+            if found.st_size > _PART_BYTES:
+                yield from _part(file, _PART_BYTES)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}", next_step="see whether its disk works") from None
+
+
+def _part(file: Any, size: int) -> Iterator[bytes]:
+    while size > 0 and (data := file.read(min(size, _READ_BYTES))):
+        size -= len(data)
+        yield data
+
+
+def _print(explained: ExplainedLog, document: dict[str, Any]) -> int:
+    if document["phase"]:
+        say(f"phase reached: {document['phase']}")
+    if document["first_error"]:
+        say(f"first error: {document['first_error']}")
+    for finding in explained.findings:
+        times = explained.count(finding)
+        place = f"line {finding.line}" + (f", {times} times" if times > 1 else "")
+        say(f"{finding.level}: {place}: {finding.evidence}")
+        say(f"    {finding.text}")
+        if finding.fix and finding.level is not Level.INFO:
+            say(f"    fix: {finding.fix}")
+    for number, line in explained.unknown:
+        say(f"not known: line {number}: {line}")
+    unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")
+    more = document["unknown_lines"] - len(explained.unknown)
+    hidden = f" ({more} not shown)" if more else ""
+    known = count_of(len(explained.findings), "known kind")
+    note(f"{count_of(document['lines'], 'line')}, {known} of line, {unknown} not known{hidden}")
+    return 0

@@ -1,0 +1,70 @@
+"""A whole log, explained: its known lines, its first error, and the warnings and errors that are not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.findings import Finding
+from workbench.server import log_patterns
+from workbench.server.log_lines import LogRing, level_of
+
+_MOST_UNKNOWN = 20  # lines that are kept
+_MARKED = ("warn", "error")
+
+
+class ExplainedLog:
+    """Collects what is known of a log while its lines are added, in bounded memory. `engine` is None if it is not
+    known which engine wrote the log; the patterns of all engines then count."""
+
+    def __init__(self, engine: str | None = None) -> None:
+        self._engine = engine
+        self._lines = LogRing()
+        self._found: dict[str, Finding] = {}
+        self._counts: Counter[str] = Counter()
+        self._unknown_lines = 0
+        self.unknown: list[tuple[int, str]] = []  # number and text of warnings and errors
+
+    def add(self, lines: Sequence[str]) -> None:
+        for number, line in enumerate(lines, self._lines.total + 1):
+            finding = log_patterns.explain(line, self._engine)
+            if finding is not None:
+                self._found.setdefault(finding.code, replace(finding, line=number))
+                self._counts[finding.code] += 1
+            elif level_of(line) in _MARKED:
+                self._unknown_lines += 1
+                if len(self.unknown) < _MOST_UNKNOWN:
+                    self.unknown.append((number, log_patterns.plain(line)))
+        self._lines.extend(lines)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """One finding for each known kind of line, the most severe first."""
+        return log_patterns.by_severity(self._found.values())
+
+    def count(self, finding: Finding) -> int:
+        return self._counts[finding.code]
+
+    def _phase(self) -> str | None:
+        """Return the last phase of a start that the log reports."""
+        from workbench import engines
+
+        known = [self._engine] if self._engine in engines.names() else engines.names()
+        head = self._lines.lines()
+        best: tuple[int, str] | None = None
+        for name in known:
+            reported = [(i, phase) for i, line in enumerate(head) if (phase := engines.get(name or "").phase(line))]
+            best = max(best or (-1, ""), reported[-1]) if reported else best
+        return best[1] if best else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "lines": self._lines.total,
+            "phase": self._phase(),
+            "first_error": log_patterns.first_error(self._lines.lines(), self._engine),
+            "findings": [{**f.as_json(), "count": self.count(f)} for f in self.findings],
+            "unknown_lines": self._unknown_lines,
+            "unknown": [{"line": number, "text": text} for number, text in self.unknown],
+        }

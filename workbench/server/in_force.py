@@ -1,0 +1,305 @@
+"""What was asked of a running server, and what is in force: from its command line and environment, its metrics page,
+its server's answers, and its log.
+
+An engine may take another value than the one that was asked, and only says so in one of these places. Each row names
+its place. Nothing is assumed: what no place reports is "not reported".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines.answers import Answer, settings_in
+from workbench.model.errors import HostError
+from workbench.model.in_force import InForceReport, InForceRow
+from workbench.model.plan import Command
+from workbench.model.secrets import MASK, is_secret_name, mask_data, mask_text
+from workbench.model.untrusted_text import clean, clean_json
+from workbench.server.running_server_secrets import command_of_process
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+    from workbench.server.watched_run import WatchedRun
+
+TIMEOUT_S = 5.0
+LINES = 2000  # of the log, from its start
+VALUE_CHARS = 200
+# Variables that change how an engine works, beside those with the engine's own prefix.
+_PREFIXES = (
+    "CUDA_",
+    "NCCL_",
+    "GLOO_",
+    "TORCH_",
+    "PYTORCH_",
+    "TRITON_",
+    "HF_",
+    "OMP_",
+    "RAY_",
+    "FLASHINFER_",
+    "NVIDIA_",
+)
+_MORE = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
+_BINARY_SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3}
+_SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What was read of a running server. `answers` are JSON documents by path, `config` the settings in force that the
+    engine has logged or answered, `parsed` those that it was asked for, as it understood them."""
+
+    log: Sequence[str] = ()
+    metrics: str = ""
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+    config_from: str = ""
+    parsed: Mapping[str, str] = field(default_factory=dict)
+    process: Command | None = None
+    pid: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+async def read(run: WatchedRun) -> InForceReport:
+    """Return what was asked of the server of `run` and what is in force. A source that cannot be read is a note."""
+    engine, notes = run.engine, list[str]()
+    if engine is None:
+        return InForceReport(run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",))
+    process = await command_of_process(run.host, run.facts.pid) if run.facts.alive and run.facts.pid else None
+    if process is None:
+        why = "its process cannot be read by this user" if run.facts.alive else "the server has ended"
+        notes.append(f"{why}: its command line and environment are those that were asked")
+    answers: dict[str, Any] = {}
+    metrics = ""
+    if run.facts.alive:
+        try:
+            answers, metrics = await _ask(run, engine, notes)
+        except HostError as error:
+            notes.append(f"its server cannot be reached: {error.message}")
+    log = run.follower.ring.lines(0, LINES)
+    config, config_from = _config(answers.get("config")), "server's answer"
+    logged = [_logged(log, pattern) for pattern in engine.config_logs]
+    if not config and logged:
+        config, config_from = logged[0], "log"
+    sources = Sources(
+        log,
+        metrics,
+        answers,
+        {engine.config_names.get(name, name): value for name, value in config.items()},
+        config_from,
+        {name: value for settings in logged[1:] for name, value in settings.items()},
+        process,
+        run.facts.pid,
+        tuple(notes),
+    )
+    plan, command = run.record.plan, run.record.command
+    flags = {setting.name: setting.value for setting in plan.flags} if plan is not None else {}
+    if plan is not None:
+        flags = {engine.model_flags[0]: plan.model, **flags}
+    return report(run.record.run_id, engine, flags, dict(command.env), sources, run.secrets)
+
+
+def report(
+    run_id: str,
+    engine: Engine,
+    flags: Mapping[str, Any],
+    env: Mapping[str, str],
+    sources: Sources,
+    secrets: Sequence[str] = (),
+) -> InForceReport:
+    """Return the table of the asked `flags` and `env` against the sources. Secrets are masked."""
+    rows = [_answer_row(answer, flags, sources) for answer in engine.answers]
+    told = {answer.flag for answer, row in zip(engine.answers, rows, strict=True) if row.in_force is not None}
+    rows = [row for row in rows if row.in_force is not None]
+    rows += [_flag_row(name, value, sources) for name, value in flags.items() if name not in told]
+    rows += _env_rows(engine, env, sources)
+    return InForceReport(run_id, tuple(_safe(row, secrets) for row in rows), sources.notes)
+
+
+# ---- reading
+
+
+async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the JSON answers of the engine's server by path, and its metrics page."""
+    http = await run.http()
+    paths = dict.fromkeys(a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config"))
+
+    async def get(path: str) -> tuple[int | None, bytes]:
+        import httpx
+
+        try:
+            response = await http.get(path, timeout=TIMEOUT_S)
+        except httpx.HTTPError as error:
+            notes.append(f"{path} cannot be read: {clean(str(error)) or type(error).__name__}")
+            return None, b""
+        return response.status_code, response.content
+
+    wanted = [*paths, *engine.config_paths, *((engine.metrics_path,) if engine.metrics_path else ())]
+    got = dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
+    answers: dict[str, Any] = {}
+    for path in (*paths, *engine.config_paths):
+        status, body = got[path]
+        try:
+            document = clean_json(body) if status == 200 else None
+        except ValueError:
+            document = None
+        if document is not None:
+            answers.setdefault("config" if path in engine.config_paths else path, mask_data(document))
+        elif status is not None and path in paths:
+            notes.append(f"{path} answers HTTP status {status}")
+    status, page = got.get(engine.metrics_path or "", (None, b""))
+    if status not in (200, None):
+        flag = f"; the server was started without --{engine.metrics_flag}" if engine.metrics_flag else ""
+        notes.append(f"{engine.metrics_path} answers HTTP status {status}{flag}")
+    return answers, page.decode("utf-8", "replace") if status == 200 else ""
+
+
+def _config(answer: Any) -> dict[str, str]:
+    if not isinstance(answer, dict):
+        return {}
+    return {str(name).replace("_", "-"): _text(value) for name, value in answer.items()}
+
+
+def _logged(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    found = next((match for line in log if (match := pattern.search(line))), None)
+    return settings_in(found[1]) if found else {}
+
+
+# ---- rows
+
+
+def _answer_row(answer: Answer, flags: Mapping[str, Any], sources: Sources) -> InForceRow:
+    asked = _text(flags[answer.flag]) if answer.flag in flags else None
+    value, where = _from_answer(answer, sources)
+    if value is None and answer.flag in sources.config:
+        value, where = _text(sources.config[answer.flag]), sources.config_from
+    return InForceRow("engine", answer.name, asked, value, where, _differs(asked, value))
+
+
+def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
+    if answer.info:
+        path, _, place = answer.info.partition(" ")
+        value = sources.answers.get(path)
+        for step in place.split("."):
+            if isinstance(value, list) and step.isdecimal():
+                value = value[int(step)] if int(step) < len(value) else None
+            else:
+                value = value.get(step) if isinstance(value, dict) else None
+        if value not in (None, ""):
+            return _text(value), "server's answer" if path == "config" else path
+    if answer.metric and (found := _metric(sources.metrics, answer.metric)) is not None:
+        return _text(found), "/metrics"
+    for pattern, text in answer.log:
+        match = next((m for line in sources.log if (m := re.search(pattern, line))), None)
+        if match is not None:
+            return text.format(**match.groupdict()), "log"
+    return None, ""
+
+
+def _metric(page: str, wanted: str) -> str | None:
+    """Return the value of a sample, or of the label that `wanted` names in braces. None if the page lacks it."""
+    name, _, label = wanted.rstrip("}").partition("{")
+    for sample in _SAMPLE.finditer(page):
+        if sample["name"] != name:
+            continue
+        if not label:
+            return f"{float(sample['value']):g}" if _number(sample["value"]) is not None else None
+        found = re.search(rf'(?:^|,){re.escape(label)}="([^"]*)"', sample["labels"] or "")
+        return found[1] if found and found[1] not in ("", "None") else None
+    return None
+
+
+def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:
+    asked = _text(value)
+    for settings, where in ((sources.config, sources.config_from), (sources.parsed, "log, as the engine parsed it")):
+        if name in settings and not _is_cut(settings[name]):
+            value = _text(settings[name])
+            return InForceRow("flag", name, asked, value, where, _differs(asked, value))
+    option = f"--{name}"
+    if sources.process is not None and any(a.partition("=")[0] == option for a in sources.process.argv):
+        return InForceRow("flag", name, asked, None, "passed on the command line; the engine does not report it")
+    return InForceRow("flag", name, asked, None, "")
+
+
+def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[InForceRow]:
+    rows = []
+    unknown = {
+        m[1] for line in sources.log if (m := re.search(r"Unknown vLLM environment variable detected: (\w+)", line))
+    }
+    present = sources.process.env if sources.process is not None else None
+    place = f"environment of process {sources.pid}"
+    for name, value in env.items():
+        if name in unknown:
+            rows.append(InForceRow("env", name, value, "unknown to the engine, no effect", "log", True))
+        elif present is None:
+            rows.append(InForceRow("env", name, value, None, ""))
+        elif name not in present:
+            rows.append(InForceRow("env", name, value, "not set", place, True))
+        else:
+            rows.append(InForceRow("env", name, value, present[name], place, _changed_env(name, value, present[name])))
+    prefixes = (*_PREFIXES, *((engine.env_prefix,) if engine.env_prefix else ()))
+    further = {n: v for n, v in (present or {}).items() if n not in env and (n.startswith(prefixes) or n in _MORE)}
+    return rows + [InForceRow("env", name, None, further[name], place) for name in sorted(further)]
+
+
+def _changed_env(name: str, asked: str, actual: str) -> bool:
+    return asked != actual and asked != MASK and not is_secret_name(name)
+
+
+def _safe(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
+    def shown(text: str | None) -> str | None:
+        if text is None:
+            return None
+        return MASK if is_secret_name(row.name) and text else clean(mask_text(text, secrets), VALUE_CHARS)
+
+    return InForceRow(row.kind, clean(row.name), shown(row.asked), shown(row.in_force), row.where, row.differs)
+
+
+# ---- comparing
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_text, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return {"True": "on", "False": "off"}.get(value, value) if isinstance(value, str) else str(value)
+
+
+def _differs(asked: str | None, actual: str | None) -> bool:
+    """Return whether both values are known and do not agree. "auto" leaves the choice to the engine, and structured
+    values are not compared."""
+    if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
+        return False
+    a, b = _plain(asked), _plain(actual)
+    if a in ("auto", "none", "") or a == b or MASK in (asked, actual) or asked.startswith(("{", "[")):
+        return False
+    numbers = [number for number in (_number(asked), _number(actual)) if number is not None]
+    if len(numbers) == 2:
+        return abs(numbers[0] - numbers[1]) > 1e-6 * max(map(abs, numbers))
+    return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))  # fp8 and fp8_e4m3; a path
+
+
+def _plain(text: str) -> str:
+    word = text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
+    return {"true": "on", "false": "off"}.get(word, word)
+
+
+def _is_cut(text: str) -> bool:
+    return text.endswith("more characters")
+
+
+def _number(text: str) -> float | None:
+    text = text.replace(",", "")
+    scale = _SIZES.get(text[-1:]) or _BINARY_SIZES.get(text[-1:])
+    try:
+        return float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        return None

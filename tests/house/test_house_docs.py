@@ -89,7 +89,7 @@ def entries() -> Iterator[tuple[str, str]]:
     known = dict(commands_of(tree()))
     for language, block in FENCE.findall(REFERENCE):
         for entry in re.split(r"\n(?=workbench )", block) if language == "text" else ():
-            words = list(takewhile(lambda word: re.fullmatch(r"[a-z]+", word), entry.split()[1:]))
+            words = list(takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), entry.split()[1:]))
             name = next((" ".join(words[:n]) for n in range(len(words), 0, -1) if " ".join(words[:n]) in known), None)
             if name is not None:
                 yield name, entry

@@ -60,7 +60,7 @@ def resolve(spec: BenchSpec) -> Endpoint:
     parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     base = parts.path.rstrip("/").removesuffix("/v1")
-    path = f"{base}/v1/{'completions' if spec.endpoint == 'completions' else 'chat/completions'}"
+    path = f"{base}/v1/{'chat/completions' if spec.endpoint == 'chat' else spec.endpoint}"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

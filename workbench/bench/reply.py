@@ -16,6 +16,7 @@ from workbench.bench import records
 from workbench.model.untrusted_text import clean
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
+_EMBEDDED = "embedding"  # an embedding has no finish reason of its own
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
 _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 _PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
@@ -150,6 +151,8 @@ class Reply:
             delta = choice.get("delta") or choice.get("message") or {}
             content = content or _has_content(delta) or bool(choice.get("text"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if any(entry.get("embedding") for entry in chunk.get("data") or ()):
+            self.finish_reason = _EMBEDDED
         if not content:
             return
         if not self.stamps_ns:

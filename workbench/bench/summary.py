@@ -26,6 +26,8 @@ _FROM_USAGE = (
     "per_stream_tok_s",
 )
 
+_OF_OUTPUT = {*_FROM_CHUNKS, *_FROM_USAGE} - {"prompt_tokens", "cached_tokens"}
+
 
 def tpot_ms(record: RequestRecord, first_tokens: float | None = None) -> float | None:
     """Return the time per output token after the first chunk, in ms: (last chunk - first chunk) / (tokens - tokens in
@@ -59,6 +61,8 @@ def summarize(
         (r.start_s for r in counted), default=0.0
     )
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _window_metrics(good, window)
+    if spec.endpoint == "embeddings":
+        metrics["prompt_tok_s"] = _prompt_rate(good, window)
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
@@ -114,6 +118,13 @@ def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, 
     }
 
 
+def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
+    """Return the prompt tokens per second of the requests in the window, or None without token usage. A request that is
+    partly in the window counts with that part."""
+    tokens, requests = total([r.prompt_tokens for r in good]), requests_in(window, good)
+    return round(tokens / len(good) * requests / window.seconds, 4) if tokens and window.seconds > 0 else None
+
+
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
     """Return the metrics that begin at a request's scheduled time, by name. In a closed loop, all of them are None."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
@@ -136,6 +147,8 @@ def _absent(spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, ob
 def _why(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
     if not good:
         return "no request succeeded"
+    if spec.endpoint == "embeddings" and name in _OF_OUTPUT:
+        return "an embedding has no output tokens"
     if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):
         return "the server's usage does not contain the number of cached prompt tokens"
     without = sum((r.prompt_tokens if name == "prompt_tokens" else r.output_tokens) is None for r in good)

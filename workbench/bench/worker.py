@@ -28,7 +28,7 @@ from workbench.bench.poller import IN
 from workbench.bench.records import RequestRecord
 from workbench.bench.share import processes_for
 from workbench.model.api_key import api_key
-from workbench.model.bench import BenchSpec
+from workbench.model.bench import ENDPOINTS, BenchSpec
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.json_records import with_tuples
 
@@ -121,8 +121,11 @@ def check(spec: BenchSpec) -> None:
     for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
         if getattr(spec, name) < least:
             raise BenchError(f"invalid benchmark option: {name} is {getattr(spec, name)}, it must be at least {least}")
-    if spec.endpoint not in ("chat", "completions"):
-        raise BenchError(f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be chat or completions")
+    if spec.endpoint not in ENDPOINTS:
+        named = ", ".join(ENDPOINTS)
+        raise BenchError(f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be one of {named}")
+    if spec.endpoint == "embeddings" and spec.stream:
+        raise BenchError("invalid benchmark option: embeddings are not streamed, so stream must be false")
     if spec.arrival not in ("poisson", "constant"):
         raise BenchError(f"invalid benchmark option: arrival is {spec.arrival!r}, it must be poisson or constant")
     times = {

@@ -23,7 +23,7 @@ _WORDS = (
 _VOCABULARY = tuple(_WORDS.split())
 _TASK = "Continue this list of words: "
 _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
-_DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options")
+_DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
 
 
 def request_mark(salt: str, own: str) -> str:
@@ -85,7 +85,8 @@ class Workload:
     def _exact(self) -> bool:
         """Whether replies of an exact length are requested (`ignore_eos`). The user's `extra_body` overrides the
         spec."""
-        return bool(self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos))
+        wanted = self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos)
+        return bool(wanted) and self.spec.endpoint != "embeddings"
 
     def prompt(self, index: int, *, warmup: bool) -> str:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the index, so that A
@@ -103,7 +104,8 @@ class Workload:
         return f"[{mark}] {_TASK}{' '.join(words)}"
 
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
-        """Return the prompt of request `index` as part of its JSON body: {"prompt": text} or {"messages": [...]}."""
+        """Return the prompt of request `index` as part of its JSON body: {"prompt": text}, {"input": text} or
+        {"messages": [...]}."""
         if self._own:
             asked = self._own[index % len(self._own)]
             if not self.spec.shared_prefix:
@@ -112,6 +114,8 @@ class Workload:
             asked = self.prompt(index, warmup=warmup)
         if self.spec.endpoint == "completions":
             return {"prompt": asked}
+        if self.spec.endpoint == "embeddings":
+            return {"input": asked}
         return {"messages": [{"role": "user", "content": asked}] if isinstance(asked, str) else asked}
 
     def body(self, index: int, *, warmup: bool) -> bytes:
@@ -119,7 +123,10 @@ class Workload:
         spec = self.spec
         length = self.max_tokens(index, warmup=warmup)
         fields: dict[str, Any] = {"model": spec.model, **self.fields(index, warmup=warmup)}
-        fields |= {self._length_field: length, "temperature": spec.temperature, "stream": spec.stream}
+        if spec.endpoint == "embeddings":
+            fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
+        else:
+            fields |= {self._length_field: length, "temperature": spec.temperature, "stream": spec.stream}
         if spec.stream:
             fields["stream_options"] = {"include_usage": True} | self._usage_in_chunks(warmup)
         if self._exact:

@@ -53,7 +53,11 @@ SHAPE = (
     option("--arrival", "spacing of the requests of a --rate", choices=("poisson", "constant")),
     option("--length-spread SHARE", "vary the output length: 0.2 requests 80 to 120 %% of --max-tokens", float),
     switch("--until-steady", "warm up until two windows of time show the same throughput"),
-    option("--endpoint", "/v1/chat/completions or /v1/completions", choices=("chat", "completions")),
+    option(
+        "--endpoint",
+        "/v1/chat/completions, /v1/completions or /v1/embeddings",
+        choices=("chat", "completions", "embeddings"),
+    ),
     switch("--shared-prefix", "send prompts with a common beginning, so that the server's prefix cache takes effect"),
     switch("--stream", "stream the answers (default); whole answers have neither TTFT nor ITL"),
     option(

@@ -55,9 +55,12 @@ def result_lines(result: BenchResult) -> Iterator[str]:
         yield f"  REJECTED: {reason}"
     for reason in summary.marked:
         yield f"  MARKED: {reason}"
-    yield f"  output     {_number(summary, 'output_tok_s')}{_duration(summary)}"
-    for title, text in judgements(result):
-        yield f"  {title:<10} {text}"
+    if spec.endpoint == "embeddings":
+        yield f"  prompts    {_number(summary, 'prompt_tok_s')}, {_number(summary, 'request_s')}"
+    else:
+        yield f"  output     {_number(summary, 'output_tok_s')}{_duration(summary)}"
+        for title, text in judgements(result):
+            yield f"  {title:<10} {text}"
     if summary.in_flight_mean is not None:
         nominal = summary.in_flight_nominal
         yield f"  in flight  {summary.in_flight_mean:.1f}" + (f" of {nominal:g}" if nominal is not None else "")

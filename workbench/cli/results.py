@@ -120,10 +120,12 @@ def row_lines(results: Sequence[BenchResult]) -> Iterator[str]:
     from workbench.session.result_rows import rows_of
 
     for row, result in zip(rows_of(results), results, strict=True):
-        rate = f"{row.output_tok_s:,.1f}" if row.output_tok_s is not None else "n/a"
+        embeds = result.spec.endpoint == "embeddings"
+        speed = result.summary.request_s if embeds else row.output_tok_s
+        rate = f"{speed:,.1f}" if speed is not None else "n/a"
         words = [
             _load(result, row.concurrency),
-            f"{rate} tok/s",
+            f"{rate} {'requests/s' if embeds else 'tok/s'}",
             row.label,
             "REJECTED" if row.refused else "",
             "SIMULATED" if row.simulated else "",

@@ -13,6 +13,8 @@ from typing import Any
 
 from workbench.model.plan import ModelFacts
 
+ENDPOINTS = ("chat", "completions", "embeddings")  # /v1/chat/completions, /v1/completions, /v1/embeddings
+
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
@@ -27,7 +29,7 @@ class BenchSpec:
     input_tokens: int = 128  # approximate prompt length
     warmup: int = 8  # requests of the same shape before the measured ones
     profile: str = "quick"
-    endpoint: str = "chat"  # "chat" or "completions"
+    endpoint: str = "chat"  # "chat", "completions" or "embeddings"
     temperature: float = 0.0
     ignore_eos: bool = True  # dropped with a note if the engine rejects it
     seed: int = 0
@@ -142,6 +144,7 @@ class BenchSummary:
     warmup_requests: int = 0  # successful requests of the warm-up; the engine's own counters include them
     warmup_prompt_tokens: int | None = None
     warmup_output_tokens: int | None = None
+    prompt_tok_s: float | None = None  # of an embedding run: prompt tokens per second over the window
     window: str = "whole run"  # "steady" or "whole run": the part to which `output_tok_s`, `request_s`, power apply
     window_s: float | None = None  # length of the window
     whole_run_tok_s: float | None = None

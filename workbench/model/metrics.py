@@ -36,6 +36,7 @@ _ENTRIES = (
     SummaryMetric("output_tok_s", "output", "tok/s", RUN, True, compared="throughput", short="tok/s"),
     SummaryMetric("whole_run_tok_s", "output, whole run", "tok/s", RUN, True, True),
     SummaryMetric("request_s", "request rate", "1/s", RUN, True, short="requests/s"),
+    SummaryMetric("prompt_tok_s", "prompt tokens", "tok/s", RUN, True, True, short="prompt tok/s"),
     SummaryMetric("per_stream_tok_s", "per stream", "tok/s", RUN, True, short="tok/s a stream"),
     SummaryMetric("tokens_per_chunk", "tokens per chunk", ""),
     SummaryMetric("output_tokens", "output tokens", ""),

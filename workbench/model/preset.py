@@ -154,6 +154,7 @@ class Benchmark(_Strict):
     input_tokens: int = Field(128, ge=1)
     max_tokens: int = Field(128, ge=1)
     warmup: int = Field(4, ge=0)
+    endpoint: Literal["chat", "completions", "embeddings"] = "chat"
     timeout_s: float | None = Field(
         None, gt=0, description="time limit of one request; if absent, it follows from the speed of the server"
     )

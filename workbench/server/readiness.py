@@ -86,15 +86,17 @@ async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Request one token from the server. Return None if it came, otherwise the reason. A plain completion is tried
-    before a chat, because it needs no chat template."""
+    """Request one token from the server, or an embedding if it generates no text. Return None if it came, otherwise the
+    reason. A plain completion is tried before a chat, because it needs no chat template."""
     asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("/v1/completions", {"prompt": "Hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/embeddings", {"input": "Hello"}),
     )
     reasons = []
     for path, prompt in asked:
-        body = {"model": model, **prompt, "max_tokens": 1, "temperature": 0, "stream": False}
+        options = {} if "input" in prompt else {"max_tokens": 1, "temperature": 0, "stream": False}
+        body = {"model": model, **prompt, **options}
         status, answer = await _ask(http, "POST", path, body, timeout_s)
         if status == 200 and _has_token(answer):
             return None
@@ -137,9 +139,14 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """Return whether the answer contains a token. The token count that the server reports decides, because a token may
-    be invisible (half a character, an end mark). Without a count, the text decides."""
-    if not isinstance(body, dict) or not body.get("choices"):
+    """Return whether the answer contains a token or an embedding. The token count that the server reports decides,
+    because a token may be invisible (half a character, an end mark). Without a count, the text decides."""
+    if not isinstance(body, dict):
+        return False
+    data = body.get("data")
+    if isinstance(data, list) and data:
+        return isinstance(data[0], dict) and bool(data[0].get("embedding"))
+    if not body.get("choices"):
         return False
     usage = body.get("usage")
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):

@@ -25,8 +25,8 @@ class Tokenizer:
         self.max_model_len: int | None = None
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of {"prompt": text} or {"messages": [...]}, including special tokens and chat
-        template. None if the server cannot count them; `problem` then says why. Never raises."""
+        """Return the number of tokens of {"prompt": text}, {"input": text} or {"messages": [...]}, including special
+        tokens and chat template. None if the server cannot count them; `problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -38,6 +38,8 @@ class Tokenizer:
                 self.problem = self.problem or f"the server's {engine.template_path} returned no prompt"
                 return None
             asked = {"prompt": text}
+        if "input" in asked:  # of an embedding
+            asked = {"prompt": asked["input"]}
         body = engine.tokenize_body(self._model, asked)
         if body is None:
             self.problem = f"{engine.title}'s tokenizer endpoint accepts no messages, so the chat template is unknown"

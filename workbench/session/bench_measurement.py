@@ -258,7 +258,7 @@ class Measurement:
         spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
         if spec.shared_prefix or spec.prompts or not hits or not prompt:
             return None
-        template = 0 if spec.endpoint == "completions" else _TEMPLATE_TOKENS
+        template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
         if self._length is not None:  # each of Workbench's words is at least one token; the rest may be template
             template = max(0, self._length.tokens - self._length.words)
         requests = _sent(outcome.summary)[0]

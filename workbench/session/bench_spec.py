@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import has_messages
+from workbench.model.bench import ENDPOINTS
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 
@@ -75,6 +76,8 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     _check(given)
     base |= _as_many(given)
     merged = {**base, **given}
+    if merged.get("endpoint") == "embeddings":
+        merged |= {"stream": False, "max_tokens": 1}
     _check(merged)
     _check_streams(merged, given)
     return BenchSpec(**{"url": "", "model": "", **merged})
@@ -119,6 +122,7 @@ def _suggested(suggested: Benchmark) -> dict[str, Any]:
         "input_tokens": suggested.input_tokens,
         "max_tokens": suggested.max_tokens,
         "warmup": suggested.warmup,
+        "endpoint": suggested.endpoint,
         **{name: getattr(suggested, name) for name in LIMITS},
     }
 
@@ -148,7 +152,7 @@ def _check(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{name} {value:g} is not a valid number of {unit}", next_step="give a number above 0")
-    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ("chat", "completions"))):
+    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ENDPOINTS)):
         if fields.get(name, words[0]) not in words:
             raise InputError(
                 f"{fields[name]!r} is not a valid value of {name}", next_step=f"give one of {', '.join(words)}"
@@ -162,8 +166,8 @@ def _check(fields: Mapping[str, Any]) -> None:
             raise InputError(
                 f"the extra body fields contain {name!r}, which has an option of its own", next_step=f"use {option}"
             )
-    if any(map(has_messages, fields.get("prompts", ()))) and fields.get("endpoint") == "completions":
+    if any(map(has_messages, fields.get("prompts", ()))) and fields.get("endpoint", "chat") != "chat":
         raise InputError(
-            "the prompts file contains chat messages, which the endpoint completions does not accept",
+            f"the prompts file contains chat messages, which the endpoint {fields['endpoint']} does not accept",
             next_step="use --endpoint chat",
         )

@@ -44,6 +44,7 @@ class LaunchOptions:
     api_key: str | None = None
     on_gpu: bool = True
     headless: bool = False
+    embeds: bool = False  # serves /v1/embeddings and generates no text
     warnings: tuple[str, ...] = ()
 
 

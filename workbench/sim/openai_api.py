@@ -4,6 +4,7 @@ give them.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import time
@@ -24,6 +25,8 @@ WORDS = (  # noqa: SIM905
 PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
 SPECIAL = re.compile(rf"<s>|<assistant>|{PIECE.pattern}")
 OPEN_PATHS = ("/health", "/metrics", "/version", "/ping")  # need no API key
+
+EMBEDDING = base64.b64encode(bytes(4 * 768)).decode()  # 768 numbers of 32 bits, as `encoding_format` base64 has them
 
 
 class ApiError(Exception):
@@ -48,6 +51,9 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "BadRequestError", message, param)
 
 
+Routes = dict[tuple[str, str], Callable[["Request"], None]]
+
+
 class Api:
     """The HTTP routes of one server. Until `ready` is True, only /health is answered."""
 
@@ -64,11 +70,15 @@ class Api:
         self.silent = False  # a fault: the server accepts connections and never answers
         self.created = int(time.time())
         self.count = 0
-        self.routes: dict[tuple[str, str], Callable[[Request], None]] = {
-            ("GET", "/health"): self._health,
-            ("GET", "/v1/models"): self._models,
+        generation: Routes = {
             ("POST", "/v1/chat/completions"): lambda r: self._generate(r, chat=True),
             ("POST", "/v1/completions"): lambda r: self._generate(r, chat=False),
+        }
+        embedding: Routes = {("POST", "/v1/embeddings"): self._embed}
+        self.routes: Routes = {
+            ("GET", "/health"): self._health,
+            ("GET", "/v1/models"): self._models,
+            **(embedding if launch.embeds else generation),
             ("POST", self.engine.tokenize_path): self._tokenize,
             **self.engine.routes(self),
         }
@@ -164,6 +174,27 @@ class Api:
         reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
+        replica = min(self.replicas, key=lambda r: r.load)
+        request.on_gone = lambda: replica.abort(sequence)
+        replica.add(sequence)
+
+    def _embed(self, request: Request) -> None:
+        """Reply with one embedding for the text in a request, when a step has processed its tokens."""
+        body = _body(request)
+        prompt = PIECE.findall(_prompt_text({"prompt": body.get("input")}))
+        if not prompt:
+            raise bad_request("input: Field required", "input")
+        if len(prompt) > self.max_len:
+            raise bad_request(f"This model's maximum context length is {self.max_len} tokens.", "input")
+
+        def deliver(tokens: int, finished: bool) -> None:
+            if finished:
+                usage = {"prompt_tokens": len(prompt), "total_tokens": len(prompt), "completion_tokens": 0}
+                entry = {"object": "embedding", "index": 0, "embedding": EMBEDDING}
+                frame = {"object": "list", "model": self.launch.served[0], "data": [entry], "usage": usage}
+                request.reply(200, {"id": self.next_id(False), "created": int(time.time()), **frame})
+
+        sequence = Sequence(prompt, 1, deliver, embedding=True)
         replica = min(self.replicas, key=lambda r: r.load)
         request.on_gone = lambda: replica.abort(sequence)
         replica.add(sequence)

@@ -29,7 +29,7 @@ class Sequence:
     """
 
     prompt: list[str]
-    length: int  # tokens that it will generate
+    length: int  # tokens that it will generate; 1 for an embedding, whose end it stands for
     deliver: Callable[[int, bool], None]
     arrived: float = 0.0
     cached: int = 0
@@ -40,6 +40,7 @@ class Sequence:
     first: float = 0.0
     last: float = 0.0
     aborted: bool = False
+    embedding: bool = False
     blocks: list[int] = field(default_factory=list)
 
     @property
@@ -290,7 +291,7 @@ class Replica:
             sequence.last = moment
             sequence.generated += 1
             sequence.pending += 1
-            counters.generated_tokens += 1
+            counters.generated_tokens += not sequence.embedding
         if any(s.aborted or s.generated >= s.length for s in self.running):
             for sequence in self.running:
                 if sequence.aborted or sequence.generated >= sequence.length:
@@ -306,7 +307,7 @@ class Replica:
         counters.finished += 1
         counters.finished_prompt_tokens += len(sequence.prompt)
         counters.finished_cached_tokens += sequence.cached
-        counters.finished_tokens += sequence.generated
+        counters.finished_tokens += 0 if sequence.embedding else sequence.generated
         counters.e2e_s.append(sequence.last - sequence.arrived)
         if sequence.generated > 1:
             counters.tpot_s.append((sequence.last - sequence.first) / (sequence.generated - 1))

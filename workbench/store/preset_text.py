@@ -138,7 +138,8 @@ def _hardware(preset: Preset) -> str:
 def _benchmark(preset: Preset) -> str:
     bench = preset.benchmark
     streams = ", ".join(map(str, bench.concurrency))
-    sizes = f"{bench.input_tokens} tokens in, {bench.max_tokens} out"
+    embeds = bench.endpoint == "embeddings"
+    sizes = f"{bench.input_tokens} tokens in, {'embeddings' if embeds else bench.max_tokens} out"
     return f"{bench.profile}, {count_of(bench.requests, 'request')}, {sizes}, concurrency {streams}"
 
 

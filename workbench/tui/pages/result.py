@@ -65,6 +65,8 @@ def _figures(s: BenchSummary, width: int) -> list[Row]:
         ("per stream", f"{figure(s.per_stream_tok_s)} tok/s"),
         ("requests", f"{figure(s.request_s)} /s"),
     ]
+    if s.prompt_tok_s is not None:
+        facts[:2] = [("prompts", f"{figure(s.prompt_tok_s)} tok/s  ({over})")]
     if s.in_flight_mean is not None:
         of = f" of {figure(s.in_flight_nominal)} requested" if s.in_flight_nominal else ""
         facts.append(("in flight", f"{figure(s.in_flight_mean)} streams{of}"))

@@ -180,6 +180,11 @@ class Workload:
         return source.choices(_VOCABULARY, k=count)
 
 
+def prompt_of(source: random.Random, words: int) -> str:
+    """Return a synthetic prompt of about `words` tokens."""
+    return f"{_TASK}{' '.join(source.choices(_VOCABULARY, k=words))}"
+
+
 def _name(index: int, warmup: bool) -> str:
     return f"{'w' if warmup else 'r'}/{index}"
 

@@ -17,7 +17,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "record": ("recordings",),
     "replay": ("recordings",),
     "screenshots": ("screen",),
-    "presets": ("presets",),
+    "presets": ("presets", "preset_apply"),
     "flags": ("presets",),
     "explain": ("explain",),
     "import": ("recipes",),
@@ -45,7 +45,7 @@ FILES: dict[str, tuple[str, ...]] = {
 
 # Words that are not commands themselves but groups of commands.
 GROUPS = {
-    "presets": "list, show and check presets (documented server setups)",
+    "presets": "list, show, check and apply presets (documented server setups)",
     "results": "list, annotate, export and import stored benchmark results",
     "runs": "remove the directories of runs that have ended",
     "gpu": "show, change, verify and sweep GPU settings",

@@ -196,7 +196,7 @@ class Engine:
         env = {e.name: str(e.value) for e in plan.env}
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
             raise PlanError(f"{nul!r} contains a NUL character, which no argument can", next_step="remove it")
-        return Command(tuple(argv), env, workdir=plan.workdir, host=host, port=port)
+        return Command(tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command: the plan's executable, or the engine's usual program if the plan names

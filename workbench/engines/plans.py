@@ -46,6 +46,7 @@ def plan_from_preset(
         workdir=_replace_variables(preset.engine.workdir, values) if preset.engine.workdir else None,
         image=preset.engine.image,
         env=tuple(FlagSetting(k, _replace_variables(v, values), Origin.PRESET) for k, v in preset.env.items()),
+        open_files=preset.engine.open_files,
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
         nodes=tuple(_node(catalog, n, values) for n in preset.nodes),

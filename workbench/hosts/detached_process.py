@@ -101,8 +101,11 @@ async def start(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
+    open_files: int | None = None,
 ) -> DetachedProcess:
     """Start `argv` as a process that outlives this program, with stdin from /dev/null and its output in the file `log`.
+
+    Its limit of open files is raised to `open_files`, or to the hard limit if that is lower.
 
     The values of `env` are never on a command line. `run_dir` is created if it is missing, and may contain other files.
     Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
@@ -111,7 +114,7 @@ async def start(
         raise CommandNotFound(f"{list(argv)!r} is not a command", host=host.name)
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
-    command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv)
+    command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files)
     done = await host.run(command, env=env)
     words = done.out.split()
     if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:

@@ -217,13 +217,14 @@ mv -f "$dir/exit.tmp" "$dir/exit"
 """
 )
 
-# $1 run directory, $2 token, $3 working directory or "", $4 _LEAD, $5 _BECOME, then the command.
+# $1 run directory, $2 token, $3 working directory or "", $4 files that the processes may have open at least or "",
+# $5 _LEAD, $6 _BECOME, then the command. Only root may raise the hard limit of open files.
 # Prints "ok PID STARTTIME SID" or "error KIND". `setsid setsid`: the first one becomes a leader, so that the second one
 # forks and returns at once, without `&` (see _BECOME).
 _START = r"""
 fail() { echo "error $1"; exit 1; }
-dir=$1 token=$2 workdir=$3 lead=$4 become=$5
-shift 5
+dir=$1 token=$2 workdir=$3 files=$4 lead=$5 become=$6
+shift 6
 mask=$(umask)
 umask 077
 unset CDPATH
@@ -233,6 +234,9 @@ case $1 in
     */*) { [ -f "$1" ] && [ -x "$1" ]; } || fail command ;;
     *) command -v "$1" >/dev/null 2>&1 || fail command ;;
 esac
+if [ -n "$files" ] && [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt "$files" ]; then
+    ulimit -Sn "$files" || ulimit -n "$files" || ulimit -Sn "$(ulimit -Hn)"
+fi 2>/dev/null
 mkdir -p -- "$dir" || fail write
 if ! (set -C; : >"$dir/log") 2>/dev/null; then
     [ -e "$dir/log" ] && fail used
@@ -256,11 +260,14 @@ echo "ok $pid $start $sid"
 """
 
 
-def start(run_dir: str, token: str, workdir: str, argv: Sequence[str]) -> tuple[str, ...]:
+def start(
+    run_dir: str, token: str, workdir: str, argv: Sequence[str], open_files: int | None = None
+) -> tuple[str, ...]:
     """Return the argv that starts `argv` as a detached process in `run_dir`, with the working directory `workdir` (""
-    for the default). `token` is put into the environment of its processes and marks them as members of the run.
+    for the default). `token` is put into the environment of its processes and marks them as members of the run. Their
+    limit of open files is raised to `open_files`, or to the hard limit if that is lower.
     """
-    return sh(_START, run_dir, token, workdir, _LEAD, _BECOME, *argv)
+    return sh(_START, run_dir, token, workdir, str(open_files or ""), _LEAD, _BECOME, *argv)
 
 
 # $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a number: of the directories

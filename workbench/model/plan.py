@@ -72,6 +72,7 @@ class LaunchPlan:
     executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
     image: str | None = None  # container image that an export names; a start on a host does not use it
+    open_files: int | None = None  # that each process of the server may have open at least (RLIMIT_NOFILE)
     engine_version: str | None = None  # of the catalog that the plan is checked against
     engine_versions: str | None = None  # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
     preset_id: str | None = None
@@ -121,6 +122,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
+    open_files: int | None = None  # as in LaunchPlan
     host: str = "127.0.0.1"  # what the server binds to
     port: int = 8000
 
@@ -128,12 +130,14 @@ class Command:
         """Return the command as one line to paste into a shell: environment, program and arguments, quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join([*env, *(shlex.quote(a) for a in self.argv)])
-        return f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
+        line = f"cd {shlex.quote(self.workdir)} && {line}" if self.workdir else line
+        return f"ulimit -Sn {self.open_files} && {line}" if self.open_files else line
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable" or "gpu"."""
+    """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable",
+    "open files" or "gpu"."""
 
     kind: str
     name: str
@@ -145,8 +149,9 @@ def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
     """Return the differences between two plans: engine, model and executable first, then flags and environment in the
     order of `b`."""
     changes: list[PlanChange] = []
-    named = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
+    named: list[tuple[str, Any, Any]] = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
+    named.append(("open files", a.open_files, b.open_files))
     for kind, x, y in named:
         if x != y:
             changes.append(PlanChange(kind, kind, x, y))

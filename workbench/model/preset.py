@@ -60,6 +60,12 @@ class EngineRef(_Strict):
     image: str | None = Field(
         None, min_length=1, description="container image of the setup, which `workbench export` names"
     )
+    open_files: int | None = Field(
+        None,
+        ge=256,
+        le=2**30,
+        description="files that each process of the server may have open at least (LimitNOFILE, RLIMIT_NOFILE)",
+    )
 
 
 class PresetModel(_Strict):
@@ -82,6 +88,15 @@ class PresetModel(_Strict):
 def _ordered(value: tuple[int, int]) -> tuple[int, int]:
     if value[0] < 0 or value[0] > value[1]:
         raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
+    return value
+
+
+PromptTokens = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("expected [shortest, longest] in tokens")
     return value
 
 
@@ -115,6 +130,18 @@ class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
     def settings(self) -> GpuSettings:
         given = {s: getattr(self, s.preset_field) for s in SETTINGS}
         return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
+
+
+class WarmUp(_Strict):
+    """Requests that a server gets once, after it is READY and the settings are in force, so that kernels of all sizes
+    are compiled. The lengths of their prompts rise evenly."""
+
+    requests: int = Field(10, ge=1, le=1000)
+    input_tokens: Annotated[tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)] = (
+        16,
+        512,
+    )
+    max_tokens: int = Field(100, ge=1, le=4096)
 
 
 class HostSetting(_Strict):
@@ -221,6 +248,7 @@ class Preset(_Strict):
     flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
     env: dict[str, str] = Field(default_factory=dict)
     gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
+    warm_up: WarmUp | None = None
     host_settings: list[HostSetting] = Field(default_factory=list)
     nodes: list[NodeEntry] = Field(default_factory=list)
     variables: dict[VariableName, Variable] = Field(default_factory=dict)

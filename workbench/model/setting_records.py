@@ -3,13 +3,37 @@ altered now."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 from workbench.model.settings import SettingValue, place_of, stored
+
+_CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state
+
+
+def braced(files: Sequence[str]) -> str | None:
+    """Return files of CPU cores as one word of a shell: "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None for less
+    than three files, or if no such word expands to exactly these files."""
+    found = [_CORE_FILE.fullmatch(file) for file in files]
+    parts = [match.groups() for match in found if match is not None]
+    around = {(head, middle, tail) for head, _, middle, _, tail in parts}
+    cores, states = (tuple(dict.fromkeys(part[at] for part in parts)) for at in (1, 3))
+    if len(around) != 1 or len(parts) < 3 or not len(files) == len(parts) == len(cores) * len(states):
+        return None
+    ((head, middle, tail),) = around
+    return f"{shlex.quote(head)}{_brace(cores)}{middle}{_brace(states)}{tail}"
+
+
+def _brace(numbers: Sequence[str]) -> str:
+    if len(numbers) < 2:
+        return "".join(numbers)
+    low, high = int(numbers[0]), int(numbers[-1])
+    whole = [str(number) for number in range(low, high + 1)] == list(numbers)
+    return f"{{{low}..{high}}}" if whole else f"{{{','.join(numbers)}}}"
 
 
 class InForce(StrEnum):
@@ -41,10 +65,14 @@ class SettingCommand:
 
     @property
     def shell_line(self) -> str:
-        """Return the command as the user would enter it in a shell."""
+        """Return the command as the user would enter it in a shell. The files of many CPU cores are one word, which
+        bash and zsh expand."""
         if self.stdin is None:
             return shlex.join(self.argv)
-        return f"echo {shlex.quote(self.stdin.strip())} | {shlex.join(self.argv)}"
+        first = next((n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0)
+        files = braced(self.argv[first:])
+        line = shlex.join(self.argv) if files is None else f"{shlex.join(self.argv[:first])} {files}"
+        return f"echo {shlex.quote(self.stdin.strip())} | {line}"
 
     @property
     def where(self) -> str:

@@ -169,7 +169,9 @@ class Supervisor:
         show it later. There is no second attempt, because it could start the server twice.
         """
         try:
-            started = await detached_process.start(self.host, run.run_dir, argv, command.env, command.workdir)
+            started = await detached_process.start(
+                self.host, run.run_dir, argv, command.env, command.workdir, command.open_files
+            )
         except HostUnreachable as error:
             run.set_lost(error.message)
             return None

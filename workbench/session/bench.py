@@ -279,6 +279,9 @@ class Bench:
         if missing := self._plans.unapplied(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
+        if server.status is not None and (parts := await self._servers.missing_of_preset(server.status)):
+            text = f"the preset was not applied whole: {', '.join(parts)}"
+            summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in measured.outcome.requests]
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
 

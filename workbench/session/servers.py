@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
-from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError
+from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.plan import diff
 from workbench.model.secrets import MASK, mask_command, mask_plan
@@ -224,6 +224,20 @@ class Servers:
                 next_step="give a READY run; `workbench servers` lists the runs",
             )
         return run_id
+
+    async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
+        """Return what the server of a run lacks of its preset besides GPU and CPU settings, as text. () if nothing is
+        missing or the preset no longer exists."""
+        from workbench.session.run_preset import missing_on
+
+        if status.preset_id is None or not status.alive:
+            return ()
+        try:
+            preset = self._presets.get(status.preset_id)
+            run_dir = f"{await self.supervisor.runs_dir()}/{status.run_id}"
+            return await missing_on(self._core.host, preset, status, run_dir)
+        except WorkbenchError:  # the preset no longer exists, or the link was lost
+            return ()
 
     # ---- start and stop
 

@@ -46,7 +46,10 @@ def preset_sections(preset: Preset) -> list[Section]:
         ("Settings", _plain(map(preset.filled, _settings(preset.flags, preset.env)))),
         *nodes,
         ("Variables", _plain(_variable(name, variable) for name, variable in preset.variables.items())),
-        ("GPU settings (loading the preset does not apply them)", _plain(map(_gpu_settings, preset.gpu_settings))),
+        (
+            "GPU settings (applied by `presets apply` and by A on the screen, not by loading the preset)",
+            _plain(map(_gpu_settings, preset.gpu_settings)),
+        ),
         (
             "Host settings (Workbench never applies them)",
             _plain(preset.filled(_host_setting(entry)) for entry in preset.host_settings),
@@ -88,6 +91,7 @@ def _facts(preset: Preset) -> list[Line]:
         ("program", shlex.join(map(preset.filled, engine.executable or ()))),
         ("directory", preset.filled(engine.workdir or "")),
         ("image", engine.image or ""),
+        ("files", f"at least {engine.open_files:,} open" if engine.open_files else ""),
         ("model", f"{preset.filled(preset.model.id)} {preset.model.quantization or ''}"),
         ("weights", _weights(preset)),
         ("limit", _limit(preset)),
@@ -95,6 +99,7 @@ def _facts(preset: Preset) -> list[Line]:
         ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
         ("benchmark", _benchmark(preset)),
+        ("warm-up", _warm_up(preset)),
         ("source", f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) {source.note or ''}"),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
@@ -141,6 +146,14 @@ def _benchmark(preset: Preset) -> str:
     embeds = bench.endpoint == "embeddings"
     sizes = f"{bench.input_tokens} tokens in, {'embeddings' if embeds else bench.max_tokens} out"
     return f"{bench.profile}, {count_of(bench.requests, 'request')}, {sizes}, concurrency {streams}"
+
+
+def _warm_up(preset: Preset) -> str:
+    """Return the warm-up that `presets apply` sends; "" if the preset has none."""
+    if (warm := preset.warm_up) is None:
+        return ""
+    low, high = warm.input_tokens
+    return f"{count_of(warm.requests, 'request')}, {low} to {high} tokens in, {warm.max_tokens} out"
 
 
 def _plain(texts: Iterable[str]) -> list[Line]:

@@ -56,7 +56,9 @@ def test_the_text_of_a_preset_contains_its_facts() -> None:
         ],
         "Settings of node 1: worker": [("", "--headless", "")],
         "Variables": [("", "tool: the program (default /opt/vllm)", "")],
-        "GPU settings (loading the preset does not apply them)": [("", "GPU all: power limit 400 W (heat)", "")],
+        "GPU settings (applied by `presets apply` and by A on the screen, not by loading the preset)": [
+            ("", "GPU all: power limit 400 W (heat)", "")
+        ],
         "Host settings (Workbench never applies them)": [("", "IOMMU = pt (peer to peer)", "")],
         "Caveats": [("", "Needs a fan.", "warn")],
         "Claims of guide.md": [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -142,8 +141,7 @@ def command_rows(commands: Sequence[SettingCommand], width: int, password: bool 
     for the sudo password, with which the commands may still run."""
     rows: list[Row] = []
     for c in commands:
-        line = f"$ {shlex.join(c.argv)}" + (f" <<< {shlex.quote(c.stdin)}" if c.stdin else "")
-        lines = paragraph(line, width - 6, "text", "    ")
+        lines = paragraph(f"$ {c.shell_line}", width - 6, "text", "    ")
         rows += [((pad("" if n else place_of(c.gpu_index), 6), "title"), *line) for n, line in enumerate(lines)]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:

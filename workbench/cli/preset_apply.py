@@ -1,0 +1,123 @@
+"""The command `presets apply`, which applies all that a preset carries."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.gpu_text import affected_by, affected_lines, affected_text, guard_lines
+from workbench.cli.open_session import connected, warn_if_measured
+from workbench.cli.output import emit, note, say_lines
+from workbench.cli.plan import load_plan
+from workbench.cli.questions import ask_sudo_password, confirm
+from workbench.cli.registry import command, option
+from workbench.cli.servers import status_json
+from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, TRUST, YES
+
+if TYPE_CHECKING:
+    from workbench.session.preset_apply import AppliedPreset, PresetPart, WholePreset
+    from workbench.session.session import Session
+
+LASTING = (
+    "`workbench gpu revert` restores the settings, `workbench stop` ends the server; a restart of the host resets the "
+    "CPU governor and the C-states"
+)
+
+
+@command(
+    "presets apply",
+    "apply all that a preset carries: shows the changes and asks, starts the server, applies the settings, warms it up",
+    PRESET,
+    *CHANGES,
+    TRUST,
+    option("--timeout S", "time limit in seconds until the server is READY (1800)", float, default=1800.0),
+    DRY_RUN,
+    YES,
+    examples=(
+        "workbench presets apply vllm-any --var model=Qwen/Qwen3-0.6B --dry-run",
+        "workbench --host gpu-box presets apply rtx-pro-6000-power-400w --yes",
+    ),
+)
+async def apply_preset(arguments: argparse.Namespace) -> int:
+    """Apply a preset. Return the exit code: 0 if every part is applied, otherwise 1."""
+    async with connected(arguments) as session:
+        await load_plan(session, arguments)
+        whole = await session.preset_apply.look()
+        commands = [outcome.command for outcome in whole.outcomes]
+        affected = await affected_by(session, commands)
+        if not arguments.json:
+            say_lines([*_planned_lines(whole), *affected_lines(affected)])
+        if arguments.dry_run:
+            return _print(arguments, session, _document(session, whole.preset_id, whole.parts, dry_run=True))
+        await warn_if_measured(session)
+        on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
+        problem = "nobody can be asked to confirm the changes"
+        next_step = "add --yes to confirm, or --dry-run to see the changes"
+        if not await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step):
+            note("nothing was changed")
+            return 1
+        password = await ask_sudo_password(session, arguments) if whole.no_right else None
+        applied = await session.preset_apply.apply(
+            whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
+        )
+        if not arguments.json:
+            say_lines(_applied_lines(applied))
+        return _print(arguments, session, _applied_document(session, applied))
+
+
+def _say_step(arguments: argparse.Namespace) -> Any:
+    return (lambda text: None) if arguments.json else note
+
+
+def _print(arguments: argparse.Namespace, session: Session, document: dict[str, Any]) -> int:
+    if arguments.json:
+        emit({**document, "host": session.host.name, "simulated": session.state.simulated})
+    return 0 if document["ok"] or document["dry_run"] else 1
+
+
+def _document(session: Session, preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "preset": preset_id,
+        "parts": [asdict(part) for part in parts],
+        "not_applied": [f"{part.text} ({part.problem})" for part in parts if part.problem],
+        "dry_run": dry_run,
+        "ok": not any(part.problem for part in parts),
+    }
+
+
+def _applied_document(session: Session, applied: AppliedPreset) -> dict[str, Any]:
+    report = applied.settings
+    return {
+        **_document(session, applied.preset_id, applied.parts, dry_run=False),
+        "run_id": applied.run_id,
+        "server": status_json(applied.status),
+        "rolled_back": len(report.rolled_back) if report else 0,
+        "guard": asdict(report.guard) if report and report.guard else None,
+    }
+
+
+def _planned_lines(whole: WholePreset) -> Iterator[str]:
+    for part in whole.parts:
+        yield part.text
+        if part.command:
+            yield f"  $ {part.command}"
+        if part.problem:
+            yield f"  ! cannot be applied: {part.problem}"
+    notes = dict.fromkeys(outcome.message for outcome in whole.outcomes if outcome.message)
+    yield from (f"  {text}" for text in notes if not any(text in part.problem for part in whole.parts))
+
+
+def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
+    for part in applied.parts:
+        yield f"{'NOT applied' if part.problem else 'applied':<12}{part.text}"
+        if part.problem:
+            yield f"  {part.problem}"
+    yield from guard_lines(applied.settings.guard if applied.settings else None)
+    if applied.run_id is None:
+        state = applied.status
+        yield f"{state.run_id} {state.state}: {state.reason or 'no server runs, and no setting is changed'}"
+        return
+    yield f"{applied.run_id} READY at {applied.status.url}"
+    yield LASTING

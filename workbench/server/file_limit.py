@@ -1,0 +1,47 @@
+"""The limit of open files: of the processes that Workbench starts on a host, and of a process that runs there."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from workbench.hosts.base import FileError, Host
+from workbench.hosts.shell_scripts import sh
+
+UNLIMITED = 2**63
+
+
+class FileLimit(NamedTuple):
+    """The soft and the hard limit of open files of a process; UNLIMITED if there is none. Only root may raise the hard
+    limit."""
+
+    soft: int
+    hard: int
+
+
+async def limit_on(host: Host) -> FileLimit | None:
+    """Return the limit that a process has which Workbench starts on the host; None if the host does not report it."""
+    return _limit((await host.run(sh("ulimit -Sn; ulimit -Hn"))).out)
+
+
+async def limit_of(host: Host, pid: int) -> FileLimit | None:
+    """Return the limit of a running process; None if the process has ended or belongs to another user."""
+    try:
+        limits = await host.read_file(f"/proc/{pid}/limits", limit=8192)
+    except FileError:
+        return None
+    found = re.search(rb"^Max open files\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
+    return _limit(b" ".join(found.groups()).decode()) if found else None
+
+
+def _limit(text: str) -> FileLimit | None:
+    words = [
+        UNLIMITED if word == "unlimited" else int(word)
+        for word in text.split()
+        if word.isdecimal() or word == "unlimited"
+    ]
+    return FileLimit(*words) if len(words) == 2 else None
+
+
+def limit_text(files: int) -> str:
+    return "unlimited" if files >= UNLIMITED else f"{files:,}"

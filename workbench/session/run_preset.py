@@ -1,0 +1,54 @@
+"""The parts of a preset that belong to the process of a run: the limit of open files and the warm-up."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.model.errors import HostError
+from workbench.server.file_limit import FileLimit, limit_of, limit_text
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.model.preset import Preset
+    from workbench.model.server_run import ServerStatus
+
+WARM_UP = "warm-up"
+FILES = "open files"
+_NOTE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
+
+
+async def missing_on(host: Host, preset: Preset, status: ServerStatus, run_dir: str) -> tuple[str, ...]:
+    """Return the parts of `preset` that the living process of a run lacks, as text."""
+    found = []
+    if (files := preset.engine.open_files) is not None and status.pid is not None:
+        problem = files_problem(files, await limit_of(host, status.pid))
+        found += [f"{FILES} {files:,} ({problem})"] if problem else []
+    if preset.warm_up is not None and not await _was_warmed_up(host, run_dir):
+        found.append(f"{WARM_UP} of {count_of(preset.warm_up.requests, 'request')} (not sent)")
+    return tuple(found)
+
+
+def files_problem(wanted: int, limit: FileLimit | None) -> str:
+    """Return why a process with this limit cannot have `wanted` files open; "" if it can."""
+    if limit is None:
+        return "the limit of the process cannot be read"
+    if limit.soft >= wanted:
+        return ""
+    return f"the process has {limit_text(limit.soft)}, and its hard limit is {limit_text(limit.hard)}"
+
+
+async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:
+    """Write into the run directory that the server was warmed up."""
+    note = {"unix_s": time.time(), "requests": requests, "failed": failed}
+    await host.write_file(f"{run_dir}/{_NOTE}", json.dumps(note).encode())
+
+
+async def _was_warmed_up(host: Host, run_dir: str) -> bool:
+    try:
+        note = json.loads(await host.read_file(f"{run_dir}/{_NOTE}", limit=4096))
+        return bool(note["requests"] > note["failed"])
+    except (HostError, ValueError, TypeError, KeyError):
+        return False

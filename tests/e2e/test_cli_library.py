@@ -282,7 +282,7 @@ def test_a_preset_is_shown_with_its_hardware_baseline_and_benchmark(cli: Cli) ->
     for said in (
         "power limit 600 W",
         "memory clocks 13365 MHz",
-        "CPU governor = performance",
+        "CPU governor performance, CPU C-states off",
         "baseline  sglang-",
         "lines 15, 45",
     ):

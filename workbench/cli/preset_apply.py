@@ -42,9 +42,12 @@ LASTING = (
 )
 async def apply_preset(arguments: argparse.Namespace) -> int:
     """Apply a preset. Return the exit code: 0 if every part is applied, otherwise 1."""
+    from workbench.session.preset_apply import PresetApply
+
     async with connected(arguments) as session:
         await load_plan(session, arguments)
-        whole = await session.preset_apply.look()
+        preset = PresetApply(session)
+        whole = await preset.look()
         commands = [outcome.command for outcome in whole.outcomes]
         affected = await affected_by(session, commands)
         if not arguments.json:
@@ -59,7 +62,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
             note("nothing was changed")
             return 1
         password = await ask_sudo_password(session, arguments) if whole.no_right else None
-        applied = await session.preset_apply.apply(
+        applied = await preset.apply(
             whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
         )
         if not arguments.json:

@@ -25,12 +25,7 @@ from workbench.session.run_preset import FILES, WARM_UP, files_problem, note_war
 if TYPE_CHECKING:
     from workbench.model.preset import Preset, WarmUp
     from workbench.model.setting_records import SettingOutcome, SettingsReport
-    from workbench.session.gpu_control import GpuControl
-    from workbench.session.plans import Plans
-    from workbench.session.presets import Presets
-    from workbench.session.server_load import ServerLoad
-    from workbench.session.servers import Servers
-    from workbench.session.state_holder import StateHolder
+    from workbench.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +84,9 @@ class AppliedPreset:
 class PresetApply:
     """Applies the preset of the plan under edit whole: `look` says what will change, `apply` does it."""
 
-    def __init__(
-        self,
-        core: StateHolder,
-        presets: Presets,
-        plans: Plans,
-        servers: Servers,
-        gpu: GpuControl,
-        load: ServerLoad,
-    ) -> None:
-        self._core, self._presets, self._plans = core, presets, plans
-        self._servers, self._gpu, self._load = servers, gpu, load
+    def __init__(self, session: Session) -> None:
+        self._core, self._presets, self._plans = session.core, session.presets, session.plans
+        self._servers, self._gpu, self._load = session.servers, session.gpu, session.load
 
     def _preset(self) -> Preset:
         preset_id = self._plans.editor.plan.preset_id

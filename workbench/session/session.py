@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
-    from workbench.session.preset_apply import PresetApply
     from workbench.session.presets import Presets
     from workbench.session.reports import Reports
     from workbench.session.results import Results
@@ -151,12 +150,6 @@ class Session:
         from workbench.session.bench import Bench
 
         return Bench(self.core, self.plans, self.servers, self.load, self.gpu, self.results)
-
-    @cached_property
-    def preset_apply(self) -> PresetApply:
-        from workbench.session.preset_apply import PresetApply
-
-        return PresetApply(self.core, self.presets, self.plans, self.servers, self.gpu, self.load)
 
     @cached_property
     def proof(self) -> GpuProof:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -333,3 +334,19 @@ def test_a_full_disk_is_reported_at_the_start_and_keeps_the_exit_code(tmp_path: 
             start(disk / "second", "true")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        soft = []
+        for asked in (2048, 300, None, 2**30):
+            run_dir = tmp_path / str(asked)
+            script = "ulimit -Sn; ulimit -Hn"
+            asyncio.run(detached_process.start(HOST, str(run_dir), ["sh", "-c", script], open_files=asked))
+            eventually(lambda: (run_dir / "exit").exists(), "its end")  # noqa: B023
+            soft.append([int(word) for word in (run_dir / "log").read_text().split()])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert [limits[0] for limits in soft] == [2048, 1024, 1024, soft[3][1]] and soft[3][1] >= before[1]

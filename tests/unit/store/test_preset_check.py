@@ -353,3 +353,25 @@ def test_an_unknown_write_up_is_an_error_with_the_nearest_name(minimal: str) -> 
     (finding,) = check_text(text).findings
     assert finding.code == "preset.unknown-document" and finding.line == 6
     assert finding.fix == 'did you mean "dgx-spark-vllm-diagnosis"?'
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("[engine]", "open_files = 1"),
+        ("[engine]", "open_files = 1099511627776"),
+        ("[engine]", "open_files = true"),
+        ("[warm_up]", "requests = 1000000000"),
+        ("[warm_up]", "requests = 0"),
+        ("[warm_up]", "input_tokens = [512, 16]"),
+        ("[warm_up]", "input_tokens = [1, 1000000000]"),
+        ("[warm_up]", "max_tokens = -1"),
+        ("[[gpu_settings]]", 'c_states = "../../etc"'),
+        ("[[gpu_settings]]", 'c_states = "off:0-99"'),
+        ("[[gpu_settings]]", f'governor = "{"x" * 40}"'),
+    ],
+)
+def test_insane_values_of_what_apply_would_do_are_errors(minimal: str, table: str, line: str) -> None:
+    text = minimal.replace(table, f"{table}\n{line}") if table in minimal else f"{minimal}\n{table}\n{line}\n"
+    checked = check_text(text)
+    assert checked.preset is None and any(line.split()[0] in f"{f.flag} {f.text}" for f in checked.findings), checked

@@ -163,11 +163,8 @@ class Supervisor:
         return run.status
 
     async def _detach(self, run: WatchedRun, argv: list[str], command: Command) -> int | None:
-        """Start the process of the run and return its process id.
-
-        Return None if the connection was lost meanwhile. The process may run nevertheless, and the run's directory will
-        show it later. There is no second attempt, because it could start the server twice.
-        """
+        """Start the process of the run and return its process id; None if the connection was lost meanwhile. The
+        process may run nevertheless, and its directory will show it. A second attempt could start the server twice."""
         try:
             started = await detached_process.start(
                 self.host, run.run_dir, argv, command.env, command.workdir, command.open_files

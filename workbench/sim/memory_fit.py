@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from workbench.sim.launch_options import LaunchOptions
 
 GIB = float(1 << 30)
-MODELS_ROOT = "/simulated/"  # every model path below it exists on a simulated host, and every path with a known name
+# Every model path below these exists on a simulated host, and so does every path with a known name. The presets'
+# examples are below the second.
+MODEL_ROOTS = ("/simulated/", "/srv/models/")
 CONTEXT_GIB = 0.45  # CUDA context and libraries
 GRAPHS_GIB = 0.35
 
@@ -98,7 +100,7 @@ def place(launch: LaunchOptions, state: SimState) -> Fit:
 
 def _exists(path: str) -> bool:
     known = not model_sizes.describe(Path(path).name).guessed
-    return known or path.startswith(MODELS_ROOT) or Path(path).expanduser().exists()
+    return known or path.startswith(MODEL_ROOTS) or Path(path).expanduser().exists()
 
 
 def _fit(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:

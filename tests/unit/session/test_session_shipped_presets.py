@@ -6,25 +6,11 @@ import asyncio
 from collections import defaultdict
 
 import pytest
+from support.natural_host import natural_host
 
 from workbench.model.findings import Finding, Level
 from workbench.session.session import Session
-from workbench.store.presets import ListedPreset, PresetLibrary
-
-
-def natural_host(entry: ListedPreset) -> str:
-    """Return the profile of the simulated host whose GPUs the preset names."""
-    hosts = {
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 1): "rtx-pro-6000",
-        ("NVIDIA GeForce RTX 5060 Ti", 1): "rtx-5060ti-x2",
-        ("NVIDIA GeForce RTX 5060 Ti", 2): "rtx-5060ti-x2",
-        ("NVIDIA GB10", 1): "gb10",
-        ("NVIDIA GB10", 2): "gb10-x2",
-        (None, 4): "four-pcie",
-        (None, 1): "rtx-pro-6000",
-    }
-    passed_through = "passthrough" in entry.hardware
-    return hosts[next(iter(entry.gpu_names), None), entry.gpu_count] + ("-passthrough" if passed_through else "")
+from workbench.store.presets import PresetLibrary
 
 
 def presets_by_host() -> dict[str, list[str]]:

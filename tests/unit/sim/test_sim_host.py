@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sim_process import Engine, wait_for
 from support.engine_log_lines import ADDRESS, READY
+from support.natural_host import natural_host
 
 from workbench import engines
 from workbench.hosts.base import Host
@@ -21,9 +23,17 @@ from workbench.model.preset import Preset
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 from workbench.sim.simulated_host import SimulatedHost
+from workbench.store.presets import ListedPreset, PresetLibrary
 
-PRESETS = sorted((Path(__file__).resolve().parents[3] / "presets").glob("*.toml"))
-HOSTS = {"5060ti": "rtx-5060ti-x2", "2x-spark": "gb10-x2", "nvfp4-spark": "gb10", "qwen3-vl": "four-pcie"}
+ENTRIES = [e for e in PresetLibrary().list() if e.origin == "shipped"]
+FIRST = {(e.engine, natural_host(e)): e.id for e in reversed(ENTRIES)}  # of each engine on each host
+
+
+def each_preset() -> Iterator[object]:
+    """Yield the shipped presets. All but one of each engine on each host are for the slow suite."""
+    for entry in ENTRIES:
+        quick = entry.id in FIRST.values()
+        yield pytest.param(entry, id=entry.id, marks=() if quick else pytest.mark.slow)
 
 
 @pytest.fixture
@@ -99,13 +109,11 @@ def test_all_documented_profiles_exist():
     assert len(set(uuids)) == len(uuids)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in PRESETS if "any" not in p.stem and "gguf" not in p.stem], ids=lambda p: p.stem
-)
-def test_every_documented_preset_starts_on_its_simulated_host(path, tmp_path, start_engine):
+@pytest.mark.parametrize("entry", list(each_preset()))
+def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path, start_engine):
     """The command of a real launch reaches its ready line in the simulated host's environment."""
-    preset = Preset.model_validate(tomllib.loads(path.read_text()))
-    profile = next((name for part, name in HOSTS.items() if part in path.stem), "rtx-pro-6000")
+    preset = Preset.model_validate(tomllib.loads(Path(entry.path).read_text()))
+    profile = natural_host(entry)
     simulated = SimulatedHost(LocalHost(), profile, str(tmp_path / "sim"))
     asyncio.run(simulated.connect())
     variables = {name: v.default or v.example or "" for name, v in preset.variables.items()}

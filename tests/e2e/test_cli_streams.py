@@ -81,7 +81,7 @@ def completions(line: str) -> list[str]:
 def test_completion_offers_commands_presets_and_profiles() -> None:
     assert {"bench", "gpu", "experiment", "config"} <= set(completions("workbench "))
     assert "vllm-any" in completions("workbench plan vllm-")
-    assert completions("workbench --simulate gb10 start llamacpp-g") == ["llamacpp-gguf"]
+    assert completions("workbench --simulate gb10 start llamacpp-gg") == ["llamacpp-gguf"]
     assert "--power-limit" in completions("workbench gpu set --power")
     assert not any(" " in word for word in completions("workbench exp"))
 

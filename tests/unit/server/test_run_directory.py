@@ -194,6 +194,7 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(monkeypatch: pyt
     run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings
     monkeypatch.setattr(watched_run, "STUCK_S", 0.0)
-    assert run.refresh() and [finding.code for finding in run.status.findings] == ["log.nccl-start"]
+    assert run.refresh() and [finding.code for finding in run.status.findings] == ["log.nccl-start", "start.stuck"]
+    monkeypatch.undo()
     run.read(b"INFO loading weights\n", 32)
     assert run.refresh() and not run.status.findings

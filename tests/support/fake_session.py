@@ -31,6 +31,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
 from workbench.server import log_patterns
+from workbench.session.advice import Advised
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -224,6 +225,7 @@ PARTS = {
     "proof": "verify_lines=verify_gpu probe_commands",
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment list=list_experiments"
     " get=experiment_called estimate_s=experiment_estimate_s",
+    "advisor": "of_result=advice_on",
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep resume=resume_sweep"
     " cancel=cancel_sweep",
     "memory": "read_activity last_form keep_form",
@@ -640,6 +642,9 @@ class FakeSession(FakeMeasuring):
     async def result(self, result_id: int) -> Any:
         self._called("result", result_id)
         return canned_result(result_id)
+
+    async def advice_on(self, result_id: int) -> Advised:
+        return Advised((), await self.result(result_id))
 
     async def no_timeline(self, result_id: int) -> None:
         """Return None: the canned results have no timeline."""

@@ -66,6 +66,7 @@ class Facts:
     streams: int | None = None  # of a closed loop; None for another load, or if it is unknown
     summary: BenchSummary | None = None
     refused: tuple[str, ...] = ()
+    client_cpu_pct: float | None = None  # of a core, also of an invalid result
     ceiling_tok_s: float | None = None
     in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce
     imported: str | None = None
@@ -178,6 +179,7 @@ def facts_of_result(result: BenchResult, **more: Any) -> Facts:
         streams=_streams(result),
         summary=None if summary.refused else summary,
         refused=summary.refused,
+        client_cpu_pct=summary.client_cpu_pct,
         ceiling_tok_s=conditions.ceiling_tok_s,
         in_force=conditions.in_force,
         imported=conditions.imported,

@@ -59,8 +59,13 @@ def power_cap(facts: Facts) -> Iterator[Advice]:
         yield _binding(facts, binding or known)
     elif all((g.power_w or 0) <= _BELOW_LIMIT * (g.limit_w or 0) for g in known):
         text = f"the power limit does not bind: {_watts(known)}. Raising it changes nothing"
-        source = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
+        single = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
+        source = single if _is_rtx_pro_6000(facts) else None
         yield advice(Level.INFO, "power.not-binding", text, evidence=_watts(known), source=source)
+
+
+def _is_rtx_pro_6000(facts: Facts) -> bool:
+    return any(g.type and g.type.id == "rtx-pro-6000-ws" for g in facts.gpus)
 
 
 def _watts(gpus: list[GpuFacts]) -> str:
@@ -151,7 +156,8 @@ def clocks_below_table(facts: Facts) -> Iterator[Advice]:
     if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and facts.share_of(_POWER_CAP) < _OFTEN:
         text = f"{highest_sm:.0f} MHz is the highest SM clock of the table, not one that the card sustains"
         evidence = f"SM {gpu.sm_mhz:.0f} of {highest_sm:.0f} MHz under load, no limit named by the driver"
-        yield advice(Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=_MMBT)
+        source = _MMBT if _is_rtx_pro_6000(facts) else None
+        yield advice(Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source)
     if gpu.memory_mhz and highest and gpu.memory_mhz < 0.99 * highest:
         most = 100 * (highest / gpu.memory_mhz - 1)
         normal = {g.type.memory_under_compute_mhz for g in facts.gpus if g.type}
@@ -204,7 +210,7 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     each = ", ".join(f"{power:.0f} of {watts:.0f} W" for power, watts in rated if power and watts)
     evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {each}"
     level = Level.INFO if facts.memory_bound else Level.HINT
-    yield advice(level, "util-vs-power", f"{text}. {meaning.capitalize()}", fix=fix, evidence=evidence)
+    yield advice(level, "util-vs-power", f"{text}. U{meaning[1:]}", fix=fix, evidence=evidence)
 
 
 def _rated_w(gpu: GpuFacts) -> float | None:

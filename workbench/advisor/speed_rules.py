@@ -114,7 +114,7 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
     over = f" The server spans {facts.nodes} machines, which one stream pays for alone." if facts.nodes > 1 else ""
     text = f"one stream reads all weights for itself; several share each read.{over}"
     evidence = f"limits of the total: {listed} tok/s"
-    fix = "if requests can run at once, measure it: workbench sweep with several --concurrency values"
+    fix = "if requests can run at once, measure it: workbench bench RUN --concurrency 1,4,8,16"
     yield advice(Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
@@ -204,6 +204,8 @@ def communication(facts: Facts) -> Iterator[Advice]:
     share = 100 * high / step_ms
     text = f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
     text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
+    if facts.here and facts.here.engine.eager_flag and facts.here.on(facts.here.engine.eager_flag):
+        text += "; eager mode adds the launches and the wait for the slowest rank"
     level, fix = Level.INFO, None
     if share > 20:
         level, fix = (

@@ -99,6 +99,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines that describe an experiment and its outcome: differences, metrics, pairs, failed runs, the verdict,
     and the command to resume it.
     """
+    from workbench.advisor.verdicts import sentence
     from workbench.report.blocks import Heading
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import comparison_blocks, pairs_table
@@ -119,6 +120,8 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield f"{experiment.state}: {experiment.error}"
     if experiment.verdict:
         yield experiment.verdict
+    if tested := sentence(experiment):
+        yield f"the advice ({experiment.advice.code if experiment.advice else ''}): {tested}"
     if experiment.smallest_pct is not None:
         smallest = f"{experiment.smallest_pct:.1f} %"
         if smallest not in experiment.verdict:  # a verdict without a difference names it already

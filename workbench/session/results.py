@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
+from workbench.model.findings import Level
 from workbench.report.content import Report
 from workbench.report.registry import output_format
 from workbench.session.result_rows import rows_of
+from workbench.session.state import AdviceView
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
 
@@ -55,7 +57,11 @@ class Results:
         found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
         rows = rows_of(found)[:shown]
         self.has_older = len(found) > shown
-        self._core.update(results=rows)
+        known = self._core.state.advice
+        newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
+        if newest is None or known is None or known.result_id != newest.id:
+            known = await asyncio.to_thread(_advice_on, newest) if newest is not None else None
+        self._core.update(results=rows, advice=known)
 
     def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
         return self.db.list(limit, search, host=self._core.host.name)
@@ -175,6 +181,14 @@ class Results:
             stored.append((await self.get(result_id), known is None))
         await self.refresh()
         return stored
+
+
+def _advice_on(result: BenchResult) -> AdviceView:
+    from workbench.advisor.advisor import advise  # loads a flag catalog
+    from workbench.advisor.facts import facts_of_result
+
+    found = advise(facts_of_result(result))
+    return AdviceView(result.id, tuple(f for f in found if f.level is not Level.INFO) or found)
 
 
 def checked_tag(tag: str) -> str:

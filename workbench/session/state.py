@@ -112,6 +112,14 @@ class BenchRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AdviceView:
+    """The findings about the newest valid result, the most important one first."""
+
+    result_id: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BenchState:
     """The benchmark that is running or queued."""
 
@@ -201,6 +209,7 @@ class SessionState:
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
+    advice: AdviceView | None = None  # on the newest valid result of this host
     results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None

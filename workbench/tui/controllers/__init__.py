@@ -5,6 +5,7 @@ servers               starting, stopping and choosing servers, searching their l
 hosts                 choosing and examining a host, connecting again, trusting a host's key
 bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
+advice                what the advisor says about a result, and testing one finding
 sweeps, experiments   running and showing them; series is their common base class
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
@@ -20,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from workbench.tui.controllers.advice import AdviceController
     from workbench.tui.controllers.bench import BenchController
     from workbench.tui.controllers.experiments import ExperimentController
     from workbench.tui.controllers.explain import ExplainController
@@ -49,6 +51,7 @@ class Controllers:
     hosts: HostController
     bench: BenchController
     results: ResultController
+    advice: AdviceController
     sweeps: SweepController
     experiments: ExperimentController
     gpu: GpuController

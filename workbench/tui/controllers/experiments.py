@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, SettingsError, WorkbenchError
-from workbench.model.experiment import Arm, Experiment
+from workbench.model.experiment import AdvisedChange, Arm, Experiment
 from workbench.model.findings import Level
 from workbench.model.plan import PlanChange
 from workbench.model.server_run import ServerState
@@ -90,6 +90,20 @@ class ExperimentController(SeriesController[Experiment]):
             return None
         return Arm(), Arm(gpu=GpuSettings(altered))
 
+    async def test(
+        self, a: Arm, b: Arm, about: Sequence[str], advice: AdvisedChange, options: Mapping[str, Any]
+    ) -> None:
+        """Ask how sure the user wants to be of the difference between A and B, then measure it with `options`. The
+        verdict is kept with `advice`."""
+
+        def work(answer: Mapping[str, Any]) -> Work[Experiment]:
+            return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
+
+        def form() -> None:
+            self._ask(a, b, about[0], advice)
+
+        await self._ask_pairs(a, b, about, options, work, form)
+
     async def _ask_how_sure(self, a: Arm, b: Arm) -> None:
         spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
         load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
@@ -101,20 +115,38 @@ class ExperimentController(SeriesController[Experiment]):
         else:
             about.append("A is the running server, B the plan under edit. The server restarts for every run.")
 
-        def estimate_s(options: Mapping[str, Any]) -> float | None:
+        def work(answer: Mapping[str, Any]) -> Work[Experiment]:
+            return lambda: self._run_quickly(a, b, bench=shape, **answer)
+
+        await self._ask_pairs(a, b, about, {"bench": shape}, work, self.new)
+
+    async def _ask_pairs(
+        self,
+        a: Arm,
+        b: Arm,
+        about: Sequence[str],
+        options: Mapping[str, Any],
+        work: Callable[[Mapping[str, Any]], Work[Experiment]],
+        form: Callable[[], Awaitable[None] | None],
+    ) -> None:
+        """Ask how sure the user wants to be, and begin `work` with the options of the answer. `options` are the other
+        options of the experiment. `form` shows all choices."""
+
+        def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
-                return self.session.experiments.estimate_s(a, b, bench=shape, **options)
+                return self.session.experiments.estimate_s(a, b, **options, **answer)
             except WorkbenchError:  # the start shows the error
                 return None
 
         async def decided(answer: str | None) -> None:
             if answer == FORM:
-                await self.new()
+                shown = form()
+                if shown is not None:
+                    await shown
             elif answer == SHOW:
                 self.show()
             elif answer is not None:
-                options = ANSWERS[answer][1]
-                self.begin(lambda: self._run_quickly(a, b, bench=shape, **options))
+                self.begin(work(ANSWERS[answer][1]))
 
         earlier = self.measured.id if self.measured is not None else None
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
@@ -154,7 +186,7 @@ class ExperimentController(SeriesController[Experiment]):
         except InputError as error:
             return Arm(), Arm(), f"A and B start from the plan. The running server cannot be A: {error.message}."
 
-    def _ask(self, a: Arm, b: Arm, about: str) -> None:
+    def _ask(self, a: Arm, b: Arm, about: str, advice: AdvisedChange | None = None) -> None:
         spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
         load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
 
@@ -168,7 +200,9 @@ class ExperimentController(SeriesController[Experiment]):
             if values is not None:
                 wanted = parse(values)
                 self.session.memory.keep_form("experiment", values)
-                self.begin(lambda: self.session.experiments.run(wanted.a, wanted.b, bench=shape, **wanted.options))
+                tested = advice if (wanted.a, wanted.b) == (a, b) else None
+                arms, options = (wanted.a, wanted.b), wanted.options
+                self.begin(lambda: self.session.experiments.run(*arms, bench=shape, advice=tested, **options))
 
         last = dict(self.session.memory.last_form("experiment"))
         if a != b:  # the present difference is a better suggestion than the last form's

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import StoreError
 from workbench.model.findings import Level
 from workbench.report.registry import OUTPUT_FORMATS
-from workbench.tui.cells import paragraph
+from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
-from workbench.tui.pages.base import Page
+from workbench.tui.pages.advice import top_rows
+from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.plot import Plot
 from workbench.tui.pages.result import result_rows
 from workbench.tui.panes.results import Results
@@ -21,6 +22,7 @@ from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
+    from workbench.session.advice import Advised
     from workbench.session.state import BenchRow
     from workbench.store.result_timelines import ResultTimeline
 
@@ -41,14 +43,22 @@ class ResultController(Controller):
     def show(self) -> None:
         """Open the page of the result under the cursor, with its timeline."""
 
-        async def read(result_id: int) -> tuple[BenchResult, ResultTimeline | None]:
-            found = await self.session.results.get(result_id)
+        async def read(result_id: int) -> tuple[Advised, ResultTimeline | None]:
+            found = await self.session.advisor.of_result(result_id)
             return found, await self._timeline(result_id)
 
-        def open_page(found: tuple[BenchResult, ResultTimeline | None]) -> None:
-            result, timeline = found
-            page = Page(f"Result #{result.id}", lambda w: result_rows(result, w, timeline_rows(timeline, w)))
-            self.services.pages.open(page)
+        def open_page(found: tuple[Advised, ResultTimeline | None]) -> None:
+            advised, timeline = found
+            result, advice = advised.result, self.controllers.advice
+            assert result is not None  # of_result has one
+
+            def keys() -> Keys:
+                return {"i": ("Advice", lambda: advice.open_page(advised)), **advice.keys_of(advised)}
+
+            def rows(width: int) -> list[Row]:
+                return result_rows(result, width, timeline_rows(timeline, width), top_rows(advised, width))
+
+            self.services.pages.open(Page(f"Result #{result.id}", rows, keys))
 
         if (row := self.row) is not None:
             self.attempt(read(row.id), open_page)

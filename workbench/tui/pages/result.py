@@ -18,8 +18,9 @@ from workbench.tui.formats import NA, figure, setting_name, settings_texts, valu
 LABEL = 12
 
 
-def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = ()) -> list[Row]:
-    """Return the rows of the page. `timeline` are the rows of the seconds around the benchmark."""
+def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()) -> list[Row]:
+    """Return the rows of the page. `timeline` are the rows of the seconds around the benchmark, `advice` those of the
+    first findings of the advisor."""
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
@@ -36,6 +37,7 @@ def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = ()) -
         rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += _figures(s, width)
     rows += _facts(list(judgements(result)), width)
+    rows += [(), *advice] if advice else []
     rows += [(), *_latencies(s, width)]
     for name, reason in s.absent.items():
         rows += paragraph(f"n/a {name}: {reason}", width, "dim", "  ")

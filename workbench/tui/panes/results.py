@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the table
 TABLE_BESIDE_PLOT = 64
+ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
 
 
 # word at the beginning of a column's head -> the value of a result in it, and whether the highest comes first
@@ -43,10 +44,11 @@ def _newest_id(state: SessionState) -> int:
 
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
-    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
+    FIELDS = frozenset({"results", "advice", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
     KEYS = keys_of(
         "results",
         Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
+        Key("i", "advice", "show what limits the result, and which change would help", lambda c: c.advice.show()),
         Key("a", "mark A", "mark the result as A", lambda c: c.results.mark("A")),
         Key("B", "mark B", "mark the result as B", lambda c: c.results.mark("B")),
         Key("d", "delete", "delete the result", lambda c: c.results.delete()),
@@ -58,7 +60,7 @@ class Results(Pane, PickList):
         Key("o", "order", "sort the results by the next column", lambda c: c.pane(Results).sort_by_next()),
         Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
     )
-    HINTS = ("enter", "a", "B", "n", "f")
+    HINTS = ("enter", "i", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
     BINDINGS = bindings_for(KEYS)
 
@@ -220,6 +222,22 @@ class Results(Pane, PickList):
         return paragraph(f"x {error}", width, "bad")[:2] if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
+        return [*self._limit(width), *self._advice(width, height)]
+
+    def _advice(self, width: int, height: int) -> list[Row]:
+        """Return one row for each of the first findings on the newest valid result, as many as there is room for."""
+        advice = self.state.advice if self.state else None
+        most = min(ADVICE, (height - 4) // 2)
+        if advice is None or most < 1:
+            return []
+        label, rows = f"advice #{advice.result_id} ", []
+        for finding in advice.findings[:most]:
+            gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
+            rows.append(fit(((label, "dim"), (gain, "good"), (finding.text, "text")), width))
+            label = " " * len(label)
+        return rows
+
+    def _limit(self, width: int) -> list[Row]:
         ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None) if self.state else None
         if ceiling is None:
             return []

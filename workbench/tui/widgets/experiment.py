@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.advisor.verdicts import sentence
 from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
@@ -137,6 +138,8 @@ def _verdict(e: Experiment, width: int) -> list[Row]:
         rows += paragraph(f"{have} of {e.spec.pairs} pairs: no claim yet, {need}.", width, "text")
     else:
         rows += paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.", width, "text")
+    if tested := sentence(e):
+        rows += paragraph(f"the advice: {tested}", width)
     if e.smallest_pct is not None:
         text = f"The smallest difference that this design can show is {e.smallest_pct:.1f} %."
         rows += paragraph(text, width, "dim")

@@ -1,0 +1,44 @@
+"""The advice on the screen: beside a result, as a page, and one finding measured in an A/B experiment."""
+
+from __future__ import annotations
+
+import pytest
+from support.real_screen import RealScreen, on_free_port, shown
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "8")
+    monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 0.0)
+    on_free_port()
+
+
+def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        await s.session.bench.run(concurrency=8, requests=16, max_tokens=16, warmup=8)
+        await s.press("4")
+        await s.until("advice #1 up to +127 % tok/s: enforce-eager turns", "the model fits on one GPU")
+        await s.press("enter")
+        await s.until("Result #1", "advice", "1 enforce-eager turns torch.compile", "i Advice", "t Test a change")
+        await s.press("i")
+        await s.until("Advice on result #1", "measured", "source", "eager.cost; https://")
+        await s.press("t")
+        await s.until("Test which change?", "--unset enforce-eager")
+        await s.press("enter")
+        await s.until("A/B: how sure?", "A as it is now", "B without enforce-eager", "Expected: up to +127 % tok/s.")
+        await s.press("down", "enter")
+        await s.until("ok done", "the advice: expected up to +127 % tok/s, measured +", seconds=90)
+        e = s.state.experiment
+        assert (e.advice.code, e.advice.result_id, e.spec.b.unsets) == ("eager.cost", 1, ("enforce-eager",))
+        assert e.measured and (await s.session.experiments.get(e.id)).measured == e.measured
+        assert dict(e.spec.bench)["concurrency"] == 8
+        await s.press("escape", "escape", "escape", "4")
+        s.pane("results").select(1)
+        await s.press("enter")
+        await s.until("Result #1", f"measured {e.measured} (experiment 1)")
+
+    shown(scenario, size=(120, 40))

@@ -1,0 +1,72 @@
+"""The keys of the advice: show what the advisor says about a result, and test one finding in an A/B experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.base import PickModal
+from workbench.tui.pages.advice import advice_rows, line_of
+from workbench.tui.pages.base import Keys, Page
+
+if TYPE_CHECKING:
+    from workbench.model.findings import Finding
+    from workbench.session.advice import Advised
+
+
+class AdviceController(Controller):
+    def show(self) -> None:
+        """Open the page with the advice on the result under the cursor of the Bench pane."""
+        if (row := self.controllers.results.row) is not None:
+            self.attempt(self.session.advisor.of_result(row.id), self.open_page)
+
+    def open_page(self, advised: Advised) -> None:
+        result = advised.result
+        assert result is not None  # of_result has one
+        title = f"Advice on result #{result.id}"
+        page = Page(title, lambda w: advice_rows(advised, w), lambda: self.keys_of(advised), kind="advice")
+        self.services.pages.open(page)
+
+    def keys_of(self, advised: Advised) -> Keys:
+        """Return the key of a page that tests a finding; none if no finding can be tested."""
+        from workbench.session.advice import can_be_tested
+
+        found = [f for f in advised.findings if can_be_tested(f)]
+        return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
+
+    async def _pick(self, advised: Advised, found: list[Finding]) -> None:
+        """Ask which finding to test, unless there is only one."""
+        if len(found) == 1:
+            await self._test(advised, found[0])
+            return
+
+        async def chosen(code: str | None) -> None:
+            if code is not None:
+                await self._test(advised, next(f for f in found if f.code == code))
+
+        def item(finding: Finding) -> tuple[str, str, str]:
+            changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
+            return finding.code, f"{changes}  {line_of(finding)}", "text"
+
+        await self.app.push_screen(PickModal("Test which change?", [item(f) for f in found], free=False), chosen)
+
+    async def _test(self, advised: Advised, finding: Finding) -> None:
+        from workbench.session.advice import arms_of_finding, change_of, options_of
+
+        result, view = advised.result, self.state.plan
+        if result is None or not self.controllers.experiments.nothing_measured():
+            return
+        arms = self.try_now(lambda: arms_of_finding(finding, result, view.plan if view else None))
+        if arms is None:
+            return
+        if arms[0] == arms[1]:
+            self.say("the result has this change already", Level.WARN)
+            return
+        expected = f" Expected: {finding.expected_gain}." if finding.expected_gain else ""
+        about = [
+            f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
+            f"Each run repeats the load of result #{result.id}. The first run is discarded.",
+        ]
+        tested, options = change_of(finding, result), options_of(finding, result)
+        await self.controllers.experiments.test(*arms, about, tested, options)

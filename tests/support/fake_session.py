@@ -644,7 +644,7 @@ class FakeSession(FakeMeasuring):
         return canned_result(result_id)
 
     async def advice_on(self, result_id: int) -> Advised:
-        return Advised((), await self.result(result_id))
+        return Advised((), await self.results.get(result_id))
 
     async def no_timeline(self, result_id: int) -> None:
         """Return None: the canned results have no timeline."""

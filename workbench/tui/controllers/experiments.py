@@ -200,9 +200,10 @@ class ExperimentController(SeriesController[Experiment]):
             if values is not None:
                 wanted = parse(values)
                 self.session.memory.keep_form("experiment", values)
-                tested = advice if (wanted.a, wanted.b) == (a, b) else None
-                arms, options = (wanted.a, wanted.b), wanted.options
-                self.begin(lambda: self.session.experiments.run(*arms, bench=shape, advice=tested, **options))
+                arms, options = (wanted.a, wanted.b), dict(wanted.options)
+                if advice is not None and arms == (a, b):
+                    options["advice"] = advice
+                self.begin(lambda: self.session.experiments.run(*arms, bench=shape, **options))
 
         last = dict(self.session.memory.last_form("experiment"))
         if a != b:  # the present difference is a better suggestion than the last form's

@@ -60,7 +60,7 @@ class Results(Pane, PickList):
         Key("o", "order", "sort the results by the next column", lambda c: c.pane(Results).sort_by_next()),
         Key("n", "note", "edit the note and the tags of the result", lambda c: c.results.note()),
     )
-    HINTS = ("enter", "i", "a", "B", "n", "f")
+    HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
     BINDINGS = bindings_for(KEYS)
 
@@ -230,7 +230,7 @@ class Results(Pane, PickList):
         most = min(ADVICE, (height - 4) // 2)
         if advice is None or most < 1:
             return []
-        label, rows = f"advice #{advice.result_id} ", []
+        label, rows = f"i advice #{advice.result_id} ", []
         for finding in advice.findings[:most]:
             gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
             rows.append(fit(((label, "dim"), (gain, "good"), (finding.text, "text")), width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,15 @@ from workbench.model.findings import Level
 from workbench.report.content import Report
 from workbench.report.registry import output_format
 from workbench.session.result_rows import rows_of
-from workbench.session.state import AdviceView
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
+    from workbench.model.findings import Finding
     from workbench.report.imports import ImportOptions
     from workbench.session.result_timelines import ResultTimelines
+    from workbench.session.state import BenchRow
     from workbench.session.state_holder import StateHolder
     from workbench.session.timeline import Timeline
 
@@ -35,6 +37,7 @@ class Results:
         self._core, self._timeline = core, timeline
         self._seen: object = None  # the database's stamp when the results were read last
         self._shown = SHOWN_RESULTS
+        self._advice: tuple[int, tuple[Finding, ...]] = (0, ())  # of the newest valid result: its id, the findings
         self.has_older = False  # whether there are results older than those in the state
 
     @cached_property
@@ -57,11 +60,18 @@ class Results:
         found = await asyncio.to_thread(self._newest, search, shown + 1)  # one more, to know whether there are older
         rows = rows_of(found)[:shown]
         self.has_older = len(found) > shown
-        known = self._core.state.advice
         newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
-        if newest is None or known is None or known.result_id != newest.id:
-            known = await asyncio.to_thread(_advice_on, newest) if newest is not None else None
-        self._core.update(results=rows, advice=known)
+        if newest is not None:
+            rows = await self._advised(rows, newest)
+        self._core.update(results=rows)
+
+    async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:
+        """Return the rows with the advice in the row of the result `newest`."""
+        number, findings = self._advice
+        if number != newest.id:
+            findings = await asyncio.to_thread(_advice_on, newest)
+            self._advice = (newest.id, findings)
+        return tuple(replace(row, advice=findings) if row.id == newest.id else row for row in rows)
 
     def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
         return self.db.list(limit, search, host=self._core.host.name)
@@ -183,12 +193,12 @@ class Results:
         return stored
 
 
-def _advice_on(result: BenchResult) -> AdviceView:
+def _advice_on(result: BenchResult) -> tuple[Finding, ...]:
     from workbench.advisor.advisor import advise  # loads a flag catalog
     from workbench.advisor.facts import facts_of_result
 
     found = advise(facts_of_result(result))
-    return AdviceView(result.id, tuple(f for f in found if f.level is not Level.INFO) or found)
+    return tuple(f for f in found if f.level is not Level.INFO) or found
 
 
 def checked_tag(tag: str) -> str:

@@ -109,14 +109,7 @@ class BenchRow:
     refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
     ceiling: CeilingView | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceView:
-    """The findings about the newest valid result, the most important one first."""
-
-    result_id: int
-    findings: tuple[Finding, ...]
+    advice: tuple[Finding, ...] = ()  # the most important first; only in the row of the newest valid result
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +202,6 @@ class SessionState:
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
-    advice: AdviceView | None = None  # on the newest valid result of this host
     results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None

@@ -44,7 +44,7 @@ def _newest_id(state: SessionState) -> int:
 
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
-    FIELDS = frozenset({"results", "advice", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
+    FIELDS = frozenset({"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"})
     KEYS = keys_of(
         "results",
         Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
@@ -226,12 +226,12 @@ class Results(Pane, PickList):
 
     def _advice(self, width: int, height: int) -> list[Row]:
         """Return one row for each of the first findings on the newest valid result, as many as there is room for."""
-        advice = self.state.advice if self.state else None
+        newest = next((row for row in self.state.results if row.advice), None) if self.state else None
         most = min(ADVICE, (height - 4) // 2)
-        if advice is None or most < 1:
+        if newest is None or most < 1:
             return []
-        label, rows = f"i advice #{advice.result_id} ", []
-        for finding in advice.findings[:most]:
+        label, rows = f"i advice #{newest.id} ", []
+        for finding in newest.advice[:most]:
             gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
             rows.append(fit(((label, "dim"), (gain, "good"), (finding.text, "text")), width))
             label = " " * len(label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagRow
@@ -18,6 +20,10 @@ from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import fit_page_rows, preset_rows
 from workbench.tui.panes.launch import Launch
 from workbench.tui.panes.presets import Presets
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.model_fit import FitReport
 
 PATH_CELLS = 72
 
@@ -234,13 +240,25 @@ class PlanController(Controller):
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
-        """Show which quantizations, numbers of GPUs and context lengths of the model fit now."""
+        """Show which quantizations, numbers of GPUs and context lengths of the model fit. The page follows the plan and
+        the memory in use."""
         from workbench.session.model_fit import report_of
 
-        view = self._plan()
-        if view is not None:
-            report = report_of(view.plan, self.state.telemetry)
-            self.services.pages.open(Page("What fits", lambda width: fit_page_rows(report, width)))
+        if self._plan() is None:
+            return
+        made: tuple[LaunchPlan, object, FitReport] | None = None
+
+        def rows(width: int) -> list[Row]:
+            nonlocal made
+            view, telemetry = self.state.plan, self.state.telemetry
+            if view is None:
+                return []
+            used = tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus) if telemetry else None
+            if made is None or made[0] is not view.plan or made[1] != used:
+                made = (view.plan, used, report_of(view.plan, telemetry))
+            return fit_page_rows(made[2], width)
+
+        self.services.pages.open(Page("What fits", rows))
 
     def copy_command(self) -> None:
         plan = self.state.plan

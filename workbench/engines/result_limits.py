@@ -21,6 +21,17 @@ def judgements(result: BenchResult) -> tuple[tuple[str, str], ...]:
     return tuple((title, text) for title, text in found.items() if text)
 
 
+def limit_pct(result: BenchResult) -> float | None:
+    """Return the speed of a result in percent of its limit: of one stream, or of all streams together. None if the
+    limit or the speed is unknown.
+    """
+    conditions, summary = result.conditions, result.summary
+    limit, measured = conditions.ceiling_tok_s, summary.per_stream_tok_s
+    if result.spec.concurrency > 1:
+        limit, measured = None if result.spec.rate else conditions.ceiling_total_tok_s, summary.output_tok_s
+    return 100 * measured / limit if limit and measured is not None else None
+
+
 def against_limit(result: BenchResult) -> str | None:
     """Return how close a stream came to its speed limit, such as "81 % of 27.96 tok/s per stream (nominal bandwidth,
     1,792 GB/s)". None if the limit is unknown.

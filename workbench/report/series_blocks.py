@@ -15,6 +15,7 @@ from workbench.report.format_values import NA, change, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
 _POINT_COLUMNS = (  # field of SweepPoint, column head
+    ("limit_pct", "% of limit"),
     ("tok_per_joule", "tok/J"),
     ("power_w", "W"),
     ("sm_mhz", "SM MHz"),

@@ -11,6 +11,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.runner import BenchCancelled
+from workbench.engines.references import nearest_text
+from workbench.engines.result_limits import limit_pct
 from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
@@ -127,6 +129,9 @@ class SweepProgress:
             await self.fail(index, error.message)
             return ()
         self.point(index, **point_values(found))
+        text = nearest_text(found[-1])
+        if text and not any(" reference: " in note for note in self.sweep.notes):  # one is enough for a sweep
+            self.note(f"{self.sweep.points[index].label} reference: {text}")
         self._runs_each = len(found)
         self._estimate(len(found))
         return found
@@ -163,7 +168,7 @@ def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
     """Return the fields of a sweep's point by name: its state and the means of the metrics of `results`. The point is
     failed if one of the results cannot be used."""
     error = next(filter(None, map(_useless, results)), None)
-    each = [_values(result.summary) for result in results]
+    each = [{**_values(result.summary), "limit_pct": limit_pct(result)} for result in results]
     return {
         "state": PointState.FAILED if error else PointState.DONE,
         "error": error,

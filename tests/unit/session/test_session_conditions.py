@@ -9,7 +9,7 @@ import pytest
 
 from workbench.bench.compare import compare
 from workbench.cli import result_output
-from workbench.engines.result_limits import against_limit, against_total
+from workbench.engines.result_limits import against_limit, against_total, limit_pct
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
@@ -164,6 +164,7 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     assert against_total(said) == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
     view = ceiling_view(said)
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
+    assert limit_pct(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
     assert "112 %" in (against_total(above) or "") and "bytes per token of this model are wrong" in (
         against_total(above) or ""

@@ -81,6 +81,7 @@ def _columns(s: Sweep, width: int) -> list[Column]:
     wanted: list[tuple[str, str, int, Callable[[SweepPoint], str]]] = [
         ("tok_s", "tok/s", 9, of("tok_s")),
         ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
+        ("limit_pct", "% limit", 9, of("limit_pct", 0)),
         ("power_w", "W", 6, of("power_w", 0)),
         ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
         ("temperature_c", "C", 5, of("temperature_c", 0)),
@@ -90,7 +91,16 @@ def _columns(s: Sweep, width: int) -> list[Column]:
     ]
     latency_first = s.kind == "concurrency"
     if latency_first:
-        order = ("tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_mean_ms", "tok_per_joule", "power_w", "sm_mhz")
+        order = (
+            "tok_s",
+            "ttft_p50_ms",
+            "ttft_p99_ms",
+            "itl_mean_ms",
+            "limit_pct",
+            "tok_per_joule",
+            "power_w",
+            "sm_mhz",
+        )
         wanted = [w for name in order for w in wanted if w[0] == name]
     said = [max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error]
     room = width - _label_cells(s) - 4 - max(said, default=0)

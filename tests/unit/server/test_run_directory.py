@@ -40,7 +40,9 @@ PLAN = LaunchPlan(
     nodes=(Node("a", 0, {"node-rank": 0}, {"X": "1"}), Node("b", 1)),
     variables={"home": "/data"},
 )
-COMMAND = Command(("vllm", "serve", "org/model"), {"NCCL_DEBUG": "INFO"}, {"c.yml": "a: 1\n"}, "/data", "0.0.0.0", 8001)
+COMMAND = Command(
+    ("vllm", "serve", "org/model"), {"NCCL_DEBUG": "INFO"}, {"c.yml": "a: 1\n"}, "/data", host="0.0.0.0", port=8001
+)
 RECORD = RunRecord("20261121-031502-vllm-3f2a", "box", PLAN, COMMAND, 1e9, 600.0, "0.33.0", "0.1.0", True)
 READY = ReadyFacts(1_000_030.0, "tiny", 30.0, 8001)
 values = st.recursive(

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, fit
+from workbench.engines.model_facts import parts_of
 from workbench.engines.plan_context import Situation
 from workbench.engines.roofline import ceiling
 from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
 from workbench.model.gpu import GpuInfo
-from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 
 CONTEXTS = (4096, 32_768, 131_072)  # tokens, if the user names no others
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "nnodes", "kv-cache-memory-bytes")
-_DENSE = 0.9  # a token of a dense model reads at least this share of the weights
 _SHARE_STEP = 0.01
 
 
@@ -79,7 +78,7 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
     """Yield (name, sizes) of the weights of the plan, then of the other quantizations that its engine can load."""
     own = name_of(facts.quantization)
     yield own or facts.quantization or "as they are", facts
-    parts = _parts(facts)
+    parts = parts_of(facts)
     if parts is None:
         return
     files = plan.engine == "llamacpp"
@@ -95,20 +94,6 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
                 shape=facts.shape and replace(facts.shape, parts=parts),
             )
             yield name, sized
-
-
-def _parts(facts: ModelFacts) -> WeightParts | None:
-    """Return the numbers of weights. A preset states only three sizes: in a dense model, the weights that a token does
-    not read are the embedding, which is as large as the output matrix.
-    """
-    shape: ModelShape | None = facts.shape
-    if shape and shape.parts:
-        return shape.parts
-    held, read = facts.weight_bytes or 0.0, facts.bytes_per_token or 0.0
-    if not facts.parameters or not _DENSE * held <= read <= held:
-        return None
-    embedding = (held - read) / 2
-    return WeightParts(dense=max(0.0, facts.parameters - 2 * embedding), head=embedding, embedding=embedding)
 
 
 def _row(

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines.gguf import config_of
 from workbench.engines.kv_size import kv_bytes_per_token
 from workbench.engines.model_config import experts_of, shape_of, text_of
-from workbench.engines.weight_bits import BITS, bits_of, held_bytes, token_bytes
+from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
 from workbench.engines.weight_files import Tensor, weights_of
+from workbench.model.model_shape import WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
 
 _GIGA = 1e9
+_DENSE = 0.9  # a token of a dense model reads at least this share of the weights
 _SAME_SIZE = 0.03  # sizes of the same weights differ by less, because of file headers and rounding in a preset
 _AT_LOAD = ("quantization", "torchao-config", "hf-overrides", "json-model-override-args", "dtype")
 _16_BIT = ("auto", "half", "float16", "bfloat16")
@@ -127,12 +129,27 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     return facts
 
 
+def parts_of(facts: ModelFacts) -> WeightParts | None:
+    """Return the numbers of weights; None if they are unknown.
+
+    A preset states only three sizes. In a dense model, the weights that a token does not read are the embedding, which
+    is as large as the output matrix; both have 16 bits.
+    """
+    if facts.shape and facts.shape.parts:
+        return facts.shape.parts
+    held, read = facts.weight_bytes or 0.0, facts.bytes_per_token or 0.0
+    if not facts.parameters or not _DENSE * held <= read <= held:
+        return None
+    embedding = (held - read) / 2
+    return WeightParts(dense=max(0.0, facts.parameters - 2 * embedding), head=embedding, embedding=embedding)
+
+
 def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
     """Return the sizes after the engine has quantized a 16-bit checkpoint while loading it. None if it cannot, or the
     numbers of weights are unknown.
     """
-    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), facts.shape.parts if facts.shape else None
-    if kind is None or parts is None or _plain(facts.quantization) != "":
+    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), parts_of(facts)
+    if kind is None or parts is None or name_of(facts.quantization) != "BF16":
         return None
     return replace(
         facts,

@@ -85,6 +85,15 @@ def test_files_on_the_host_override_the_name() -> None:
     assert facts_of(plan, {model_key(plan): same}) == plan.model_facts
 
 
+def test_a_16_bit_checkpoint_that_is_quantized_at_load_has_other_sizes() -> None:
+    facts = edited(shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=fp8").effective.model_facts
+    assert facts is not None and facts.quantization == "FP8" and facts.missing is None
+    assert facts.bytes_per_token == pytest.approx(70.55e9, rel=0.002)
+    assert facts.weight_bytes == pytest.approx(72.7e9, rel=0.002)
+    awq = edited(shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=awq").effective.model_facts
+    assert awq is not None and awq.weight_bytes is None and awq.missing
+
+
 @pytest.mark.slow
 @given(
     model=st.sampled_from(["Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-8B", "/m/x", "~/Qwen3-8B", "x.gguf"]),

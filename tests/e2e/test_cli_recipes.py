@@ -71,3 +71,41 @@ def test_a_running_server_becomes_a_preset(cli: Cli, tmp_path: Path) -> None:
     assert (preset["model"]["id"], preset["flags"]) == ("/models/a b.gguf", {"ctx-size": 4096})
     assert preset["env"]["CUDA_VISIBLE_DEVICES"] == "1" and "LANG" not in preset["env"]
     assert "verysecret" not in shown.out + shown.err
+
+
+def test_an_export_is_written_once_and_has_no_secret(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "model.service"
+    argv = (
+        "export",
+        "vllm-any",
+        "--var",
+        "model=org/M",
+        "--env",
+        "HF_TOKEN=hf_abcdefghijklmnopqrst",
+        "--as",
+        "systemd",
+    )
+    shown = cli(*argv)
+    assert shown.code == 0 and '"org/M"' in shown.out and "hf_abc" not in shown.out + shown.err
+    assert cli(*argv, "-o", str(file)).code == 0 and file.read_text().rstrip() == shown.out.rstrip()
+    again = cli(*argv, "--output", str(file))
+    assert again.code == 2 and "exists already" in again.err
+    document = json.loads(cli(*argv, "--json").out)
+    assert document["form"] == "systemd" and document["text"] == file.read_text()
+    assert {"recipe.secret", "recipe.relative-program"} == {f["code"] for f in document["findings"]}
+
+
+def test_an_export_of_nothing_known_is_an_error(cli: Cli) -> None:
+    assert cli("export", "nosuch").code == 2
+    ran = cli("export", "vllm-llama-3.3-70b-2x-spark", "--as", "compose", "--var", "head_ip=1", "--var", "worker_ip=2")
+    assert ran.code == 2 and "--node" in ran.err
+
+
+def test_a_run_is_exported_with_the_words_that_started_it(cli: Cli) -> None:
+    here = ("--simulate", "four-pcie")
+    run_id = cli(*here, "start", "vllm-any", "--var", "model=org/M", "--set", "max-num-seqs=3").out.strip()
+    try:
+        ran = cli(*here, "export", run_id, "--as", "shell")
+    finally:
+        cli(*here, "stop", run_id)
+    assert ran.code == 0 and "vllm serve org/M" in ran.out and "--max-num-seqs 3" in ran.out

@@ -10,10 +10,12 @@ from workbench.cli.open_session import connected, local_session
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option
-from workbench.cli.shared_options import YES
-from workbench.model.errors import InputError
+from workbench.cli.shared_options import CHANGES, YES
+from workbench.model.errors import InputError, PresetError, WorkbenchError
+from workbench.recipes.registry import EXPORT_FORMS
 
 if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
     from workbench.session.recipes import Imported
 
 
@@ -100,3 +102,85 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
         "findings": [finding.as_json() for finding in imported.findings],
         "saved": path,
     }
+
+
+@command(
+    "export",
+    "write a launch in the form of another tool: a script, a service, a container, a job, a recipe",
+    option("base PRESET|RUN", "id of a preset, path of a preset file, or id of a run on the host"),
+    option(
+        "--as FORM",
+        f"form to write: {', '.join(f'{form.name} ({form.title})' for form in EXPORT_FORMS)}",
+        dest="form",
+        choices=[form.name for form in EXPORT_FORMS],
+        default=EXPORT_FORMS[0].name,
+    ),
+    option("-o --output FILE", "write to a new file instead of standard output"),
+    option("--node NAME", "one node of a launch on several hosts"),
+    *CHANGES,
+    examples=(
+        "workbench export vllm-any --var model=Qwen/Qwen3-8B --as systemd",
+        "workbench export vllm-llama-3.3-70b-2x-spark --as slurm --var head_ip=10.0.0.1 --var worker_ip=10.0.0.2",
+    ),
+)
+async def export_launch(arguments: argparse.Namespace) -> int:
+    """Print a launch in another form, or write it to a file. Secrets are references, so the text has none."""
+    from workbench.session.recipes import export
+
+    plan, title, gpus = await _plan_of(arguments)
+    name = plan.preset_id or arguments.base
+    exported = export(plan, arguments.form, name=name, title=title, gpus=gpus, node=arguments.node)
+    if arguments.output:
+        _write_new(Path(arguments.output), exported.text)
+    if arguments.json:
+        findings = [finding.as_json() for finding in exported.findings]
+        return emit({"form": exported.form, "text": exported.text, "file": arguments.output, "findings": findings})
+    if arguments.output:
+        say(f"written: {arguments.output}")
+    else:
+        say(exported.text.rstrip("\n"))
+    for finding in exported.findings:
+        note(f"  {finding_line(finding)}")
+    return 0
+
+
+async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
+    """Return the plan of a preset or a run with the changes of the options, its title, and its number of GPUs."""
+    from workbench.cli.plan import variables_of
+    from workbench.cli.servers import find_run
+    from workbench.engines import with_executable
+    from workbench.session.plan_editor import PlanEditor
+
+    session, gpus = local_session(), None
+    try:
+        preset = session.presets.get(arguments.base)
+        plan, title, gpus = (
+            session.presets.plan_of(arguments.base, variables_of(arguments)),
+            preset.title,
+            preset.hardware.count,
+        )
+    except PresetError as error:
+        if error.findings:
+            raise
+        async with connected(arguments) as connection:
+            try:
+                run = await find_run(connection, arguments.base)
+            except WorkbenchError:
+                raise error from None
+            record = connection.servers.supervisor.record(run.run_id)
+            plan, title = record.plan, f"{run.engine} {run.model}"
+    if arguments.executable is not None:
+        plan = with_executable(plan, arguments.executable)
+    editor = PlanEditor(plan, title)
+    editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    return editor.effective, title, gpus
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} exists already", next_step="choose another name, or remove the file first") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

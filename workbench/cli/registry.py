@@ -21,6 +21,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "flags": ("presets",),
     "explain": ("explain",),
     "import": ("recipes",),
+    "export": ("recipes",),
     "plan": ("plan",),
     "fit": ("fit",),
     "start": ("servers",),

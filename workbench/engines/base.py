@@ -76,6 +76,7 @@ class Engine:
     image: ClassVar[str] = ""  # repository of the project's own container image
     image_tag: ClassVar[str] = "latest"  # of a version that is not known
     image_program: ClassVar[tuple[str, ...]] = ()  # what starts the server in that image, if not `launch`
+    sparkrun_runtime: ClassVar[str] = ""  # what sparkrun calls the engine; "": it does not start it
     helm_chart: ClassVar[bool] = False  # the values of the vLLM production stack describe this engine
     process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
     process_priority: ClassVar[int] = 0  # of several patterns that match, the one with the highest priority counts

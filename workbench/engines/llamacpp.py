@@ -33,6 +33,7 @@ class Llamacpp(Engine):
     }
     image = "ghcr.io/ggml-org/llama.cpp"
     image_tag = "server-cuda"
+    sparkrun_runtime = "llama-cpp"
     image_program = ("/app/llama-server",)
     process_pattern = r"llama-server|llama_cpp\.server"
     process_priority = 1

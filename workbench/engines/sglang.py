@@ -37,6 +37,7 @@ class Sglang(Engine):
         "kv-cache": "kv-cache-dtype",
     }
     image = "lmsysorg/sglang"
+    sparkrun_runtime = "sglang"
     process_pattern = "sglang"
     process_priority = 2  # a model or an environment may be named after vLLM
     default_port = 30000

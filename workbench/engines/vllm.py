@@ -82,6 +82,7 @@ class Vllm(Engine):
         "kv-cache-memory-bytes-per-gpu": "kv-cache-memory-bytes",
     }
     image = "vllm/vllm-openai"
+    sparkrun_runtime = "vllm"
     helm_chart = True
     process_pattern = "vllm"
     default_port = 8000

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding
-from workbench.model.plan import LaunchPlan
+from workbench.recipes.launch import gpus_of
 from workbench.recipes.recipe import Recipe
 
 
@@ -17,8 +17,13 @@ def preset_id_of(recipe: Recipe) -> str:
     plan = recipe.plan
     model = plan.model.rstrip("/").rpartition("/")[2] if plan is not None else ""
     text = recipe.name or (f"{plan.engine}-{model}" if plan is not None else "recipe")
-    text = re.sub(r"\$\{(\w+)\}", r"\1", text).lower()
-    return re.sub(r"[^a-z0-9.]+", "-", text).strip("-.")[:64].strip("-.") or "recipe"
+    return name_of(text)
+
+
+def name_of(text: str) -> str:
+    """Return a text in the characters that ids of presets, containers and services accept."""
+    plain = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\$\{(\w+)\}", r"\1", text).lower()).strip("-.")[:64].strip("-.")
+    return plain if len(plain) > 1 else "recipe"
 
 
 def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
         "caveats": [_line(caveat, 2000) for caveat in recipe.caveats if caveat.strip()],
         "hardware": {
             "gpu_names": list(recipe.gpu_names),
-            "count": min(recipe.gpus or _gpus_of(plan), 64),
+            "count": min(recipe.gpus or gpus_of(plan), 64),
             "memory_gib": recipe.memory_gib,
         },
         "engine": {
@@ -54,15 +59,6 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
         "provenance": {"document": source, "status": "untested", "note": _note(recipe.findings)},
     }
     return {name: value for name, value in document.items() if value}
-
-
-def _gpus_of(plan: LaunchPlan) -> int:
-    """Return the number of GPUs that the plan's own sizes need, 1 if it names none."""
-    count = 1
-    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        value = plan.flag(name)
-        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
-    return count
 
 
 def _note(findings: tuple[Finding, ...]) -> str | None:

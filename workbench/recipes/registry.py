@@ -10,11 +10,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 from workbench.recipes.recipe import COMPUTED, Notes, Recipe, finished
+
+if TYPE_CHECKING:
+    from workbench.recipes.launch import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,56 @@ IMPORT_FORMS = (  # in the order in which they are tried; any other text is a co
     ImportForm("sparkrun and spark-vllm-docker recipes", "sparkrun"),
     ImportForm("an engine's configuration files", "engine_config"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportForm:
+    """A form in which a launch is written. `name` is what users type, `title` is what menus show. `module` is in the
+    package `recipes.exports`. Without `for_nodes`, the form is for one node of several; without `with_files`, it cannot
+    write files beside the server."""
+
+    name: str
+    title: str
+    module: str
+    function: str
+    for_nodes: bool = False
+    with_files: bool = False
+
+    def render(self, launch: Launch, notes: Notes) -> str:
+        """Return the launch as text in this form. Raises InputError if the form cannot say it."""
+        if launch.nodes and not self.for_nodes:
+            names = ", ".join(node.name for node, _ in launch.nodes)
+            raise InputError(f"the {self.title} starts one node", next_step=f"choose it with --node: {names}")
+        if launch.files and not self.with_files:
+            names = ", ".join(launch.files)
+            raise InputError(
+                f"the server needs the file {names}, which the {self.title} cannot contain",
+                next_step=f"use one of {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
+            )
+        text: str = getattr(import_module(f"workbench.recipes.exports.{self.module}"), self.function)(launch, notes)
+        return text
+
+
+EXPORT_FORMS = (
+    ExportForm("shell", "shell script", "shell", "script", for_nodes=True, with_files=True),
+    ExportForm("systemd", "systemd unit", "systemd", "unit"),
+    ExportForm("docker", "Docker command", "containers", "docker"),
+    ExportForm("podman", "Podman command", "containers", "podman"),
+    ExportForm("compose", "compose file", "containers", "compose"),
+    ExportForm("slurm", "Slurm job script", "shell", "slurm", for_nodes=True, with_files=True),
+    ExportForm("pbs", "PBS job script", "shell", "pbs", with_files=True),
+    ExportForm("sparkrun", "sparkrun recipe", "sparkrun", "recipe", for_nodes=True),
+    ExportForm("llamaswap", "llama-swap configuration", "llama_swap", "entry"),
+    ExportForm("helm", "Helm values (vLLM production stack)", "helm", "values"),
+)
+
+
+def export_form(name: str) -> ExportForm:
+    """Return the form called `name`. Raises InputError, with a list of the names, if there is none."""
+    found = next((form for form in EXPORT_FORMS if form.name == name), None)
+    if found is None:
+        raise InputError(f"unknown form {name!r}", next_step=f"use one of {', '.join(f.name for f in EXPORT_FORMS)}")
+    return found
 
 
 def read_text(text: str, entry: str | None = None) -> Recipe:

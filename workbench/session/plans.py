@@ -14,8 +14,12 @@ from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, 
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
+<<<<<<< HEAD
 from workbench.session.engine_flags import EngineFlags
 from workbench.session.plan_editor import PlanEditor, script_of
+=======
+from workbench.session.plan_editor import PlanEditor
+>>>>>>> aa8064f (Recipes: launches are written as scripts, services, containers, jobs and recipes, with secrets as references; I imports and Y copies on the screen)
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu_alterations import GpuAlterations
     from workbench.session.presets import Presets
+    from workbench.session.recipes import Exported
     from workbench.session.state import PlanView
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch
@@ -117,9 +122,13 @@ class Plans:
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
 
-    def script(self) -> str:
-        """Return the plan as a POSIX shell script with masked secrets."""
-        return script_of(self.editor.command(), self.editor.node_commands())
+    def exported(self, form: str) -> Exported:
+        """Return the plan in the form of another tool, such as "systemd"."""
+        from workbench.session.recipes import export
+
+        editor = self.editor
+        name = editor.plan.preset_id or editor.plan.engine
+        return export(editor.effective, form, name=name, title=editor.title)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         """Write the plan as a preset of the user. Return the path of the file. Raises PresetError if the preset is not

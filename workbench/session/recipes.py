@@ -11,6 +11,7 @@ from workbench.model.errors import InputError, PresetError
 from workbench.model.findings import Finding, Level
 
 if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
     from workbench.model.preset import Preset
     from workbench.recipes.recipe import Recipe
     from workbench.session.state_holder import StateHolder
@@ -28,6 +29,37 @@ class Imported:
     document: dict[str, Any]
     preset: Preset | None
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A launch as text in another form, and findings about what the form does not say."""
+
+    form: str
+    text: str
+    findings: tuple[Finding, ...]
+
+
+def export(
+    plan: LaunchPlan, form: str, *, name: str, title: str = "", gpus: int | None = None, node: str | None = None
+) -> Exported:
+    """Return a plan as text in the form called `form`, with secrets as references. `node` chooses one node of a plan
+    for several. Raises InputError if the form cannot say the plan, and PlanError for a plan that cannot be started."""
+    from workbench.recipes.launch import launch_of
+    from workbench.recipes.preset_document import name_of
+    from workbench.recipes.recipe import Notes
+    from workbench.recipes.registry import export_form
+
+    notes = Notes()
+    launch = launch_of(plan, notes, name_of(name), title, gpus)
+    if node is not None:
+        found = [its for one, its in launch.nodes if node in (one.name, str(one.rank))]
+        if not found:
+            names = ", ".join(one.name for one, _ in launch.nodes) or "none"
+            raise InputError(f"the plan has no node {node!r}", next_step=f"its nodes: {names}")
+        launch = found[0]
+    text = export_form(form).render(launch, notes)
+    return Exported(form, text, tuple(notes.findings))
 
 
 class Recipes:

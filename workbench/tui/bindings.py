@@ -141,7 +141,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "M", "Fits", "show which quantizations, GPUs and context lengths of the model fit", lambda c: c.plan.show_fit()
     ),
     Key("y", "Copy", "copy the command (OSC 52; in tmux into its buffer too)", lambda c: c.plan.copy_command(), 17),
-    Key("Y", "Copy script", "copy the plan as a shell script", lambda c: c.plan.copy_script()),
+    Key("Y", "Copy as", "copy the plan as a script, service, container, job or recipe", lambda c: c.recipes.copy_as()),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
     Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import Command, LaunchPlan, Node
-from workbench.session.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings, script_of
+from workbench.model.plan import LaunchPlan, Node
+from workbench.session.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings
+from workbench.session.recipes import export
 
 BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
 
@@ -142,34 +141,6 @@ def test_the_surroundings_decide_what_is_found() -> None:
     assert editor.view().catalog_version != PlanEditor(BASE).view().catalog_version
 
 
-WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
-NAMES = st.from_regex(r"W_[A-Z]{1,8}", fullmatch=True)
-
-
-@settings(max_examples=60, deadline=None)
-@given(argv=st.lists(WORDS, max_size=6), env=st.dictionaries(NAMES, WORDS, max_size=3))
-def test_a_script_gives_back_exactly_argv_and_environment(argv: list[str], env: dict[str, str]) -> None:
-    """Run by sh: whatever the words hold, nothing of them is executed, expanded or lost."""
-    show = 'for a do printf "%s\\0" "$a"; done; env -0 | grep -z "^W_" | sort -z'
-    script = script_of(Command(("sh", "-c", show, "sh", *argv), env))
-    done = subprocess.run(["sh"], input=script.encode(), capture_output=True, timeout=20, env={"PATH": "/usr/bin:/bin"})
-    assert done.returncode in (0, 1), done.stderr  # 1: grep found no variable
-    expected = [*argv, *(f"{k}={v}" for k, v in sorted(env.items()))]
-    assert done.stdout.decode().split("\0")[:-1] == expected
-
-
-def test_a_script_writes_its_files_and_masks_its_keys(tmp_path: Path) -> None:
-    argv = ("cat", "{run_dir}/config.yml", "--api-key", "verysecret")
-    command = Command(argv, {"HF_TOKEN": "verysecret"}, {"config.yml": "a: 'b'\n$(touch x)\n"}, workdir=str(tmp_path))
-    script = script_of(command)
-    assert "verysecret" not in script and "***" in script
-    (tmp_path / "empty").mkdir()
-    runnable = script.replace(" --api-key '***'", "")
-    done = subprocess.run(["sh"], input=runnable, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20)
-    assert (done.stdout, done.stderr) == ("a: 'b'\n$(touch x)\n", "")
-    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
-
-
 def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> None:
     """The worker's command was in none of them."""
     program = tmp_path / "vllm"
@@ -181,7 +152,7 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
     assert [node.name for node, _ in view.nodes] == ["h", "w"]
     assert "# h (rank 0)" in view.shell() and "# w (rank 1)" in view.shell() and "--node-rank 1" in view.shell()
     script = tmp_path / "start.sh"
-    script.write_text(script_of(editor.command(), editor.node_commands()))
+    script.write_text(export(editor.effective, "shell", name="x").text)
     for rank, name in enumerate("hw"):
         ran = subprocess.run(["sh", str(script), name], capture_output=True, text=True, check=True)
         assert ran.stdout.startswith(f"10.0.0.{rank} serve org/model") and f"--node-rank {rank}" in ran.stdout

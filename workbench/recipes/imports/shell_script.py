@@ -33,6 +33,7 @@ _WRAPPERS = _words(
     "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )
+_VARIABLE = re.compile(r"\$\{\w+\}")  # a directory that the shell script's surroundings choose
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOTALL)
 
 
@@ -108,7 +109,7 @@ def _follow(command: Simple, state: _State) -> None:
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export(words, state)
     elif words[0] == "cd" and len(words) <= 3:
-        state.workdir = words[-1] if len(words) > 1 else None
+        state.workdir = None if len(words) == 1 or _VARIABLE.fullmatch(words[-1]) else words[-1]
     elif words[0] not in _NO_EFFECT:
         _program(words, own, command, state)
 

@@ -52,6 +52,8 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
         return Recipe(None, FORM, title=title)
     for command in commands:
         command.image = text_of(document, "container", notes) or None
+        if command.image:  # the program is one of the image
+            command.start = replace(command.start, executable=())
     recipe = recipe_of(commands, notes, FORM)
     nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:

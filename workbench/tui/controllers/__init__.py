@@ -13,6 +13,7 @@ timeline              going back in time, and the length of a cell of the graphs
 view                  moving between panes, the activity page, leaving
 explain               what is in sight, a word by its name, every key
 palette               the list of every action by name
+recipes               presets from recipes of other tools, the plan in their forms
 replay                pausing a recording, and playing it faster or slower
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.hosts import HostController
     from workbench.tui.controllers.palette import PaletteController
     from workbench.tui.controllers.plan import PlanController
+    from workbench.tui.controllers.recipes import RecipeController
     from workbench.tui.controllers.replay import ReplayController
     from workbench.tui.controllers.results import ResultController
     from workbench.tui.controllers.search import SearchController
@@ -60,6 +62,7 @@ class Controllers:
     view: ViewController
     explain: ExplainController
     palette: PaletteController
+    recipes: RecipeController
     replay: ReplayController
 
     def __init__(self, services: Services) -> None:

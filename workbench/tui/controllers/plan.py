@@ -268,8 +268,3 @@ class PlanController(Controller):
             )
             return
         self.copy("command" if not plan.nodes else "command of each node", plan.shell())
-
-    def copy_script(self) -> None:
-        script = self.try_now(self.session.plans.script) if self._plan() is not None else None
-        if script:
-            self.copy("shell script of the plan", script)

@@ -39,6 +39,7 @@ class Presets(Pane, PickList):
             "show the source of the preset's numbers, and known problems with them",
             lambda c: c.plan.show_preset(),
         ),
+        Key("I", "import", "make a preset of a recipe or a command line of another tool", lambda c: c.recipes.read()),
     )
     HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"

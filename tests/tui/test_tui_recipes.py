@@ -1,0 +1,33 @@
+"""Recipes on the screen: `I` makes a preset of a pasted command line, `Y` copies the plan in another tool's form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.real_screen import RealScreen, shown
+
+
+def test_a_pasted_command_line_is_shown_and_saved() -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.until("GPU3", lambda: s.state.presets_read)
+        await s.press("1", "I")
+        await s.until("Import a recipe", "Nothing is run")
+        await s.press(*"ollama run", "enter")
+        await s.until("starts no server")
+        await s.press("ctrl+u", *"vllm serve org/m -O3", "tab", *"mine", "enter")
+        await s.until("Import mine", "not understood and left out: -O3")
+        await s.press("y")
+        await s.until(lambda: any(p.id == "mine" and p.own for p in s.state.presets), "saved: ")
+
+    shown(scenario)
+
+
+def test_the_plan_is_copied_in_the_form_that_is_chosen(tmp_path: Path) -> None:
+    async def scenario(s: RealScreen) -> None:
+        await s.load()
+        await s.press("Y")
+        await s.until("Copy the plan as", "systemd unit", "Slurm job script")
+        await s.press(*"compose", "enter")
+        await s.until("the plan as compose file", "is not pinned")
+
+    shown(scenario, size=(120, 40))

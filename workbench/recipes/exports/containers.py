@@ -1,0 +1,108 @@
+"""Exports that start a container: the commands of Docker and Podman, and a compose file.
+
+The container has the host's network, so the server listens where the plan says.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.findings import Level
+from workbench.recipes import yaml_text
+from workbench.recipes.exports.shell import header, quoted, secret_checks
+from workbench.recipes.launch import Launch, Secret, Word
+from workbench.recipes.recipe import Notes
+
+_HUB_CACHE = ".cache/huggingface"
+
+
+def docker(launch: Launch, notes: Notes) -> str:
+    """Return a script with the `docker run` command."""
+    return _run("docker", ["--gpus", "all"], launch, notes)
+
+
+def podman(launch: Launch, notes: Notes) -> str:
+    """Return a script with the `podman run` command, which finds the GPUs by their CDI names."""
+    gpus = ["--device", "nvidia.com/gpu=all", "--security-opt", "label=disable"]
+    registry, slash, _ = launch.image.partition("/")
+    named = slash and ("." in registry or ":" in registry or registry == "localhost")
+    return _run("podman", gpus, launch if named else replace(launch, image=f"docker.io/{launch.image}"), notes)
+
+
+def _run(program: str, gpus: Sequence[str], launch: Launch, notes: Notes) -> str:
+    check_image(launch, notes)
+    words = [program, "run", "--rm", "--name", launch.name, *gpus, "--network", "host", "--ipc", "host"]
+    parts = [shlex.join(words)]
+    parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
+    parts += [f"-e {name}" for name in launch.secrets]
+    parts.append(f'-v "$HOME/{_HUB_CACHE}:/root/{_HUB_CACHE}"')
+    parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _mounted(launch, notes)]
+    first, *rest = launch.in_image
+    parts.append(f"--entrypoint {quoted(first)} {shlex.quote(launch.image)} {' '.join(map(quoted, rest))}")
+    lines = [*header(launch), "set -eu", *secret_checks(launch.secrets), "exec " + " \\\n  ".join(parts)]
+    return "\n".join(lines) + "\n"
+
+
+def compose(launch: Launch, notes: Notes) -> str:
+    """Return a compose file. A dollar sign is doubled, because compose would take it for a variable."""
+    check_image(launch, notes)
+    first, *rest = launch.in_image
+    volumes: list[Any] = [f"~/{_HUB_CACHE}:/root/{_HUB_CACHE}"]
+    volumes += [
+        {"type": "bind", "source": _dollars(path), "target": _dollars(path), "read_only": True}
+        for path in _mounted(launch, notes)
+    ]
+    environment = {name: _dollars(text) for name, text in launch.env.items()}
+    environment |= {name: _required(name) for name in launch.secrets}
+    gpu = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    service = {
+        "image": launch.image,
+        "container_name": launch.name,
+        "network_mode": "host",
+        "ipc": "host",
+        "environment": environment,
+        "volumes": volumes,
+        "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
+        "entrypoint": [_word(first)],
+        "command": [_word(word) for word in rest],
+        "restart": "unless-stopped",
+    }
+    return yaml_text.dump({"services": {launch.name: {key: value for key, value in service.items() if value}}})
+
+
+def _word(word: Word) -> str:
+    return f"{_dollars(word.prefix)}{_required(word.variable)}" if isinstance(word, Secret) else _dollars(word)
+
+
+def _required(name: str) -> str:
+    return f"${{{name}:?set {name} to the secret}}"
+
+
+def _dollars(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def check_image(launch: Launch, notes: Notes) -> None:
+    """Note an image without a digest, and a working directory and a program that the container does not use."""
+    if "@sha256:" not in launch.image:
+        text = f"the image {launch.image} is not pinned: the same name can mean another image later"
+        fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"
+        notes.add(Level.WARN, "image-not-pinned", text, fix=fix)
+    if launch.workdir:
+        notes.left_out(f"the working directory {launch.workdir}", "the image has its own")
+    if launch.plan.executable:
+        notes.left_out(f"the program {shlex.join(launch.plan.executable)}", "the image has its own")
+
+
+def _mounted(launch: Launch, notes: Notes) -> list[str]:
+    """Return the directories and files of the host that the container must see: the model's."""
+    model = launch.plan.model
+    if not model.startswith("/"):
+        return []
+    if ":" in model:
+        notes.add(Level.WARN, "volume", f"{model} cannot be mounted, because its name contains a colon")
+        return []
+    return [model]

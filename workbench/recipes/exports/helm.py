@@ -1,0 +1,98 @@
+"""Values for the Helm chart of the vLLM production stack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.recipes import yaml_text
+from workbench.recipes.exports.containers import check_image
+from workbench.recipes.launch import Launch, Secret, Word, word_of
+from workbench.recipes.recipe import Notes
+
+# Fields of the chart -> flags. The chart writes the other flags from extraArgs.
+_FIELDS = {
+    "enableChunkedPrefill": "enable-chunked-prefill",
+    "enablePrefixCaching": "enable-prefix-caching",
+    "maxModelLen": "max-model-len",
+    "dtype": "dtype",
+    "tensorParallelSize": "tensor-parallel-size",
+    "maxNumSeqs": "max-num-seqs",
+    "gpuMemoryUtilization": "gpu-memory-utilization",
+}
+_HUB_TOKEN = "HF_TOKEN"
+
+
+def values(launch: Launch, notes: Notes) -> str:
+    """Return the values file. Raises InputError for an engine that the chart does not start."""
+    engine, plan = launch.engine, launch.plan
+    if not engine.helm_chart:
+        raise InputError(f"the vLLM production stack does not start {engine.title}", next_step="use another form")
+    check_image(launch, notes)
+    repository, tag = _image(launch.image)
+    config: dict[str, Any] = {}
+    for field, flag in _FIELDS.items():
+        if plan.flag(flag) is not None:
+            config[field] = plan.flag(flag)
+    if "enablePrefixCaching" not in config:
+        config["enablePrefixCaching"] = True  # the chart switches it off if it is absent; the engine's default is on
+    config["extraArgs"] = [_word(word) for word in _other_words(launch)]
+    name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
+    env: list[dict[str, Any]] = [{"name": key, "value": _escaped(text)} for key, text in launch.env.items()]
+    env += [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": key}}}
+        for key in launch.secrets
+        if key not in (_HUB_TOKEN, engine.api_key_env)
+    ]
+    model: dict[str, Any] = {"name": name, "repository": repository, "tag": tag, "modelURL": plan.model}
+    model |= {"replicaCount": 1, "requestCPU": None, "requestMemory": None, "requestGPU": launch.gpus}
+    model |= {"vllmConfig": config} | ({"env": env} if env else {})
+    if _HUB_TOKEN in launch.secrets:
+        model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
+    engine_spec: dict[str, Any] = {"modelSpec": [model]}
+    if engine.api_key_env in launch.secrets:
+        engine_spec["vllmApiKey"] = {"secretName": f"{name}-secrets", "secretKey": engine.api_key_env}
+    _note(launch, name, notes)
+    return yaml_text.dump({"servingEngineSpec": engine_spec})
+
+
+def _note(launch: Launch, name: str, notes: Notes) -> None:
+    text = "the chart needs requestCPU and requestMemory, which no plan names"
+    notes.add(Level.WARN, "requests", text, fix="fill them in for your nodes")
+    notes.left_out(f"the address {launch.host}:{launch.port}", "the chart gives the server an address of its own")
+    if launch.secrets:
+        secrets = " ".join(f"--from-literal={key}=…" for key in launch.secrets)
+        fix = f"kubectl create secret generic {name}-secrets {secrets}"
+        notes.add(Level.INFO, "secret", f"the values refer to the secret {name}-secrets", fix=fix)
+    if launch.plan.model.startswith("/"):
+        notes.add(Level.WARN, "volume", f"{launch.plan.model} is a path: mount it with a volume of the cluster")
+
+
+def _image(image: str) -> tuple[str, str]:
+    """Return the repository and the tag. The chart joins them with a colon, so a digest's hash is given as the tag."""
+    if "@sha256:" in image:
+        repository, _, digest = image.partition("@sha256:")
+        return f"{repository}@sha256", digest
+    head, colon, tag = image.rpartition(":")
+    return (head, tag) if colon and "/" not in tag else (image, "latest")
+
+
+def _other_words(launch: Launch) -> list[Word]:
+    """Return the words of the flags for which the chart has no field."""
+    engine = launch.engine
+    plan = replace(launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values()))
+    least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
+    words = engine.command(plan).argv[len(engine.command(least).argv) :]
+    return [word_of(word) for word in words]
+
+
+def _word(word: Word) -> str:
+    """Return one word of a container's command, in which Kubernetes replaces $(NAME)."""
+    return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("$(", "$$(")

@@ -1,0 +1,39 @@
+"""An entry for the configuration file of llama-swap."""
+
+from __future__ import annotations
+
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.recipes import yaml_text
+from workbench.recipes.exports.shell import flag_lines, quoted
+from workbench.recipes.launch import Launch, Secret, Word
+from workbench.recipes.recipe import Notes
+
+
+def entry(launch: Launch, notes: Notes) -> str:
+    """Return a configuration with one model. llama-swap chooses the port. Raises InputError for a word that its macros
+    or its lines cannot contain."""
+    words: list[Word] = list(launch.argv)
+    for word in (*words, *launch.env.values()):
+        text = word.prefix if isinstance(word, Secret) else word
+        if "${" in text or "\n" in text:
+            raise InputError(f"llama-swap cannot pass {text!r}: it replaces ${{…}} and splits lines")
+    if launch.workdir:
+        notes.add(
+            Level.WARN, "workdir", f"llama-swap must be started in {launch.workdir}: it sets no working directory"
+        )
+    at = words.index("--port") + 1
+    shown = [_shown(word) for word in words]
+    shown[at] = "${PORT}"
+    model = {
+        "name": launch.title or launch.name,
+        "cmd": flag_lines(shown) + "\n",
+        "env": [f"{name}={text}" for name, text in launch.env.items()]
+        + [f"{name}=${{env.{name}}}" for name in launch.secrets],
+        "checkEndpoint": launch.engine.health_path,
+    }
+    return yaml_text.dump({"models": {launch.name: {key: value for key, value in model.items() if value}}})
+
+
+def _shown(word: Word) -> str:
+    return f"{quoted(word.prefix)}${{env.{word.variable}}}" if isinstance(word, Secret) else quoted(word)

@@ -1,0 +1,52 @@
+"""The unit of a systemd service."""
+
+from __future__ import annotations
+
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.recipes.launch import Launch, Secret, Word
+from workbench.recipes.recipe import Notes, short
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
+
+
+def unit(launch: Launch, notes: Notes) -> str:
+    """Return the text of NAME.service. Raises InputError if the working directory is not an absolute path."""
+    lines = ["[Unit]", f"Description={_plain(short(launch.title or launch.name))}"]
+    lines += ["Wants=network-online.target", "After=network-online.target", "", "[Service]", "Type=exec"]
+    if launch.workdir:
+        if not launch.workdir.startswith("/") or "\n" in launch.workdir or launch.workdir.endswith("\\"):
+            raise InputError(f"systemd needs an absolute working directory, not {launch.workdir!r}")
+        lines.append(f"WorkingDirectory={_plain(launch.workdir)}")
+    lines += [f"Environment={_quoted(f'{name}={text}')}" for name, text in launch.env.items()]
+    if launch.secrets:
+        file = f"/etc/workbench/{launch.name}.env"
+        lines.append(f"EnvironmentFile={_plain(file)}")
+        names = ", ".join(launch.secrets)
+        fix = f"write it with mode 0600, one NAME=value a line: {names}"
+        notes.add(Level.WARN, "secret", f"the unit reads {names} from {file}", fix=fix)
+    program = launch.argv[0]
+    if isinstance(program, str) and not program.startswith("/"):
+        text = f"systemd looks for {program} in its own directories, not in those of your shell"
+        notes.add(Level.WARN, "relative-program", text, fix="name the program with --executable /full/path")
+    lines.append(f"ExecStart={' '.join(_word(word) for word in launch.argv)}")
+    return "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"]) + "\n"
+
+
+def _word(word: Word) -> str:
+    """Return one word of ExecStart, in which a dollar sign is doubled."""
+    if isinstance(word, Secret):
+        return f'"{_escaped(word.prefix).replace("$", "$$")}${{{word.variable}}}"'
+    return _quoted(word.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(c, c if c.isprintable() else "".join(f"\\x{b:02x}" for b in c.encode())) for c in text)
+
+
+def _plain(text: str) -> str:
+    return text.replace("%", "%%")

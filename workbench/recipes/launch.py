@@ -1,0 +1,143 @@
+"""What an export writes: the words and the environment of a server, with secrets as references, its image and its GPUs.
+
+A secret is written as a reference to an environment variable. No export contains its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from workbench.engines import registry
+from workbench.engines.base import Engine
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan, Node
+from workbench.model.secrets import is_secret_name, mask_plan
+from workbench.recipes.recipe import Notes
+
+_MARK = "\ue001"  # around the name of a variable, in place of its secret value
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A word of a command line that ends with the value of an environment variable."""
+
+    variable: str
+    prefix: str = ""
+
+
+Word = str | Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server to start, as every form of export sees it. `in_image` are the words in a container of `image`. `nodes`
+    has the launch of each node of a server that spans several hosts."""
+
+    name: str
+    title: str
+    plan: LaunchPlan
+    engine: Engine
+    argv: tuple[Word, ...]
+    in_image: tuple[Word, ...]
+    env: Mapping[str, str]
+    secrets: tuple[str, ...]  # names of environment variables that the user must set
+    files: Mapping[str, str]
+    host: str
+    port: int
+    image: str
+    gpus: int  # of one node
+    nodes: tuple[tuple[Node, Launch], ...] = field(default=())
+
+    @property
+    def workdir(self) -> str | None:
+        return self.plan.workdir
+
+
+def gpus_of(plan: LaunchPlan) -> int:
+    """Return the number of GPUs that the plan's parallel sizes need, 1 if it names none."""
+    count = 1
+    for name in _PARALLEL:
+        value = plan.flag(name)
+        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
+    return count
+
+
+def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None) -> Launch:
+    """Return the launch of a plan, with that of each node. `gpus` is the number of GPUs of all nodes, if it is known.
+    Raises PlanError for a plan that cannot be started."""
+    engine = registry.get(plan.engine)
+    plan, secrets = _without_secrets(plan, engine, notes)
+    count = max(1, (gpus or gpus_of(plan)) // max(1, len(plan.nodes)))
+    whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
+    nodes = tuple((node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes)
+    return replace(whole, nodes=nodes)
+
+
+def _of_node(
+    plan: LaunchPlan, node: Node | None, engine: Engine, secrets: tuple[str, ...], known: tuple[str, str, int]
+) -> Launch:
+    name, title, gpus = known
+    command = engine.command(plan, node)
+    argv = tuple(word_of(word) for word in command.argv)
+    program = engine.image_program or engine.launch
+    in_image = (*program, *argv[len(engine.launch_prefix(plan)) :])
+    image = plan.image or f"{engine.image}:{_tag(plan, engine)}"
+    return Launch(
+        name=name,
+        title=title,
+        plan=plan,
+        engine=engine,
+        argv=argv,
+        in_image=in_image,
+        env=command.env,
+        secrets=secrets,
+        files=command.files,
+        host=command.host,
+        port=command.port,
+        image=image,
+        gpus=gpus,
+    )
+
+
+def _tag(plan: LaunchPlan, engine: Engine) -> str:
+    known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
+    return f"v{plan.engine_version}" if known and engine.image_tag == Engine.image_tag else engine.image_tag
+
+
+def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[LaunchPlan, tuple[str, ...]]:
+    """Return the plan with a mark in place of each secret, and the names of the variables that give them."""
+    secrets: list[str] = []
+    masked = mask_plan(plan)
+    flags: list[FlagSetting] = []
+    for flag, shown in zip(plan.flags, masked.flags, strict=True):
+        if not is_secret_name(flag.name):
+            if shown.value != flag.value:
+                notes.add(Level.WARN, "masked", f"the secret in --{flag.name} is masked as ***; put it in before use")
+            flags.append(shown)
+            continue
+        by_env = flag.name == "api-key" and engine.api_key_env is not None
+        secrets.append(engine.api_key_env if by_env and engine.api_key_env else flag.name.replace("-", "_").upper())
+        if not by_env:
+            flags.append(replace(flag, value=f"{_MARK}{secrets[-1]}{_MARK}"))
+    env: list[FlagSetting] = []
+    for variable, shown in zip(plan.env, masked.env, strict=True):
+        if is_secret_name(variable.name) and variable.value:
+            secrets.append(variable.name)
+        else:
+            env.append(shown)
+    for node in plan.nodes:
+        for name in (*node.flags, *node.env):
+            if is_secret_name(name):
+                raise InputError(f"{node.name} has a secret of its own ({name})", next_step="move it to the whole plan")
+    return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
+
+
+def word_of(word: str) -> Word:
+    """Return a word of a command line, a reference if it has the mark of a secret."""
+    found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
+    return Secret(found[2], found[1]) if found else word

@@ -1,0 +1,96 @@
+"""The keys for recipes of other tools: making a preset of one, and copying the plan in another tool's form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.clipboard import copy
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.base import PickModal
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.modals.launch import finding_rows
+from workbench.tui.pages.texts import preset_rows
+
+if TYPE_CHECKING:
+    from workbench.session.recipes import Imported
+
+
+class RecipeController(Controller):
+    async def copy_as(self) -> None:
+        """Ask for a form, and copy the plan in it."""
+        from workbench.recipes.registry import EXPORT_FORMS
+
+        if self.state.plan is None:
+            self.say("there is no plan yet", Level.WARN, "press p to load a preset")
+            return
+
+        def chosen(name: str | None) -> None:
+            made = self.try_now(lambda: self.session.plans.exported(name)) if name is not None else None
+            if made is None:
+                return
+            left_out = "; ".join(f.text for f in made.findings if f.level in (Level.ERROR, Level.WARN))
+            level = Level.WARN if left_out else Level.INFO
+            said = f"the plan as {titles[made.form]}"
+            self.attempt(
+                copy(self.app, made.text),
+                lambda outcome: self.say(f"{said} {outcome}{'; ' if left_out else ''}{left_out}", level),
+            )
+
+        titles = {form.name: form.title for form in EXPORT_FORMS}
+        items = [(name, title, "text") for name, title in titles.items()]
+        await self.app.push_screen(PickModal("Copy the plan as", items, filter=True, free=False), chosen)
+
+    async def read(self) -> None:
+        """Ask for a recipe, show the preset that it becomes, and ask whether to save it."""
+        intro = (
+            "The path of a recipe, compose file or script of another tool, or a pasted command line. Nothing is run."
+        )
+        fields = [Field("source", "recipe", wide=True), Field("id", "id", hint="empty: from the recipe")]
+        found: list[Imported] = []
+
+        def check(values: Values) -> None:
+            if not values["source"].strip():
+                raise InputError("a path or a command line is needed")
+
+        async def submit(values: Values) -> None:
+            source, preset_id = values["source"].strip(), values["id"].strip() or None
+            path = Path(source).expanduser()
+            recipes = self.session.presets.recipes
+            is_path = len(source.split()) == 1 or path.exists()
+            found[:] = [recipes.read_file(path, preset_id) if is_path else recipes.read_text(source, "", preset_id)]
+
+        def read(values: Values | None) -> None:
+            if values is not None:
+                self._show(found[0])
+
+        form = Form(
+            "Import a recipe",
+            fields,
+            intro=lambda width: [*paragraph(intro, width, "dim"), ()],
+            check=check,
+            accept="read",
+            submit=submit,
+            doing="reading",
+        )
+        await self.app.push_screen(form, read)
+
+    def _show(self, imported: Imported) -> None:
+        def rows(width: int) -> list[Row]:
+            made = finding_rows(imported.findings, width) or paragraph("nothing was left out", width, "dim")
+            title = count_of(len(imported.findings), "finding")
+            shown = preset_rows(imported.preset, width) if imported.preset is not None else []
+            return [((title, "title"),), *made, (), *shown]
+
+        def decided(save: bool | None) -> None:
+            path = self.try_now(lambda: self.session.presets.recipes.save(imported)) if save else None
+            if path is not None:
+                self.say(f"saved: {path}")
+
+        question = Confirm(f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True)
+        self.app.push_screen(question, decided)

@@ -14,12 +14,8 @@ from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, 
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
-<<<<<<< HEAD
 from workbench.session.engine_flags import EngineFlags
-from workbench.session.plan_editor import PlanEditor, script_of
-=======
 from workbench.session.plan_editor import PlanEditor
->>>>>>> aa8064f (Recipes: launches are written as scripts, services, containers, jobs and recipes, with secrets as references; I imports and Y copies on the screen)
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:

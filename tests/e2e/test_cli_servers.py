@@ -36,6 +36,7 @@ def test_start_servers_logs_stop(cli: Cli) -> None:
     run = start(cli)
     assert run["state"] == "ready" and run["simulated"] and run["url"] == f"http://127.0.0.1:{run['port']}"
     listed = cli(*PRO, "servers", "--json").document["servers"]
+    assert listed[0]["live"]["generation_tok_s"] == 0 == listed[0]["live"]["running"]
     assert [(s["run_id"], s["state"], s["adopted"]) for s in listed] == [(run["run_id"], "ready", True)]
     assert "SIMULATED" in cli(*PRO, "servers").out
     assert cli("servers", "--json").document["servers"] == []  # of this host, where nothing was started

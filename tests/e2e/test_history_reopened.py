@@ -75,6 +75,8 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
     try:
         second.until("GPU3", "READY vllm :")
         second.until(lambda text: re.search(r"\[=*\]", text) is not None)  # the benchmark on the axis
+        second.press("4")
+        second.until("nothing of it is stored")
         second.press("<")
         second.until("Workbench ended during the benchmark")
         deadline = time.monotonic() + 20

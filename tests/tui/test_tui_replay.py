@@ -21,6 +21,8 @@ from workbench.session.recorder import Recorder
 from workbench.session.replay import Replay
 from workbench.session.session import Session
 from workbench.store.recording import CellWriter, Header, event_line, infos_line, time_of
+from workbench.tui.bindings import ACTING
+from workbench.tui.panes import KEYS
 
 T0 = 1_764_000_000
 GIB = 2**30
@@ -83,15 +85,21 @@ def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> N
 def test_nothing_runs_on_a_recording_and_a_simulated_one_says_so(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("REPLAY", "SIMULATED", "a recording: nothing can be started or changed here")
-        for key in ("s", "b", "x", "r", "g", "V", "X", "S", "h"):
+        for key in ("s", "b", "x", "r", "g", "V", "X", "S", "H", "T"):
             await s.press(key)
-            await asyncio.sleep(0.05)
+            await s.until(f"{key} needs a host: this is a recording")
+            assert s.app.screen is s.app.main, "a form or a page covers the recording"
             await s.press("escape")
-        await s.press("g")
+        await s.press("h", "escape", "6", "enter")
+        await s.until("enter needs a host")
         await s.until(lambda: s.state.host.replay.ended)
         assert not s.state.servers and not s.state.alterations
 
     replayed(recorded(tmp_path / "a.jsonl", simulated=True), scenario)
+
+
+def test_the_keys_that_a_replay_rejects_exist() -> None:
+    assert {id for id in ACTING if id in KEYS} == ACTING
 
 
 def test_the_keys_of_a_replay_say_what_they_are_for_on_a_host() -> None:

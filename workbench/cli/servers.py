@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,12 @@ from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
+    from workbench.model.server_run import EngineMetrics
     from workbench.server.external_servers import FoundServer
     from workbench.session.session import Session
 
 _ALL = 10**9
+_METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
 
@@ -83,9 +87,10 @@ async def servers(arguments: argparse.Namespace) -> int:
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_now(), len(supervisor.older)
         others = await session.servers.others()
+        live = await _live(session, statuses) if arguments.json else {}
     if arguments.json:
         found = [{**asdict(other), "url": other.url} for other in others]
-        listed = [status_json(s) for s in statuses]
+        listed = [{**status_json(s), "live": live.get(s.run_id)} for s in statuses]
         return emit({"servers": listed, "older_runs": older, "not_started_by_workbench": found})
     if not statuses and not others:
         note("no runs on this host")
@@ -97,6 +102,29 @@ async def servers(arguments: argparse.Namespace) -> int:
         runs = count_of(older, "older run has", "older runs have")
         note(f"{runs} ended: `workbench servers --all` lists them, `workbench runs prune` removes them")
     return 0
+
+
+async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str, dict[str, Any]]:
+    """Return the live metrics of the runs that answer, by run id, from two readings of their counters one second
+    apart. A metric that is missing has its reason in "absent"."""
+    from workbench.model.engine_live import LIVE_METRICS
+    from workbench.server.engine_rates import between
+
+    supervisor = session.servers.supervisor
+    runs = [s.run_id for s in statuses if s.state is ServerState.READY]
+
+    async def read() -> list[EngineMetrics]:
+        return list(await asyncio.gather(*(supervisor.metrics(run_id, _METRICS_S) for run_id in runs)))
+
+    first = await read()
+    if runs:
+        await asyncio.sleep(1.0)
+    live: dict[str, dict[str, Any]] = {}
+    for run_id, before, now in zip(runs, first, await read(), strict=True):
+        values = between(before, now)
+        absent = {m.field: why for m in LIVE_METRICS for name in m.counters if (why := now.absent.get(name))}
+        live[run_id] = {**{m.field: values.get(m.field) for m in LIVE_METRICS}, "absent": absent}
+    return live
 
 
 def _say_run(status: ServerStatus) -> None:

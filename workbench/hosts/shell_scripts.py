@@ -298,6 +298,7 @@ for dir in "$@"; do
     fi
     echo "run $dir"
     for name in pid starttime sid sid_starttime boot_id token started exit ended; do
+        [ -f "$dir/$name" ] || continue  # a named pipe would be waited for
         { IFS= read -r value <"$dir/$name"; } 2>/dev/null || [ -n "$value" ] && echo "value $name $value"
         value=
     done

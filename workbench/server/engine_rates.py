@@ -7,6 +7,7 @@ of the values of a rate over some seconds is the increase of the counter, and no
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workbench.model.engine_live import GAUGES, RATES, SHARES
@@ -77,6 +78,20 @@ class RateMeter:
         return values
 
 
+def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
+    """Return the values of the time between two readings by field, each rate per second. A counter that fell, as after
+    an engine's restart, has no value."""
+    seconds = second.unix_s - first.unix_s
+    if seconds <= 0.0:
+        return gauges(second)
+    grown: dict[str, float] = {}
+    for name in _COUNTERS:
+        was, now = getattr(first, name), getattr(second, name)
+        if was is not None and now is not None and now >= was:
+            grown[name] = (now - was) / seconds
+    return {**_valued(grown), **gauges(second)}
+
+
 def gauges(read: EngineMetrics) -> dict[str, float]:
     """Return the values of a reading that follow from it alone, by field."""
     return {m.field: value for m in GAUGES if (value := getattr(read, m.counters[0])) is not None}
@@ -84,7 +99,11 @@ def gauges(read: EngineMetrics) -> dict[str, float]:
 
 def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
     """Return the rates and shares of a second from the increases of the counters in each second."""
-    inside = {name: by_second[second] for name, by_second in increases.items() if second in by_second}
+    return _valued({name: by_second[second] for name, by_second in increases.items() if second in by_second})
+
+
+def _valued(inside: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates and shares from the increases of the counters in one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}
     for metric in SHARES:
         part, whole = (inside.get(name) for name in metric.counters)

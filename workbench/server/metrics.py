@@ -102,8 +102,13 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     absent: dict[str, str] = {}
     for field, names in _names(engine).items():
         found = next((samples for name in names if (samples := _series(page, name))), None)
-        if found:
-            values[field] = 100.0 * sum(found) / len(found) if field == "kv_use_pct" else round(sum(found))
+        share = sum(found) / len(found) if found and field == "kv_use_pct" else None
+        if share is not None and not 0.0 <= share <= 1.0:
+            absent[field] = f"the engine reports {100 * share:.0f} %, and a share of the KV cache is at most 100 %"
+        elif share is not None:
+            values[field] = 100.0 * share
+        elif found:
+            values[field] = round(sum(found))
         elif names:
             absent[field] = f"the engine's metrics page does not contain {names[0]}"
         else:

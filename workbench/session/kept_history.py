@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
+from workbench.session.state import BenchState
 
 if TYPE_CHECKING:
     from workbench.model.timeline import Event, Key
@@ -86,6 +89,11 @@ class KeptHistory:
         )
         if writer is self._writer:  # still the same host
             self._timeline.put_under(older.history)
+            bench = self._core.state.bench
+            if older.cut is not None and bench == BenchState(last_id=bench.last_id):  # none since this screen opened
+                at = datetime.fromtimestamp(older.cut.unix_s).astimezone()
+                error = f"{older.cut.text} at {at:%H:%M}; nothing of it is stored"
+                self._core.update(bench=replace(bench, error=error))
 
     def _tell(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"

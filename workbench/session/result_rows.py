@@ -15,34 +15,45 @@ if TYPE_CHECKING:
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     """Return one row for each of `results`, which are sorted from new to old. A row's label names the difference from
-    the earlier result of the same host, engine and model."""
-    rows = []
-    before: dict[tuple[str, str | None, str], BenchResult] = {}  # of each host, engine and model
+    the earlier result of the same host, engine and model. The first one's names what the next one changes."""
+    families: dict[tuple[str, str | None, str], list[BenchResult]] = {}  # of each host, engine and model
     for result in reversed(results):
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)
-        rows.append(_row(result, label_of(result, before.get(family))))
-        before[family] = result
-    return tuple(reversed(rows))
+        families.setdefault(family, []).append(result)
+    labels = {
+        one.id: label_of(one, before, after)
+        for first, *rest in families.values()
+        for one, before, after in zip((first, *rest), (None, first, *rest), (*rest, None), strict=False)
+    }
+    return tuple(_row(result, labels[result.id]) for result in results)
 
 
-def label_of(result: BenchResult, before: BenchResult | None) -> str:
+def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult | None = None) -> str:
     """Return a label for `result` that names its difference from `before`, such as "max-num-seqs=512", "power 500 W" or
-    "again". If `before` is None, the label names the preset or the model."""
+    "again". If `before` is None, the label names the preset or the model, after what the result `after` changes of the
+    load and the GPU settings: so the first point of a sweep has its value."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
-        return result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
+        name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
+        return " ".join((*(_changed_load(after, result) if after else ()), name))
     parts = [
         *_changed(before.conditions.flags, result.conditions.flags),
         *_changed(before.conditions.env, result.conditions.env),
-        *_changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings),
+        *_changed_load(before, result),
     ]
+    return " ".join(parts) or "again"
+
+
+def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
+    """Return what differs in the GPU settings and in the shape of the load."""
+    parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
     timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
     for name, word in () if result.spec.command else shape:  # a command of the user's own has no such shape
         if getattr(result.spec, name) != getattr(before.spec, name) and not (timed and name == "requests"):
             parts.append(f"{word}={getattr(result.spec, name)}")
-    return " ".join(parts) or "again"
+    return parts
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

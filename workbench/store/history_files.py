@@ -189,10 +189,12 @@ class _Writer:
 
 @dataclass
 class Kept:
-    """The content of a host's files: its history, and its GPUs as they were last."""
+    """The content of a host's files: its history, and its GPUs as they were last. `cut` is the newest benchmark, if
+    its Workbench ended before it."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()
+    cut: Event | None = None
 
 
 def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
@@ -208,7 +210,12 @@ def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
     for writer in writers.values():
         if writer.begun is not None and not writer.alive:
             text = f"{writer.begun.text.removesuffix(' begins')} ends: {_CUT}"
-            kept.history.add_event(Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text))
+            cut = Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text)
+            kept.history.add_event(cut)
+            kept.cut = max(filter(None, (kept.cut, cut)), key=lambda event: event.unix_s)
+    marks = [event for event in kept.history.events if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)]
+    if kept.cut is not None and marks[-1] != kept.cut:
+        kept.cut = None
     return kept
 
 

@@ -164,6 +164,10 @@ SCREEN_KEYS: tuple[Key, ...] = (
 )
 
 
+# The ids of keys that run something on the host. A replay rejects them.
+ACTING = frozenset((*(f"screen {key}" for key in ("full_stop", *"sxbgrTVXSH")), "gpu enter", "gpu L"))
+
+
 def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
     """Return copies of the keys that work only in the pane `where`."""
     return tuple(replace(key, where=where) for key in keys)

@@ -16,7 +16,7 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.tui.bindings import FIRST_KEYS_FIELDS, REPLAY_KEYS, TIME_KEYS, bindings_for, first_keys
+from workbench.tui.bindings import ACTING, FIRST_KEYS_FIELDS, REPLAY_KEYS, TIME_KEYS, bindings_for, first_keys
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
 from workbench.tui.pages.frame import PageFrame
@@ -102,6 +102,10 @@ class MainScreen(Screen[None]):
 
     async def action_do(self, key: str) -> None:
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
+        if key in ACTING and self.session.state.host.replay is not None:
+            text = f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs and nothing changes"
+            self.services.say(text, Level.WARN, "leave with q, and open the host itself with `workbench`")
+            return
         running = KEYS[key].run(self.controllers)
         if running is not None:
             await running

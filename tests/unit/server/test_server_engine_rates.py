@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.model.server_run import EngineMetrics
-from workbench.server.engine_rates import RateMeter
+from workbench.server.engine_rates import RateMeter, between
 
 T0 = 1_800_000_000
 
@@ -33,6 +33,14 @@ def generated(at_s: float, count: int | None, **more: int | float | None) -> Eng
 def test_a_rate_is_that_of_its_whole_second() -> None:
     found = values(generated(0.0, 100), generated(1.5, 250), generated(2.5, 450), generated(4.0, 450))
     assert found["generation_tok_s"] == {0: 100.0, 1: 150.0, 2: 100.0, 3: 0.0}
+
+
+def test_two_readings_give_the_rates_between_them() -> None:
+    first = generated(0.0, 100, prefix_hit_tokens=0, prefix_query_tokens=0, preemptions=5)
+    second = generated(2.0, 700, prefix_hit_tokens=30, prefix_query_tokens=120, preemptions=3, running=4, waiting=1)
+    found = between(first, second)
+    assert found == {"generation_tok_s": 300.0, "prefix_hit_pct": 25.0, "running": 4, "waiting": 1}
+    assert between(second, second) == {"running": 4, "waiting": 1}
 
 
 def test_the_part_of_the_first_second_is_not_a_value() -> None:

@@ -66,6 +66,13 @@ def test_a_quantity_that_an_engine_does_not_count_is_absent_not_zero() -> None:
     assert read.prefix_hit_pct is None
 
 
+@pytest.mark.parametrize("share", ["1.05", "42"])
+def test_a_share_of_the_cache_above_all_of_it_is_not_shown(share: str) -> None:
+    page = f'# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{{engine="0"}} {share}\n'
+    read = metrics.parse(page, engines.get("vllm"))
+    assert read.kv_use_pct is None and "at most 100 %" in read.absent["kv_use_pct"]
+
+
 def test_not_a_number_is_not_counted() -> None:
     page = "# TYPE sglang:token_usage gauge\nsglang:token_usage NaN\n"
     assert metrics.parse(page, engines.get("sglang")).kv_use_pct is None

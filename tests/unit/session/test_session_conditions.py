@@ -97,6 +97,15 @@ def test_the_first_of_its_kind_is_called_by_its_preset_or_model() -> None:
     assert [row.label for row in rows] == ["p", "again", "p"]
 
 
+def test_the_first_point_of_a_sweep_has_its_value() -> None:
+    watts = (500.0, 400.0, 300.0)
+    points = [result(3 - n, preset_id="p", gpu_settings={"gpu0.power_limit_w": w}) for n, w in enumerate(watts)]
+    labels = [row.label for row in rows_of(points)]
+    assert labels == ["power limit 500 W", "power limit 400 W", "power limit 300 W p"]
+    streams = [result(2, spec={"concurrency": 4}), result(1, spec={"concurrency": 1})]
+    assert [row.label for row in rows_of(streams)] == ["c=4", "c=1 m"]
+
+
 @pytest.mark.parametrize(
     ("url", "base", "port", "loopback"),
     [

@@ -74,9 +74,10 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
 
 
 def finding_line(finding: Finding) -> str:
-    """Return a finding as one line: "level: place: text — fix"."""
+    """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
     place = f"{finding.place}: " if finding.place else ""
-    return f"{finding.level}: {place}{finding_text(finding)}"
+    changes = " ".join(change.text for change in finding.changes)
+    return f"{finding.level}: {place}{finding_text(finding)}" + (f"  [{changes}]" if changes else "")
 
 
 def finding_text(finding: Finding) -> str:

@@ -9,7 +9,7 @@ EXECUTABLE_HELP = "the program that starts the engine, for example one in a virt
 PRESET = option("preset PRESET", "id of a preset, or path of a preset file")
 CHANGES = (
     repeatable("--set flag=value", "set a launch flag; repeatable", dest="sets"),
-    repeatable("--unset flag", "remove a launch flag; repeatable", dest="unsets"),
+    repeatable("--unset name", "remove a launch flag or an environment variable; repeatable", dest="unsets"),
     repeatable("--env K=V", "set an environment variable of the server; repeatable", dest="envs"),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),

@@ -124,13 +124,15 @@ def has_help(engine: str, name: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Removed:
     """A flag or variable that an engine no longer has, or that it never had although users try it. `since` is the first
-    version without it ("" if unknown). `until` is the first version that has it again ("" if none has).
+    version without it ("" if unknown). `until` is the first version that has it again ("" if none has). `renamed` is
+    the flag that takes the same value now, or "flag.key" for a key of a JSON flag ("" if there is none).
     """
 
     reason: str
     fix: str
     since: str = ""
     until: str = ""
+    renamed: str = ""
 
 
 @cache

@@ -23,6 +23,7 @@ class Situation:
     engine: Engine
     gpus: tuple[GpuInfo, ...] = ()
     installed: str | None = None
+    job: str | None = None  # of a scheduler that gave the GPUs, such as "PBS 1234"
 
     def value(self, name: str) -> FlagValue | None:
         """Return the value of a flag in the plan. If the plan does not set it, return the catalog's default, or None if

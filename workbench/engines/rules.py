@@ -11,16 +11,18 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 
+from workbench.engines import tuning_rules
 from workbench.engines.catalog import satisfies
 from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.secrets import is_secret_name
 
 Rule = Callable[[Situation], Iterator[Finding]]
-# Cards without NVLink to more than one neighbour: GeForce and RTX workstation cards, L and A series for servers.
-_PCIE_ONLY = re.compile(r"\b(?:GeForce|RTX|L4|L40S?|A10G?|A2|A16|T4)\b")
+# Cards without NVLink to more than one neighbour: GeForce and RTX workstation cards, L and A series for servers, and
+# the PCIe forms of V100, A100 and H100.
+_PCIE_ONLY = re.compile(r"\b(?:GeForce|RTX|L4|L40S?|A10G?|A2|A16|T4|PCIE|PCIe)\b")
 _SECRET_FLAGS = ("api-key", "hf-token", "admin-api-key", "ssl-keyfile-password")
 _KEY_FLAGS = ("api-key", "api-key-file", "admin-api-key")
 _SAFE_SHARE = 0.85  # of memory that the GPU shares with the system
@@ -41,11 +43,28 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
     if need > have:
         text = f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data parallel), {have} visible"
         fix = "lower tensor-parallel-size or data-parallel-size, or make more GPUs visible in CUDA_VISIBLE_DEVICES"
-        yield Finding(Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix)
+        changes = _smaller(here)
+        yield Finding(Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes)
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
-        more = f"data-parallel-size {have // need} would use {have // need * need}" if have >= 2 * need else None
-        yield Finding(Level.INFO, "gpus.idle", text, fix=more)
+        replicas = here.count("data-parallel-size") * (have // need)
+        more = f"data-parallel-size {replicas} would use {have // need * need}" if have >= 2 * need else None
+        changes = (PlanChange("data-parallel-size", replicas),) if more and here.nodes == 1 else ()
+        yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
+
+
+def _smaller(here: Situation) -> tuple[PlanChange, ...]:
+    """Return the changes after which the plan uses no more GPUs than are visible: first fewer replicas, then a smaller
+    split. () without a GPU, or if the plan spans several nodes."""
+    have, split = here.gpus_visible, here.count("tensor-parallel-size") * here.count("pipeline-parallel-size")
+    if not have or here.nodes > 1:
+        return ()
+    if split <= have:
+        return (PlanChange("data-parallel-size", have // split),)
+    unset = tuple(
+        PlanChange(n, None) for n in ("pipeline-parallel-size", "data-parallel-size") if here.plan.flag(n) is not None
+    )
+    return (*unset, PlanChange("tensor-parallel-size", 2 ** (have.bit_length() - 1)))
 
 
 def open_to_others(here: Situation) -> Iterator[Finding]:
@@ -111,7 +130,9 @@ def allocator(here: Situation) -> Iterator[Finding]:
         expandable = re.search(r"expandable_segments:\s*true", settings, re.IGNORECASE)
         if expandable and "max_split_size_mb" in settings:
             text = "max_split_size_mb has no effect together with expandable_segments:True"
-            yield Finding(Level.HINT, "allocator.split-size", text, name, "remove max_split_size_mb")
+            without = ",".join(part for part in settings.split(",") if "max_split_size_mb" not in part)
+            change = (PlanChange(name, without, env=True),)
+            yield Finding(Level.HINT, "allocator.split-size", text, name, "remove max_split_size_mb", changes=change)
         if expandable and here.plan.flag("kv-transfer-config"):
             text = "vLLM rejects expandable_segments:True together with a KV connector"
             yield Finding(Level.ERROR, "allocator.kv-connector", text, name, f"unset {name}")
@@ -126,7 +147,16 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
     if share is None or share > _SAFE_SHARE:
         value = "is chosen at start" if share is None else f"is {share:g}"
         text = f"{flag} {value}, but this GPU shares its memory with the system, which may run out of it"
-        yield Finding(Level.WARN, "memory.unified", text, flag, f"set {flag} to 0.8 or less")
+        yield Finding(
+            Level.WARN,
+            "memory.unified",
+            text,
+            flag,
+            f"set {flag} to 0.8 or less",
+            "NVIDIA's own vLLM command for two DGX Sparks uses 0.8",
+            evidence=f"{flag} {'unset' if share is None else f'{share:g}'}, unified memory",
+            changes=(PlanChange(flag, 0.8),),
+        )
 
 
 def memory(here: Situation) -> Iterator[Finding]:
@@ -146,7 +176,7 @@ def metrics_off(here: Situation) -> Iterator[Finding]:
     flag = here.engine.metrics_flag
     if flag and not here.on(flag):
         text = f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
-        yield Finding(Level.HINT, "metrics.off", text, flag, f"set {flag}")
+        yield Finding(Level.HINT, "metrics.off", text, flag, f"set {flag}", changes=(PlanChange(flag, True),))
 
 
 def custom_all_reduce(here: Situation) -> Iterator[Finding]:
@@ -167,7 +197,17 @@ def eager(here: Situation) -> Iterator[Finding]:
     flag = here.engine.eager_flag
     if flag and here.on(flag):
         text = f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and decodes slower"
-        yield Finding(Level.HINT, "speed.eager", text, flag, f"unset {flag}")
+        yield Finding(
+            Level.HINT,
+            "speed.eager",
+            text,
+            flag,
+            f"unset {flag}",
+            "gpt-oss-120b on a GB10: 26 tok/s eager, 59 without (conselara.dev, 2026-05-02)",
+            evidence=f"{flag} is on",
+            changes=(PlanChange(flag, None),),
+            expected_gain="up to 2.3x tok/s per request, most for small models",
+        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -188,4 +228,5 @@ _RULES: tuple[Rule, ...] = (
     metrics_off,
     custom_all_reduce,
     eager,
+    *tuning_rules.RULES,
 )

@@ -17,7 +17,7 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import cross_checks
 from workbench.model.errors import InputError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -29,11 +29,12 @@ def validate(
     catalog: FlagCatalog,
     installed_version: str | None = None,
     gpus: Sequence[GpuInfo] = (),
+    job: str | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about a plan that has not been started, most severe first. `installed_version` is None if it
-    is unknown.
+    is unknown. `job` names the scheduler's job in which the host gave its GPUs.
     """
-    here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version)
+    here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version, job)
     found: list[Finding] = [*_of_plan(here)]
     settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
     for setting in settings:
@@ -44,7 +45,10 @@ def validate(
         found += _of_variable(here, setting)
     found += cross_checks(here)
     order = list(Level)
-    return tuple(sorted(dict.fromkeys(found), key=lambda f: order.index(f.level)))
+    once: dict[tuple[str, str | None, str], Finding] = {}
+    for finding in found:
+        once.setdefault((finding.code, finding.flag, finding.text), finding)
+    return tuple(sorted(once.values(), key=lambda f: order.index(f.level)))
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
@@ -55,12 +59,13 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
         code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
             code = "flag.repeated"
-        return Finding(Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec))
+        unset = (PlanChange(spec.name, None),)
+        return Finding(Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset)
     if (wrong := choice_problem(spec, value)) is not None:
         near = get_close_matches(wrong, spec.choices, n=1)
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
         if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):  # no version of vLLM or SGLang accepts it
-            certain, fix = True, "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
+            certain, near, fix = True, [], "set quantization to fp8 for weights, kv-cache-dtype to fp8 for the cache"
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
         level = Level.ERROR if certain and not only_case else Level.WARN
         return Finding(
@@ -69,9 +74,11 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
             f"{spec.name} is {wrong!r}, which is not one of the choices of this flag",
             spec.name,
             fix,
+            changes=(PlanChange(spec.name, near[0] if near and isinstance(value, str) else None),),
         )
     if problem := range_problem(spec, value):
-        return Finding(Level.ERROR, "flag.range", f"{spec.name} {problem}", spec.name, _value_fix(spec))
+        unset = (PlanChange(spec.name, None),)
+        return Finding(Level.ERROR, "flag.range", f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset)
     if spec.json_fields and (unknown := _unknown_key(spec, value)):
         near = get_close_matches(unknown, spec.json_fields, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known: {_some(spec.json_fields)}"
@@ -140,7 +147,9 @@ def _of_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         yield finding
     if spec.deprecated:
         text = f"{spec.name} is deprecated in {here.engine.title} {here.catalog.version}"
-        yield Finding(Level.HINT, "flag.deprecated", text, spec.name)
+        entry = removed(here.engine.name, "flags").get(spec.name)
+        changes = _replacement(here, spec.name, entry) if entry else ()
+        yield Finding(Level.HINT, "flag.deprecated", text, spec.name, entry.fix if entry else None, changes=changes)
     if value is False and not spec.negation and not spec.value_takes_bool_word and spec.kind == FlagKind.BOOL:
         text = f"{spec.name} cannot be switched off on the command line, so the command omits it"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
@@ -162,10 +171,34 @@ def _unknown_flag(here: Situation, name: str) -> Finding:
     title, version = here.engine.title, here.catalog.version
     if entry := removed(here.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_since(entry)}"
-        return Finding(level, "flag.removed", text, name, entry.fix)
+        return Finding(level, "flag.removed", text, name, entry.fix, changes=_replacement(here, name, entry))
     near = nearest_name(here.catalog, name)
     fix = f"did you mean {near}?" if near else "unset it, or search for its new name"
-    return Finding(level, "flag.unknown", f"{title} {version} does not have a flag {name}", name, fix)
+    changes = _renamed(here, name, near) if near else (PlanChange(name, None),)
+    text = f"{title} {version} does not have a flag {name}"
+    return Finding(level, "flag.unknown", text, name, fix, changes=changes)
+
+
+def _renamed(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
+    """Return the change of the flag `name` to `new`, whose value stays if the new flag accepts it."""
+    value, spec = here.plan.flag(name), here.catalog.flags.get(new)
+    if value is None or here.plan.flag(new) is not None or (spec and (type_problem(spec, value) is not None)):
+        return (PlanChange(name, None),)
+    return PlanChange(name, None), PlanChange(new, value)
+
+
+def _replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
+    """Return the changes that replace a removed flag; () if a person must choose."""
+    if entry.renamed:
+        flag, _, key = entry.renamed.partition(".")
+        if not key:
+            return _renamed(here, name, flag)
+        together = {n: e.renamed.partition(".")[2] for n, e in removed(here.engine.name, "flags").items() if e.renamed}
+        old, plan = here.plan.flag(flag), here.plan
+        parts = {new: plan.flag(n) for n, new in together.items() if new and plan.flag(n) is not None}
+        unset = tuple(PlanChange(n, None) for n, new in together.items() if new and plan.flag(n) is not None)
+        return (*unset, PlanChange(flag, {**(old if isinstance(old, dict) else {}), **parts}))
+    return (PlanChange(name, None),) if entry.fix.startswith("unset it") else ()
 
 
 def _since(entry: Removed) -> str:
@@ -183,13 +216,17 @@ def _repeated(here: Situation) -> Iterator[Finding]:
     seen: set[str] = set()
     for setting in here.plan.flags:
         name = lookup(here.catalog, setting.name).name
-        if name in seen and not ((spec := here.catalog.flags.get(name)) and spec.repeatable):
+        spec = here.catalog.flags.get(name)
+        if name in seen and not (
+            spec and spec.repeatable and spec.nargs is None
+        ):  # of a list, too, the last one counts
             yield Finding(
                 Level.WARN,
                 "flag.repeated",
                 f"{name} is set twice; the last value counts",
                 name,
                 "remove one of the two values",
+                changes=(PlanChange(name, None), PlanChange(name, setting.value)),
             )
         seen.add(name)
 
@@ -200,7 +237,8 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "env.name", f"{name!r} is not a valid name for an environment variable", name)
     elif entry := _removed_variable(here, name):
         text = f"{name} has no effect: {entry.reason}"
-        yield Finding(Level.WARN, "env.removed", text, name, entry.fix)
+        unset = (PlanChange(name, None, env=True),)
+        yield Finding(Level.WARN, "env.removed", text, name, entry.fix, changes=unset)
     elif spec := here.catalog.env.get(name):
         if problem := _variable_problem(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
@@ -213,6 +251,10 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
             f"{here.engine.title} {here.catalog.version} does not read the variable {name}",
             name,
             f"did you mean {near}?" if near else "unset it",
+            changes=(
+                PlanChange(name, None, env=True),
+                *([PlanChange(near, value, env=True)] if near and here.env(near) is None else []),
+            ),
         )
 
 

@@ -13,7 +13,7 @@ from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagSpec
 from workbench.model.plan import LaunchPlan
 
@@ -25,20 +25,24 @@ def scheduling(here: Situation) -> Iterator[Finding]:
     version = version_key(here.installed or here.catalog.version)
     if here.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = "async-scheduling is on by default since 0.14 unless another flag is incompatible with it"
-        yield Finding(Level.HINT, "flag.default", text, "async-scheduling", "unset it")
+        change = (PlanChange("async-scheduling", None),)
+        yield Finding(Level.HINT, "flag.default", text, "async-scheduling", "unset it", changes=change)
     if here.plan.flag("enable-log-requests") is False:
         text = "requests are not logged by default since 0.10.1"
-        yield Finding(Level.HINT, "flag.default", text, "enable-log-requests", "unset it")
+        change = (PlanChange("enable-log-requests", None),)
+        yield Finding(Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change)
     tokens, sequences = here.number("max-num-batched-tokens"), here.number("max-num-seqs")
     if tokens and sequences and tokens < sequences:
         text = f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM rejects that"
         fix = f"set max-num-batched-tokens to {sequences:g} or more"
-        yield Finding(Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix)
+        change = (PlanChange("max-num-batched-tokens", int(sequences)),)
+        yield Finding(Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change)
     length = here.number("max-model-len")
     if here.value("enable-chunked-prefill") is False and tokens and length and tokens < length:
         text = f"without chunked prefill max-model-len ({length:g}) must fit in max-num-batched-tokens ({tokens:g})"
         fix = "leave enable-chunked-prefill on, or raise max-num-batched-tokens"
-        yield Finding(Level.ERROR, "scheduler.prefill", text, "max-num-batched-tokens", fix)
+        change = (PlanChange("enable-chunked-prefill", None),)
+        yield Finding(Level.ERROR, "scheduler.prefill", text, "max-num-batched-tokens", fix, changes=change)
 
 
 def log_statistics(here: Situation) -> Iterator[Finding]:
@@ -46,7 +50,10 @@ def log_statistics(here: Situation) -> Iterator[Finding]:
     servers = here.number("api-server-count")
     if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
         text = "several API servers write no statistics lines to the log; /metrics still has the values of each engine"
-        yield Finding(Level.INFO, "log.no-stats", text, "data-parallel-size", "set api-server-count to 1")
+        change = (PlanChange("api-server-count", 1),)
+        yield Finding(
+            Level.INFO, "log.no-stats", text, "data-parallel-size", "set api-server-count to 1", changes=change
+        )
 
 
 def ray(here: Situation) -> Iterator[Finding]:
@@ -60,9 +67,19 @@ def ray(here: Situation) -> Iterator[Finding]:
 
 def server_module(here: Situation) -> Iterator[Finding]:
     """Report that the executable is the Python module of the server, which is deprecated."""
-    if any("vllm.entrypoints.openai.api_server" in part for part in here.engine.launch_prefix(here.plan)):
+    version = version_key(here.installed or here.catalog.version)
+    words = here.engine.launch_prefix(here.plan)
+    if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
+
+
+def verifiers(here: Situation) -> Iterator[Finding]:
+    """Report the program vf-vllm, which no longer exists."""
+    if any(part.rpartition("/")[2] == "vf-vllm" for part in here.plan.executable):
+        text = "vf-vllm left the package verifiers on 2026-07-08 (commit a497ee5)"
+        fix, change = "use vllm serve, which has the same flags", (PlanChange("executable", None),)
+        yield Finding(Level.WARN, "cmd.vf-vllm", text, "executable", fix, "PrimeIntellect-ai/verifiers", changes=change)
 
 
 class Vllm(Engine):
@@ -103,7 +120,7 @@ class Vllm(Engine):
     eager_flag = "enforce-eager"
     compiled_parts = "torch.compile and CUDA graphs"
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
-    rules = (scheduling, log_statistics, ray, server_module)
+    rules = (scheduling, log_statistics, ray, server_module, verifiers)
     answers = VLLM
     config_logs = (
         re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)"),

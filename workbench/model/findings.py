@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -30,9 +32,12 @@ class PlanChange:
 
     @property
     def text(self) -> str:
-        """The change as `workbench start` takes it: "--set name=value" or "--unset name"."""
-        option = ("env" if self.env else "set") if self.value is not None else ("unset-env" if self.env else "unset")
-        return f"--{option} {self.name}" + ("" if self.value is None else f"={self.value}")
+        """The change as `workbench start` takes it, for a shell: "--set name=value", "--env NAME=value" or
+        "--unset name"."""
+        if self.value is None:
+            return f"--unset {self.name}"
+        plain = self.value if isinstance(self.value, str) else json.dumps(self.value, separators=(",", ":"))
+        return f"--{'env' if self.env else 'set'} {shlex.quote(f'{self.name}={plain}')}"
 
 
 @dataclass(frozen=True, slots=True)

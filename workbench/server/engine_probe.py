@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
+from workbench.model.untrusted_text import NAME_CHARS, clean
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -52,6 +53,7 @@ if [ -n "$path" ]; then
     head -c 2 -- "$path" | grep -q '#!' && head -n 3 -- "$path" | head -c 1000 | sed 's/^/script=/'
 fi
 echo "PATH=$PATH"
+echo "job=${PBS_JOBID:+PBS $PBS_JOBID}${SLURM_JOB_ID:+Slurm $SLURM_JOB_ID}${LSB_JOBID:+LSF $LSB_JOBID}"
 for name do
     for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
         "$HOME"/.local/share/uv/tools/*/bin "$HOME"/.local/share/pipx/venvs/*/bin "$HOME"/.virtualenvs/*/bin \
@@ -94,6 +96,7 @@ class InstalledEngine:
     how: str = ""  # where the version was read from
     problem: str | None = None
     elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
+    job: str | None = None  # of a scheduler, in which the host's commands run: "PBS 1234"
     modified: str = ""  # when the program was changed, in seconds since 1970
 
 
@@ -122,7 +125,8 @@ async def probe(
     python = _interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
     known = await _version_of(host, engine, path, python, facts)
-    return replace(known, elsewhere=elsewhere, modified="".join(facts.get("modified", [])))
+    job = clean(" ".join(facts.get("job", [])), NAME_CHARS) or None
+    return replace(known, elsewhere=elsewhere, job=job, modified="".join(facts.get("modified", [])))
 
 
 async def _version_of(

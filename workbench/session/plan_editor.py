@@ -10,11 +10,11 @@ from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.engines.preset_trust import ForeignPart, untrusted
 from workbench.model.errors import InputError, PlanError, WorkbenchError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
-from workbench.model.secrets import mask_command, mask_plan, mask_row, mask_text, secret_values
+from workbench.model.secrets import MASK, is_secret_name, mask_command, mask_plan, mask_row, mask_text, secret_values
 from workbench.session.state import PlanView
 
 if TYPE_CHECKING:
@@ -110,6 +110,28 @@ class PlanEditor:
         Raises InputError for an invalid value."""
         self._change(engines.apply_assignments(self.plan, self.catalog, sets, unsets, envs))
 
+    def apply(self, finding: Finding) -> Sequence[PlanChange]:
+        """Make the changes that a finding of `view` proposes, as one step of the undo history. Return them. Raises
+        InputError if the plan no longer has this finding, or the finding proposes nothing."""
+        same = (f for f in self.findings() if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix))
+        changes = next((f.changes for f in same if f.changes), ())  # the changes of a view have masked secrets
+        if not changes:
+            raise InputError(f"nothing to apply for: {finding.text}", next_step="edit the flag, or read its help")
+        plan = self.plan
+        for change in changes:
+            plan = self._with_change(plan, change)
+        self._change(plan)
+        return changes
+
+    def _with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
+        if change.name == engines.EXECUTABLE and not change.env:
+            return engines.with_executable(plan, str(change.value or ""))
+        if change.env:
+            return plan.without_env(change.name) if change.value is None else plan.with_env(change.name, change.value)
+        if change.value is None:
+            return plan.without_flag(change.name)
+        return engines.set_flag(plan, self.catalog, change.name, change.value)
+
     def undo(self) -> None:
         if self._undo:
             self._redo.append(self.plan)
@@ -121,7 +143,7 @@ class PlanEditor:
             self.plan = self._redo.pop()
 
     def _change(self, plan: LaunchPlan) -> None:
-        if not diff(self.plan, plan):
+        if not diff(self.plan, plan) and len(plan.flags) == len(self.plan.flags):  # not a flag that was set twice
             return
         self._undo = [*self._undo, self.plan][-HISTORY_KEPT:]
         self._redo.clear()
@@ -143,7 +165,11 @@ class PlanEditor:
     def findings(self) -> tuple[Finding, ...]:
         """Return the problems and hints about the plan."""
         found = engines.validate(
-            self.effective, self.catalog, installed_version=self.around.installed_version, gpus=self.around.gpus
+            self.effective,
+            self.catalog,
+            installed_version=self.around.installed_version,
+            gpus=self.around.gpus,
+            job=self.around.found.job if self.around.found else None,
         )
         foreign = (part.finding("look at the preset, then start it with --trust") for part in self.untrusted())
         found = (*foreign, *self._about_executable(), *found)
@@ -230,7 +256,10 @@ class PlanEditor:
         return PlanView(
             plan=mask_plan(self.effective),
             rows=tuple(map(mask_row, self._rows(findings, "changed"))),
-            findings=tuple(replace(f, text=mask_text(f.text, values)) for f in findings),
+            findings=tuple(
+                replace(f, text=mask_text(f.text, values), changes=tuple(_masked(c, values) for c in f.changes))
+                for f in findings
+            ),
             command=mask_command(command) if command is not None else None,
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
@@ -244,3 +273,8 @@ class PlanEditor:
             title=self.title,
             nodes=tuple((node, mask_command(its)) for node, its in self.node_commands()),
         )
+
+
+def _masked(change: PlanChange, secrets: Sequence[str]) -> PlanChange:
+    secret = change.value is not None and (is_secret_name(change.name) or str(change.value) in secrets)
+    return replace(change, value=MASK) if secret else change

@@ -100,6 +100,13 @@ class Plans:
     def view(self) -> PlanView:
         """Return the plan as it is shown. Its findings include the GPU settings of its preset that are not in force."""
         view = self.editor.view()
+        lacks = self._presets.lacks(view.plan.preset_id)
+        if lacks:
+            text = f"the preset is for other hardware: this host {lacks}"
+            source = f"preset {view.plan.preset_id}, hardware"
+            fix = "its figures and sizes are not valid here"
+            other = Finding(Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks)
+            view = replace(view, findings=(*view.findings, other))
         unapplied = self._core.state.unapplied
         if not unapplied:
             return view
@@ -272,6 +279,15 @@ class Plans:
     def unset_env(self, name: str) -> None:
         self.editor.unset_env(name)
         self._show_edited()
+
+    def apply_fix(self, finding: Finding) -> str:
+        """Make the changes that a finding of the plan proposes. Return them as text, such as "--unset max-num-seqs".
+        Raises InputError if there is nothing to change."""
+        changes = self.editor.apply(finding)
+        self._show_edited()
+        if any(change.name == EXECUTABLE for change in changes) and self._core.host.connected:
+            self._core.spawn(self.look_and_ask())
+        return " ".join(change.text for change in finding.changes)
 
     def undo(self) -> None:
         self.editor.undo()

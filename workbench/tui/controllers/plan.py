@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.findings import Level
+from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph
@@ -18,7 +18,7 @@ from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import command_rows, finding_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import fit_page_rows, preset_rows
-from workbench.tui.panes.launch import Launch
+from workbench.tui.panes.launch import LEVELS, Launch
 from workbench.tui.panes.presets import Presets
 
 if TYPE_CHECKING:
@@ -205,6 +205,32 @@ class PlanController(Controller):
         if row is not None:
             unset = self.session.plans.unset_env if row.is_env else self.session.plans.unset_flag
             self.try_now(lambda: unset(row.name))
+
+    async def fix(self) -> None:
+        """Apply the fix of the finding about the flag under the cursor. If there is none, ask which finding to fix."""
+        plan = self._plan()
+        if plan is None:
+            return
+        row = self.pane(Launch).current
+        fixable = [f for f in plan.findings if f.changes]
+        here = [f for f in fixable if row is not None and f.flag == row.name]
+        if len(here) == 1 or len(fixable) == 1:
+            self._apply((here or fixable)[0])
+            return
+        if not fixable:
+            self.say("no finding of this plan has a fix that a key can apply", next_step="v lists all findings")
+            return
+        items = [
+            (str(n), f"{' '.join(c.text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
+            for n, f in enumerate(fixable)
+        ]
+        picker = PickModal("Fix which finding?", items, chosen=str(fixable.index(here[0])) if here else "0", free=False)
+        await self.app.push_screen(picker, lambda n: self._apply(fixable[int(n)]) if n is not None else None)
+
+    def _apply(self, finding: Finding) -> None:
+        done = self.try_now(lambda: self.session.plans.apply_fix(finding))
+        if done:
+            self.say(f"{done}   (u undoes it)")
 
     def undo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_undo:

@@ -34,8 +34,12 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
         sign, role = LEVELS[str(f.level)]
         flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
         rows += paragraph(f"{sign} {flag}{f.text}", width, role, "  ")
-        if f.fix:
-            rows += paragraph(f"  fix: {f.fix}", width, "dim", "       ")
+        changes = " ".join(change.text for change in f.changes)
+        if f.fix or changes:
+            change = f"  [{changes}]" if changes else ""
+            rows += paragraph(f"  fix: {f.fix or ''}{change}", width, "dim", "       ")
+        if f.expected_gain:
+            rows += paragraph(f"  gain: {f.expected_gain}", width, "dim", "        ")
     return rows
 
 

@@ -40,6 +40,7 @@ class Launch(Pane, PickList):
         Key("N", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)),
         Key("e", "engine", "choose the program that starts the engine", lambda c: c.plan.choose_engine()),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
+        Key("f", "fix", "apply the fix of a finding, first of the flag under the cursor", lambda c: c.plan.fix()),
         Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
     )
     HINTS = ("enter", "a", "o", "question_mark")

@@ -1,0 +1,273 @@
+"""Rules about plans that start but waste the hardware, take a risk, or set what has no effect. Each finding has its
+evidence and the change that fixes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from workbench.engines.flag_values import format_value, word
+from workbench.engines.memory_estimate import MemoryFit, fit
+from workbench.engines.plan_context import Situation
+from workbench.engines.weight_bits import BITS, name_of
+from workbench.model.counts import count_of
+from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.flags import Origin
+from workbench.model.plan import LaunchPlan
+
+_GIB = 2**30
+_TP, _PP, _DP = "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
+_FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
+_REPLICAS_SOURCE = (
+    "vLLM documentation, Parallelism and Scaling; two replicas against one server on two GB10: unslothai/unsloth#10280"
+)
+# Quantization methods that only load a checkpoint quantized in that way; fp8, bitsandbytes and others also convert.
+_CHECKPOINT_ONLY = ("AWQ", "GPTQ", "NVFP4")
+_NAMED = re.compile(r"(?i)(?<![a-z])(awq|gptq|nvfp4|mxfp4|fp8)(?![a-z])")
+# Flags that act only if another flag is above 1
+_ONLY_WITH: Mapping[str, tuple[str, ...]] = {
+    "disable-custom-all-reduce": (_TP,),
+    "data-parallel-backend": (_DP,),
+    "data-parallel-address": (_DP,),
+    "data-parallel-rpc-port": (_DP,),
+    "data-parallel-hybrid-lb": (_DP,),
+    "data-parallel-external-lb": (_DP,),
+    "load-balance-method": (_DP,),
+    "enable-dp-attention": (_DP,),
+    "nccl-port": (_TP, _PP, _DP),
+}
+_NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
+    ("CUDA_LAUNCH_BLOCKING", "0"): "0 is the default",
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"): "it matters for programs with many CUDA streams, and an engine uses few",
+    ("VLLM_USE_V1", "1"): "1 is the default",
+}
+
+
+def replicas_first(here: Situation) -> Iterator[Finding]:
+    """Report a model that is split over GPUs although it fits one of them: replicas need no communication."""
+    split, facts = here.count(_TP) * here.count(_PP), here.plan.model_facts
+    sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
+    weights = facts.weight_bytes if facts else None
+    if here.nodes > 1 or split < 2 or not weights or not sizes or weights > _FITS_WELL * min(sizes):
+        return
+    replicas = split * here.count(_DP)
+    changes = (*(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None), PlanChange(_DP, replicas))
+    alone = fit(_changed(here.plan, changes), here.gpus)
+    if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
+        return
+    text = (
+        f"the model fits one GPU, and {_TP} {here.count(_TP)} x {_PP} {here.count(_PP)} splits every layer or stage "
+        f"over {count_of(split, 'GPU')}: each token waits for the link between them"
+    )
+    yield Finding(
+        Level.WARN,
+        "dp-before-tp",
+        text,
+        _TP if here.count(_TP) > 1 else _PP,
+        f"run {count_of(replicas, 'replica')}; a split pays only for the latency of one request over a fast link",
+        _REPLICAS_SOURCE,
+        evidence=f"weights {weights / _GIB:.1f} GiB, smallest GPU {min(sizes) / _GIB:.1f} GiB",
+        changes=changes,
+        expected_gain="+30 to +91 % tok/s at 8 to 32 requests with two replicas (measured there)",
+    )
+
+
+def quantized_first(here: Situation) -> Iterator[Finding]:
+    """Report a 16-bit model that needs several GPUs only because it is not quantized."""
+    facts = here.plan.model_facts
+    sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
+    weights = facts.weight_bytes if facts else None
+    if not facts or not weights or not sizes or name_of(facts.quantization) != "BF16":
+        return
+    fp8 = weights * BITS["FP8"] / BITS["BF16"]
+    if weights <= min(sizes) < weights / _FITS_WELL or not fp8 < 0.9 * min(sizes) < weights:
+        return
+    yield Finding(
+        Level.HINT,
+        "quant.first",
+        f"the 16-bit weights need more than one GPU; an FP8 checkpoint ({fp8 / 1e9:.0f} GB) fits one",
+        fix="try an FP8 or 4-bit checkpoint of the model: fewer bytes per token are the largest gain in decoding",
+        source="bytes read per token, which limit decoding",
+        evidence=f"weights {weights / 1e9:.0f} GB, smallest GPU {min(sizes) / 1e9:.0f} GB",
+        expected_gain="up to 2x tok/s per request with FP8, up to 3.5x with 4 bits",
+    )
+
+
+def pipeline(here: Situation) -> Iterator[Finding]:
+    """Report that pipeline stages do not make one request faster."""
+    stages = here.count(_PP)
+    if stages > 1:
+        text = f"{_PP} {stages}: a token passes the stages one after another, so one request gets no faster"
+        fix = f"use {_TP} for the speed of one request; stages help with many requests, or where the model does not fit"
+        source = "one stream on two GB10: tensor parallel 2.09x, pipeline 1.08x (unslothai/unsloth#10280)"
+        yield Finding(Level.HINT, "pp.batch1", text, _PP, fix, source, evidence=f"{_PP} {stages}")
+
+
+def one_at_a_time(here: Situation) -> Iterator[Finding]:
+    """Report a server that processes one request at a time, so that nothing is batched."""
+    flag = here.engine.concurrency_flag
+    if flag and here.plan.flag(flag) is not None and here.number(flag) == 1:
+        yield Finding(
+            Level.WARN,
+            "batch.first",
+            f"{flag} 1 serves one request at a time: batching, the largest source of throughput, is off",
+            flag,
+            f"unset {flag}",
+            "decoding reads the weights once for all requests of a batch",
+            evidence=f"{flag} 1",
+            changes=(PlanChange(flag, None),),
+            expected_gain="nearly N times tok/s at N requests, up to the limit of compute",
+        )
+
+
+def sequences_and_cache(here: Situation) -> Iterator[Finding]:
+    """Report a limit of requests that the KV cache cannot hold at full length."""
+    flag = here.engine.concurrency_flag
+    wanted = here.number(flag) if flag and here.plan.flag(flag) is not None else None
+    estimate = fit(here.plan, here.gpus)
+    if not flag or not wanted or not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
+        return
+    room = estimate.full_length_sequences // here.count(_DP)
+    if 0 < room < wanted:
+        text = f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV cache holds (estimate)"
+        fix = "no change while requests are short; preemptions or waiting requests say that the cache is too small"
+        yield Finding(Level.HINT, "kv.sequences", text, flag, fix, estimate.basis, evidence=estimate.text)
+
+
+def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
+    """Report a quantization method that the checkpoint does not have."""
+    given = here.plan.flag("quantization")
+    method = name_of(str(given)) if given else None
+    if method is None or here.engine.uses_all_gpus:
+        return
+    name = _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2])
+    named = name[1].upper() if name else None
+    facts = here.plan.model_facts
+    read = name_of(facts.quantization) if facts and facts.quantization and "config.json" in facts.source else None
+    at_load = bool(facts and "at load" in facts.source)
+    own = None if at_load else read or named
+    if own in (None, "BF16") and method not in _CHECKPOINT_ONLY:
+        return
+    if own == method:
+        return
+    kind = f"an {own} checkpoint" if own and own != "BF16" else "not such a checkpoint"
+    told = "config.json" if read else "its name" if named else "its name, which says no quantization"
+    fix = "unset quantization: the engine reads it from the checkpoint"
+    fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
+    text = f"quantization {given} needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
+    text = text or f"quantization {given} converts 16-bit weights"
+    yield Finding(
+        Level.ERROR if read else Level.WARN,
+        "quant.checkpoint",
+        f"{text}, and {here.plan.model} is {kind}",
+        "quantization",
+        fix,
+        "vLLM rejects a method that differs from the checkpoint's",
+        evidence=f"from {told}",
+        changes=(PlanChange("quantization", None),),
+    )
+
+
+def draft_model(here: Situation) -> Iterator[Finding]:
+    """Report that the memory estimate leaves out the draft model of speculative decoding."""
+    config = here.plan.flag("speculative-config")
+    named = config.get("model") if isinstance(config, dict) else None
+    flags = ("speculative-draft-model-path", "spec-draft-model", "spec-model", "draft-model-name", "model-draft")
+    flag, draft = next(
+        ((f, v) for f, v in (("speculative-config", named), *((f, here.plan.flag(f)) for f in flags)) if v), ("", None)
+    )
+    if draft:
+        text = f"the draft model {draft} takes GPU memory that the estimate does not include: its weights and KV cache"
+        fix = "compare the acceptance rate and tok/s with a run without it; lower the memory share if the start fails"
+        yield Finding(Level.HINT, "spec.memory", text, flag, fix, evidence=f"{flag} {draft}")
+
+
+def risks(here: Situation) -> Iterator[Finding]:
+    """Report flags that run code of the model's repository, and those that make the first request slow."""
+    if here.on("trust-remote-code"):
+        yield Finding(
+            Level.WARN,
+            "risk.remote-code",
+            "trust-remote-code runs Python code from the model's repository with your rights",
+            "trust-remote-code",
+            "unset it: models whose architecture the engine has do not need it; else pin a revision that you have read",
+            "Hugging Face transformers, trust_remote_code",
+            evidence=f"model {here.plan.model}",
+            changes=(PlanChange("trust-remote-code", None),),
+        )
+    if here.on("sleep-on-idle"):
+        text = "sleep-on-idle saves CPU time while nothing runs; the first request after a pause waits for the wake-up"
+        fix = "unset it where latency matters, and for benchmarks"
+        change = (PlanChange("sleep-on-idle", None),)
+        yield Finding(Level.HINT, "idle.wake-up", text, "sleep-on-idle", fix, "SGLang's own help", changes=change)
+
+
+def without_effect(here: Situation) -> Iterator[Finding]:
+    """Report flags and variables that change nothing in this plan: other flags are missing, or the value is the
+    default."""
+    release = here.engine.same_release(here.installed, here.catalog.version)
+    for setting in here.plan.flags:
+        edited = setting.origin is Origin.EDITED  # a preset may state a default on purpose
+        needs, spec = _ONLY_WITH.get(setting.name), here.catalog.flags.get(setting.name)
+        unset = (PlanChange(setting.name, None),)
+        if needs and setting.value is not False and all(here.count(name) < 2 for name in needs):
+            text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
+            yield Finding(Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset)
+        elif release and edited and spec and spec.default is not None and _same(setting.value, spec.default):
+            text = f"{setting.name} {format_value(setting.value)} is the default of {here.engine.title} "
+            text += f"{here.catalog.version}"
+            yield Finding(Level.INFO, "flag.default", text, setting.name, "unset it", changes=unset)
+    for setting in here.plan.env:
+        change = (PlanChange(setting.name, None, env=True),)
+        value = str(setting.value).strip()
+        if reason := _NO_EFFECT_ENV.get((setting.name, value)):
+            text = f"{setting.name}={value} has no effect: {reason}"
+            yield Finding(
+                Level.HINT, "env.noop", text, setting.name, "unset it", "CUDA programming guide", changes=change
+            )
+        elif setting.name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
+            text = "CUDA_LAUNCH_BLOCKING makes every kernel launch wait for its end: for debugging only"
+            source = "CUDA programming guide"
+            yield Finding(Level.WARN, "env.blocking", text, setting.name, "unset it", source, changes=change)
+
+
+def allocation(here: Situation) -> Iterator[Finding]:
+    """Report that the plan replaces the GPUs that a job scheduler gave."""
+    devices = here.env("CUDA_VISIBLE_DEVICES")
+    if devices is not None and here.job:
+        yield Finding(
+            Level.WARN,
+            "hpc.respect-allocation",
+            f"CUDA_VISIBLE_DEVICES={devices} replaces the GPUs that the job {here.job} was given: the server may take "
+            "those of other users",
+            "CUDA_VISIBLE_DEVICES",
+            "unset it, so that the scheduler's value stays",
+            evidence=f"job {here.job}",
+            changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),),
+        )
+
+
+def _changed(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
+    for change in changes:
+        plan = plan.without_flag(change.name) if change.value is None else plan.with_flag(change.name, change.value)
+    return replace(plan, nodes=())
+
+
+def _same(value: object, default: object) -> bool:
+    return type(value) in (type(default), int, float) and word(value) == word(default)
+
+
+RULES = (
+    replicas_first,
+    quantized_first,
+    pipeline,
+    one_at_a_time,
+    sequences_and_cache,
+    quantization_of_checkpoint,
+    draft_model,
+    risks,
+    without_effect,
+    allocation,
+)

@@ -257,10 +257,6 @@ class Plans:
         if name == EXECUTABLE and self._core.host.connected:
             self._core.spawn(self.look_and_ask())
 
-    def executables(self) -> Sequence[str]:
-        """Return the programs found on the host that can start the plan's engine. None of them was run."""
-        return self.editor.around.executables
-
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
         """Set the program that starts the plan's engine; "" stands for the engine's usual program. With `keep`,
         config.toml names that program for all later plans on this host."""

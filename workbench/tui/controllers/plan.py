@@ -159,7 +159,7 @@ class PlanController(Controller):
         own = f"{row.default}, as PATH finds it"
         items = [
             ("", own, "text"),
-            *((path, path_text(path, PATH_CELLS), "text") for path in session.plans.executables()),
+            *((path, path_text(path, PATH_CELLS), "text") for path in session.plans.editor.around.executables),
         ]
         intro = (
             "These programs were found on the host; none of them was started. You may type the path of another program."

@@ -45,6 +45,8 @@ class FitRow:
     kv_tokens: int | None
     sequences: Mapping[int, int | None]
     limit_tok_s: float | None  # of one stream, by the memory bandwidth
+    with_all_reduces_tok_s: float | None  # the same with the measured time of the all-reduces between these GPUs
+    prefill_tok_s: float | None  # by computing
     basis: str
 
 
@@ -120,6 +122,8 @@ def _row(
         kv_tokens=shortest.kv_tokens if shortest.fits else 0,
         sequences={length: _sequences(one, length) for length, one in found.items()},
         limit_tok_s=limit.tok_s_per_stream,
+        with_all_reduces_tok_s=limit.with_all_reduces_tok_s,
+        prefill_tok_s=limit.prefill_tok_s,
         basis=shortest.basis,
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from workbench.engines.gpu_table import find, memory_bandwidth_gbs
 from workbench.engines.kv_size import read_bytes
+from workbench.engines.model_facts import parts_of
 from workbench.engines.weight_bits import name_of
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
@@ -140,7 +141,7 @@ def ceiling(
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
     share, label = _share_of_clock(gpus[: len(known)], memory_mhz) or (1.0, fastest)
     flops = _flops(model, gpus[: len(known)])
-    active = model.shape.parts.active if model.shape and model.shape.parts else None
+    parts = parts_of(model)
     total, bound = _total(model, load, [n * share * 1e9 for n in nominal], pp, kv, flops)
     reduce_ms, reduce_basis = _all_reduces(model, gpus[0], tp)
     return Ceiling(
@@ -152,7 +153,7 @@ def ceiling(
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
         total_tok_s=total,
         total_bound=bound,
-        prefill_tok_s=flops / (2 * active) if flops and active else None,
+        prefill_tok_s=flops / (2 * parts.active) if flops and parts else None,
         all_reduce_ms=reduce_ms,
         all_reduce_basis=reduce_basis,
     )
@@ -178,7 +179,7 @@ def _total(
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
     weights = model.bytes_per_token or 0.0
-    parts = model.shape.parts if model.shape else None
+    parts = parts_of(model)
     if parts and parts.experts and batch > 1:
         expert = parts.experts * parts.expert_share * weights / parts.active  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)

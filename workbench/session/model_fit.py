@@ -88,11 +88,12 @@ def table_lines(report: FitReport) -> Iterator[str]:
             yield "no estimate for this plan on these GPUs"
             continue
         columns = "".join(f"{length:>10,}" for length in report.contexts)
-        yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>10}"
+        yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>9}{'prefill':>9}"
         yield from (_row_line(row, report.contexts) for row in rows)
     yield ""
     yield "A number below a context length: sequences of that length at once, one replica. -: does not fit."
-    yield "GiB each: weights per GPU. limit: tok/s of one stream, by memory bandwidth. *: other files, estimated."
+    yield "GiB each: weights per GPU. limit: tok/s of one stream, by nominal memory bandwidth. prefill: tok/s of the"
+    yield "prompt, by computing. *: other files, estimated."
 
 
 def _group_line(group: GpuGroup) -> str:
@@ -109,5 +110,5 @@ def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
         return f"{start}{'does not fit':>{10 * len(contexts)}}"
     cells = (row.sequences.get(length) for length in contexts)
     texts = ("?" if cell is None else f"{cell:,}" if cell else "-" for cell in cells)
-    limit = four_digits(row.limit_tok_s) if row.limit_tok_s else "?"
-    return start + "".join(f"{text:>10}" for text in texts) + f"{limit:>10}"
+    limits = (f"{four_digits(one) if one else '?':>9}" for one in (row.limit_tok_s, row.prefill_tok_s))
+    return start + "".join(f"{text:>10}" for text in texts) + "".join(limits)

@@ -129,7 +129,10 @@ def _limit(preset: Preset) -> str:
     limit = ceiling(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
     if not names or limit.tok_s_per_stream is None:
         return ""
-    return f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by {limit.gb_per_token:g} GB per token)"
+    text = f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by {limit.gb_per_token:g} GB per token)"
+    if limit.all_reduce_ms:
+        text += f"; {limit.with_all_reduces_tok_s:.4g} with {limit.all_reduce_basis}"
+    return text
 
 
 def _hardware(preset: Preset) -> str:

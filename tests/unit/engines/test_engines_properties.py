@@ -35,9 +35,10 @@ def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.Da
     catalog = engine.catalog(version)
     wanted: dict[str, Any] = data.draw(settings_of(catalog, without=NOT_SETTINGS))
     flags = tuple(FlagSetting(n, v) for n, v in wanted.items())
-    command = engine.command(LaunchPlan(name, "the-model", flags=flags, workdir="/srv", engine_version=version))
-    launch = len(engine.launch)
-    assert command.argv[:launch] == engine.launch
+    plan = LaunchPlan(name, "the-model", flags=flags, workdir="/srv", engine_version=version)
+    command, prefix = engine.command(plan), engine.launch_prefix(plan)
+    launch = len(prefix)
+    assert command.argv[:launch] == prefix
     words = list(command.argv[launch:])
     parsed = parse_like_llama(catalog, words) if name == "llamacpp" else parse_like_argparse(catalog, words)
     assert parsed.pop("host") in ("127.0.0.1", ["127.0.0.1"])

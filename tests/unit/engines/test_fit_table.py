@@ -48,6 +48,9 @@ def test_a_70b_model_on_four_cards_of_24_gib() -> None:
     kv_gib = 24 * 0.92 - awq.weights_gib - 1.6
     assert awq.sequences[32_768] == pytest.approx(kv_gib * GIB // (327_680 / 4 * 32_768), abs=1)
     assert awq.limit_tok_s == pytest.approx(4 * 936 / 37.66, rel=0.01)
+    slower = 1 / (1 / (4 * 936 / 37.66) + 161 * 10e-6)
+    assert awq.with_all_reduces_tok_s == pytest.approx(slower, rel=0.01)
+    assert awq.prefill_tok_s == pytest.approx(4 * 71e12 / (2 * 69.5e9), rel=0.01)
 
 
 def test_the_memory_in_use_counts() -> None:

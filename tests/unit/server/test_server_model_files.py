@@ -104,6 +104,15 @@ def test_tensors_of_a_mixture_of_experts(checkpoint: Path) -> None:
     assert facts.bytes_per_token == 100 + 8000 / 4 + 1000 and facts.missing is None
 
 
+def test_a_config_alone_tells_the_sizes(checkpoint: Path) -> None:
+    more = {"intermediate_size": 128, "quantization_config": {"quant_method": "fp8"}}
+    (checkpoint / "config.json").write_text(json.dumps({**CONFIG, **more}))
+    facts = read(str(checkpoint))
+    linear = 2 * (64 * 16 * 12 + 3 * 64 * 128)
+    assert facts.weight_bytes == linear + 2 * EMBEDDING and facts.bytes_per_token == linear + EMBEDDING
+    assert "without weight files" in facts.source and facts.missing is None
+
+
 @pytest.mark.parametrize("length", [b"\xff" * 8, (10**12).to_bytes(8, "little"), b"", (50).to_bytes(8, "little")])
 def test_a_damaged_header_leaves_the_sizes_of_the_file(checkpoint: Path, length: bytes) -> None:
     (checkpoint / "model.safetensors").write_bytes(length + b'{"a": \n"lm_head.weight\xff')

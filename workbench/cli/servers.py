@@ -11,12 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connected, warn_if_measured
-from workbench.cli.output import emit, emit_or_say, finding_text, note, say
+from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, TRUST
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
@@ -132,6 +133,9 @@ def _say_run(status: ServerStatus) -> None:
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {detail}{simulated}")
+    for finding in status.findings:
+        if status.alive and finding.level in (Level.ERROR, Level.WARN):
+            say(f"  {finding_line(finding)}")
 
 
 def _say_other(other: FoundServer) -> None:

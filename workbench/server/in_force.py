@@ -248,7 +248,7 @@ def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[
 
 
 def _changed_env(name: str, asked: str, actual: str) -> bool:
-    return asked != actual and asked != MASK and not is_secret_name(name)
+    return not is_secret_name(name) and asked != MASK and asked not in (actual, mask_text(actual))
 
 
 def _safe(row: InForceRow, secrets: Sequence[str]) -> InForceRow:

@@ -188,6 +188,7 @@ _PREFIX = re.compile(
     r"^(?:\([\w ]+?(?: pid=\d+)?\)\s*)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+(?:\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s?)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*"
+    r"|\[rank\d+\]:\s?"
     r"|\d+\.\d\d\.\d{3}\.\d{3} (?P<letter>[IWEDT]) \S+\s*)?"
 )
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)")

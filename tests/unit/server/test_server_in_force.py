@@ -93,6 +93,12 @@ def test_the_environment_is_that_of_the_process() -> None:
     assert found["HF_TOKEN"] == (None, "***", "environment of process 7", False)
 
 
+def test_a_masked_value_is_no_difference() -> None:
+    process = Command(("vllm",), {"HF_ENDPOINT": "https://user:s3cret@host", "VLLM_API_KEY": "s3cret"})
+    found = rows({}, {"HF_ENDPOINT": "https://user:***@host", "VLLM_API_KEY": "***"}, process=process)
+    assert [found[n][3] for n in ("HF_ENDPOINT", "VLLM_API_KEY")] == [False, False] and "s3cret" not in str(found)
+
+
 def test_secrets_are_masked_wherever_they_stand() -> None:
     found = rows({"api-key": "s3cret", "hf-overrides": "with s3cret"}, config={"hf-overrides": "has s3cret"})
     assert "s3cret" not in str(found)

@@ -131,6 +131,10 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
             "AssertionError",
         ),
         (["/bin/sh: 1: serve-it: not found"], "serve-it: not found"),
+        (
+            ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "x.py"', "[rank0]: ValueError: bad thing"],
+            "ValueError: bad thing",
+        ),
         (  # the source line of a traceback stood there instead of the message below it
             [
                 "Traceback (most recent call last):",

@@ -245,8 +245,12 @@ class LogPane(Pane):
         return self._go(found)
 
     def show_first_error(self) -> None:
+        """Move to the line that is the reason of the failure, or else to the first line with an error."""
         self.hit = None
-        self.next_error()
+        reason = self.session.state.server.reason if self.session.state.server is not None else None
+        at = self.view.find(reason) if reason else None
+        if at is None or not self._go(at):
+            self.next_error()
 
     def next_error(self) -> bool:
         """Move to the next line with an error, and after the last error to the first one. Return whether the log has an

@@ -504,9 +504,6 @@ class FakeSession(FakeMeasuring):
     async def other_servers(self) -> Sequence[Any]:
         return ()
 
-    def executables(self) -> Sequence[str]:
-        return ("/opt/vllm/bin/vllm",)
-
     async def set_executable(self, text: str, *, keep: bool = False) -> None:
         self._called("set_executable", text, keep)
 

@@ -124,3 +124,24 @@ def test_the_footer_shows_what_the_situation_needs() -> None:
         await s.until(lambda: s.row(23).startswith(" s Start  enter edit  a all  o group  ? Explain"))
 
     shown(scenario)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_key_applies_the_fix_of_a_finding_and_another_undoes_it(size: tuple[int, int]) -> None:
+    async def scenario(s: RealScreen) -> None:
+        await in_launch(s)
+        launch = s.pane("launch")
+        await s.until(lambda: any(f.code == "dp-before-tp" for f in s.state.plan.findings))
+        before = s.state.plan.plan.flags
+        await s.press("f")  # the cursor is on a flag without a finding: the key asks
+        await s.until("Fix which finding?", "--unset tensor-parallel-size")
+        await s.press("escape")
+        launch.select((False, "tensor-parallel-size"))
+        await s.press("f")
+        await s.until("u undoes it", lambda: "--data-parallel-size 4" in s.state.plan.shell())
+        assert "tensor-parallel-size" not in s.state.plan.shell()
+        assert not any(f.code == "dp-before-tp" for f in s.state.plan.findings)
+        await s.press("u")
+        await s.until(lambda: s.state.plan.plan.flags == before)
+
+    shown(scenario, size=size)

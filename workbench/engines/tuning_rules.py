@@ -57,10 +57,9 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
     alone = fit(_changed(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
-    text = (
-        f"the model fits one GPU, and {_TP} {here.count(_TP)} x {_PP} {here.count(_PP)} splits every layer or stage "
-        f"over {count_of(split, 'GPU')}: each token waits for the link between them"
-    )
+    sizes_of = " x ".join(f"{name} {here.count(name)}" for name in (_TP, _PP) if here.count(name) > 1)
+    text = f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and every token waits for "
+    text += "the link between them"
     yield Finding(
         Level.WARN,
         "dp-before-tp",

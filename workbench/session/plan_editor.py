@@ -266,6 +266,7 @@ class PlanEditor:
             total_flags=len(self.catalog.flags),
             installed=self.around.installed,
             installed_problem=self.around.installed_problem,
+            executables=self.around.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
             edited=len(diff(self.base, self.plan)),
             can_undo=bool(self._undo),

@@ -102,7 +102,7 @@ class Plans:
         view = self.editor.view()
         lacks = self._presets.lacks(view.plan.preset_id)
         if lacks:
-            text = f"the preset is for other hardware: this host {lacks}"
+            text = f"the preset is for other hardware: it {lacks}"
             source = f"preset {view.plan.preset_id}, hardware"
             fix = "its figures and sizes are not valid here"
             other = Finding(Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks)

@@ -138,6 +138,7 @@ class PlanView:
     catalog_asked: bool = False  # the flags are those that the installed engine lists, not a shipped list
     installed: str | None = None  # "vllm 0.33.0", or None while not known
     installed_problem: str | None = None  # "vllm not found on …"
+    executables: tuple[str, ...] = ()  # programs found on the host that can start the engine; none of them was run
     memory: str | None = None  # "memory est. 21.4/24.0 GiB per GPU"
     edited: int = 0  # flags and variables that differ from the preset
     can_undo: bool = False

@@ -155,11 +155,11 @@ class PlanController(Controller):
     async def _edit_executable(self, row: FlagRow) -> None:
         """Ask for the program that starts the engine: one of the programs found on the host, or a path from the
         user."""
-        session, host = self.session, self.state.host.name
+        session, host, plan = self.session, self.state.host.name, self.state.plan
         own = f"{row.default}, as PATH finds it"
         items = [
             ("", own, "text"),
-            *((path, path_text(path, PATH_CELLS), "text") for path in session.plans.editor.around.executables),
+            *((path, path_text(path, PATH_CELLS), "text") for path in (plan.executables if plan else ())),
         ]
         intro = (
             "These programs were found on the host; none of them was started. You may type the path of another program."

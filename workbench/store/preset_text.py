@@ -138,7 +138,8 @@ def _limit(preset: Preset) -> str:
 def _hardware(preset: Preset) -> str:
     hardware = preset.hardware
     names = " or ".join(hardware.gpu_names) or "any NVIDIA GPU"
-    memory = f"{hardware.memory_gib:g} GiB each" if hardware.memory_gib else ""
+    each = " each" if hardware.count > 1 else ""
+    memory = f"{hardware.memory_gib:g} GiB{each}" if hardware.memory_gib else ""
     shared = "memory shared with the CPU" if hardware.unified_memory else ""
     return ", ".join(filter(None, (f"{hardware.count} x {names}", memory, shared, hardware.interconnect)))
 

@@ -212,7 +212,7 @@ class FakePart(SimpleNamespace):
 # part: its method = the scripted session's method, if that has another name
 PARTS = {
     "presets": "get=preset missing_variables",
-    "plans": "load_preset set_flag unset_flag executables set_executable set_env unset_env undo redo flag_rows"
+    "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
     "servers": "start stop others=other_servers select=select_run search_log changes_against_running",

@@ -91,9 +91,10 @@ def table_lines(report: FitReport) -> Iterator[str]:
         yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>9}{'prefill':>9}"
         yield from (_row_line(row, report.contexts) for row in rows)
     yield ""
-    yield "A number below a context length: sequences of that length at once, one replica. -: does not fit."
-    yield "GiB each: weights per GPU. limit: tok/s of one stream, by nominal memory bandwidth. prefill: tok/s of the"
-    yield "prompt, by computing. *: other files, estimated."
+    yield "Below a context length: sequences of that length at once, in one replica."
+    yield "GiB each: weights per GPU. -: does not fit. ?: unknown. *: other files."
+    yield "limit: tok/s of one stream, by nominal memory bandwidth."
+    yield "prefill: tok/s of prompts, by computing."
 
 
 def _group_line(group: GpuGroup) -> str:

@@ -213,6 +213,15 @@ async def _preset(scene: Scene) -> None:
     await scene.shot("preset-120x40")
 
 
+async def _fit(scene: Scene) -> None:
+    """Take a picture of what of a model fits."""
+    await scene.until(lambda: bool(scene.session.state.presets))
+    await scene.session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
+    await scene.until(lambda: scene.session.state.telemetry is not None)
+    await scene.press("M")
+    await scene.shot("fit-120x40")
+
+
 async def _sweep(scene: Scene) -> None:
     """Take a picture of a sweep of the power limit."""
     await scene.load("vllmany")
@@ -253,6 +262,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "concurrency": ("rtx-pro-6000", _concurrency),
     "settings": ("rtx-pro-6000-passthrough", _settings),
     "preset": ("rtx-5060ti-x2", _preset),
+    "fit": ("gb10-x2", _fit),
 }
 
 

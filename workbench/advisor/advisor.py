@@ -7,7 +7,7 @@ from workbench.advisor.advice import Advice, Rule, advice
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Finding, Level
 
-RULES: tuple[Rule, ...] = (*load_rules.RULES, *speed_rules.RULES, *gpu_rules.RULES, *reading_rules.RULES)
+RULES: tuple[Rule, ...] = (*speed_rules.RULES, *load_rules.RULES, *gpu_rules.RULES, *reading_rules.RULES)
 
 
 def advise(facts: Facts) -> tuple[Finding, ...]:

@@ -109,7 +109,7 @@ class Facts:
 
     @property
     def per_stream_tok_s(self) -> float | None:
-        return self.summary.per_stream_tok_s if self.summary else None
+        return _positive(self.summary.per_stream_tok_s) if self.summary else None
 
     @property
     def fraction(self) -> float | None:
@@ -180,12 +180,16 @@ def facts_of_result(result: BenchResult, **more: Any) -> Facts:
         summary=None if summary.refused else summary,
         refused=summary.refused,
         client_cpu_pct=summary.client_cpu_pct,
-        ceiling_tok_s=conditions.ceiling_tok_s,
+        ceiling_tok_s=_positive(conditions.ceiling_tok_s),
         in_force=conditions.in_force,
         imported=conditions.imported,
         preset_id=conditions.preset_id,
         **more,
     )
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and value > 0 else None
 
 
 def _streams(result: BenchResult) -> int | None:
@@ -200,13 +204,14 @@ def _gpus(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
     found = []
     for place, gpu in enumerate(conditions.gpus):
         index = gpu.get("index", place)
-        known = {name: gpu.get(name) for name in _NUMBERS if isinstance(gpu.get(name), int | float)}
+        known = {name: gpu[name] for name in _NUMBERS if isinstance(gpu.get(name), int | float)}
+        guest = gpu.get("virtualization")
         limit = conditions.gpu_settings.get(f"gpu{index}.{POWER_LIMIT.key}")
         found.append(
             GpuFacts(
                 index=index,
                 name=str(gpu.get("name") or ""),
-                virtualization=gpu.get("virtualization"),
+                virtualization=guest if isinstance(guest, str) else None,
                 limit_w=limit if isinstance(limit, int | float) else None,
                 power_w=power.get(index),
                 **known,

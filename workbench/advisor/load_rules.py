@@ -11,6 +11,7 @@ from workbench.model.findings import Level, PlanChange
 _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
 _HITS_PCT = 5.0
+_WAITING = 0.25  # waiting requests for each running one
 _BUSY_CLIENT_PCT = 70.0
 _RESERVE_GIB = 8.0
 _MINEFIELD = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
@@ -28,9 +29,9 @@ def waiting(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, with the limit that keeps them there."""
     during, now = facts.summary.engine if facts.summary else None, facts.now
     mean = during.waiting_mean if during else now.waiting if now else None
-    if mean is None or mean < 0.5:
-        return
     most = during.running_max if during else now.running if now else None
+    if mean is None or mean < max(1.0, _WAITING * (most or 0)):  # a few wait shortly at the start of a run
+        return
     kv = during.kv_use_max_pct if during else now.kv_use_pct if now else None
     counted = [f"{mean:.1f} requests waiting"]
     counted += [f"{most} running"] if most is not None else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.advisor.verdicts import sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment
@@ -65,6 +66,8 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
     if experiment.verdict:
         blocks.append(TextBlock(experiment.verdict, lead=True))
+    if tested := sentence(experiment):
+        blocks.append(TextBlock(f"The advice that it tests: {tested}"))
     if experiment.state != "done":
         pairs = f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete."
         lines = (pairs, experiment.error) if experiment.error else (pairs,)

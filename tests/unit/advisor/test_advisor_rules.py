@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     ),
     "queue.waiting": (
         facts(64, summary=engine_side(waiting_mean=20.0, running_max=40, kv_use_max_pct=99.0)),
-        facts(64, summary=engine_side(waiting_mean=0.2, running_max=40, kv_use_max_pct=99.0)),
+        facts(64, summary=engine_side(waiting_mean=1.5, running_max=40, kv_use_max_pct=99.0)),
     ),
     "kv.preemptions": (facts(now=EngineMetrics(preemptions=7)), facts(now=EngineMetrics(preemptions=0))),
     "kv.load-not-waste": (

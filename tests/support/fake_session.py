@@ -215,7 +215,7 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop others=other_servers select=select_run search_log changes_against_running",
+    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running",
     "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
     " tag=tag_result",
     "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles cancel=cancel_bench"
@@ -552,6 +552,9 @@ class FakeSession(FakeMeasuring):
 
     def trust(self) -> None:
         self._called("trust")
+
+    async def port_problem(self) -> tuple[str, str] | None:
+        return None
 
     def changes_against_running(self) -> Sequence[PlanChange]:
         return diff(self.running_plan, self.plan) if self.running_plan else ()

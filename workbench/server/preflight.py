@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
@@ -14,7 +14,6 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
 
-_Refuse = Callable[[str, str], ServerError]
 _ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
 
 # $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be empty).
@@ -27,6 +26,7 @@ case $found in */*) [ -x "$found" ] && [ ! -d "$found" ] && echo "executable=$fo
 [ -e "$1" ] && echo "exists=$1"
 echo "PATH=$PATH"
 [ -n "$3" ] && [ ! -e "$3" ] && echo "model=missing"
+cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == "0A" { print "listens=" substr($2, length($2) - 3) }'
 hex=$(printf ':%04X' "$4")
 inode=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
     awk -v port="$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }')
@@ -53,12 +53,7 @@ async def check(
     """
     shown = mask_command(command).shell()
     model = plan.model if is_path(plan.model) and not simulated else ""
-    argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
-    done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
-    facts: dict[str, str] = {}
-    for line in done.out.splitlines():
-        key, _, value = line.partition("=")
-        facts.setdefault(key, value)
+    facts, listening = await _look(host, command, model)
 
     def refuse(message: str, next_step: str) -> ServerError:
         return ServerError(message, host=host.name, command=shown, next_step=next_step)
@@ -70,7 +65,30 @@ async def check(
     if "model" in facts:
         where = f" (relative to {command.workdir})" if command.workdir and not posixpath.isabs(model) else ""
         raise refuse(f"model path {model} does not exist{where}", "correct the model path, or give a Hugging Face id")
-    _check_port(command, runs, facts, refuse)
+    problem = _port_problem(command, runs, facts, listening)
+    if problem is not None:
+        raise refuse(*problem)
+
+
+async def port_problem(host: Host, command: Command, runs: Iterable[ServerStatus]) -> tuple[str, str] | None:
+    """Return who uses the port of `command`, and the next step with a free port. None if the port is free."""
+    facts, listening = await _look(host, command, "")
+    return _port_problem(command, runs, facts, listening)
+
+
+async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
+    """Return (facts for the start, ports on which something listens)."""
+    argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
+    done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
+    facts: dict[str, str] = {}
+    listening: set[int] = set()
+    for line in done.out.splitlines():
+        key, _, value = line.partition("=")
+        if key == "listens":
+            listening.add(int(value, 16))
+        else:
+            facts.setdefault(key, value)
+    return facts, listening
 
 
 _NAME_ANOTHER = "name another program: row “executable” in the Launch pane, or --executable PATH"
@@ -85,18 +103,23 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
     return f"{name} not found; {looked}", f"install {plan.engine}, or {_NAME_ANOTHER}"
 
 
-def _check_port(command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], refuse: _Refuse) -> None:
+def _port_problem(
+    command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
+) -> tuple[str, str] | None:
+    """Return (who uses the port, the next step), or None if the port is free."""
     # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
-    own = next((r for r in runs if r.port == command.port and _alive(r)), None)
-    if own is not None:
-        raise refuse(
-            f"port {command.port} is in use by {own.engine} run {own.run_id} ({own.state})",
-            f"run workbench stop {own.run_id}, or set another port",
-        )
+    owners = {r.port: r for r in runs if r.port is not None and _alive(r)}
+    used = listening | owners.keys()
+    free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
+    another = "set another port" + (f": {free} is free" if free else "")
+    if own := owners.get(command.port):
+        message = f"port {command.port} is in use by {own.engine} run {own.run_id} ({own.state})"
+        return message, f"run workbench stop {own.run_id}, or {another}"
     if "taken" in facts:
         pid, _, holder = facts.get("holder", "").partition(" ")
         by = f" by process {pid}: {holder.strip()}" if pid else " by a process of another user"
-        raise refuse(f"port {command.port} is in use{by}", "end that process, or set another port")
+        return f"port {command.port} is in use{by}", f"end that process, or {another}"
+    return None
 
 
 def _alive(run: ServerStatus) -> bool:

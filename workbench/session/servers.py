@@ -305,6 +305,17 @@ class Servers:
                 status = await self.launch(editor)
         return status.run_id
 
+    async def port_problem(self) -> tuple[str, str] | None:
+        """Return who uses the port of the plan under edit, and the next step with a free port. None if the port is
+        free, or becomes free because a start stops the selected run."""
+        from workbench.server import preflight
+
+        command, selected = self._plans.editor.command(), self._core.state.server
+        stopped = selected is not None and (selected.state in LIVE or bool(selected.outlived))
+        if stopped and selected is not None and selected.port == command.port:
+            return None
+        return await preflight.port_problem(self._core.host, command, await self.supervisor.runs())
+
     @property
     def starting(self) -> bool:
         """Whether a run is being started that is not listed yet."""

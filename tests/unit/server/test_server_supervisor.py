@@ -47,7 +47,8 @@ def test_a_port_of_our_own_server_names_the_run_even_while_it_loads(
         run_id = await start(supervisor, make("never", port))
         with pytest.raises(ServerError, match=f"port {port} is in use by vllm run {run_id}") as caught:
             await start(supervisor, make("never", port))
-        assert caught.value.next_step == f"run workbench stop {run_id}, or set another port"
+        step = caught.value.next_step or ""
+        assert step.startswith(f"run workbench stop {run_id}, or set another port: ") and step.endswith(" is free")
 
     supervised(scenario)
 

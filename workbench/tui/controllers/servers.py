@@ -60,7 +60,10 @@ class ServerController(Controller):
         def disturbed(width: int) -> list[Row]:
             return [*disturbed_rows(state.host.measured_by, width), *running_rows(self.state, width)]
 
-        await self.app.push_screen(StartPlan(state.plan, in_the_way, changes or (), disturbed), decided)
+        page = StartPlan(state.plan, in_the_way, changes or (), disturbed)
+        await self.app.push_screen(page, decided)
+        if not page.rejected:
+            self.attempt(self.session.servers.port_problem(), page.show_port_problem, only="port")
 
     async def _start(self) -> None:
         self.rejected = None

@@ -117,6 +117,7 @@ class StartPlan(Modal[bool]):
             "esc back to the plan" if self.rejected else f"enter {verb}   esc cancel   y copy",
         )
         self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
+        self.port_problem: tuple[str, str] | None = None
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,s", "accept", show=False), Binding("y", "copy", show=False)]
@@ -124,8 +125,20 @@ class StartPlan(Modal[bool]):
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)
 
+    def show_port_problem(self, problem: tuple[str, str] | None) -> None:
+        """Show who uses the port, and what to do about it; None if it is free."""
+        self.port_problem = problem
+        for body in self.query(TextBody):
+            body.make_again()
+
     def _text(self, width: int) -> list[Row]:
         plan, rows = self.plan, self.disturbed(width)
+        if self.port_problem is not None:
+            message, step = self.port_problem
+            rows += [
+                *paragraph(f"! {message}", width, "warnb", "  "),
+                *paragraph(f"  -> {step}", width, "key", "     "),
+            ]
         if self.rejected:
             rows += paragraph("x This plan cannot start until the errors below are fixed.", width, "bad")
         elif self.restart and self.server is not None:

@@ -11,7 +11,7 @@ from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
 from workbench.model.errors import ServerError
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.secrets import mask_command
+from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerState, ServerStatus
 
 _ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
@@ -117,7 +117,7 @@ def _port_problem(
         return message, f"run workbench stop {own.run_id}, or {another}"
     if "taken" in facts:
         pid, _, holder = facts.get("holder", "").partition(" ")
-        by = f" by process {pid}: {holder.strip()}" if pid else " by a process of another user"
+        by = f" by process {pid}: {' '.join(mask_argv(holder.split()))}" if pid else " by a process of another user"
         return f"port {command.port} is in use{by}", f"end that process, or {another}"
     return None
 

@@ -189,7 +189,7 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
         ({"concurrency": 0}, "concurrency is 0, it must be at least 1"),
         ({"requests": 0}, "requests is 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"endpoint": "embeddings"}, "endpoint is 'embeddings'"),
+        ({"endpoint": "images"}, "endpoint is 'images'"),
         ({"timeout_s": 0}, "must be above 0"),
     ],
 )

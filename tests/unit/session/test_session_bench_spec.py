@@ -66,7 +66,7 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
         ({"rate": float("nan")}, "not a valid number of requests per second"),
         ({"seconds": float("inf")}, "not a valid number of seconds"),
         ({"arrival": "bursts"}, "'bursts' is not a valid value of arrival"),
-        ({"endpoint": "embeddings"}, "'embeddings' is not a valid value of endpoint"),
+        ({"endpoint": "images"}, "'images' is not a valid value of endpoint"),
         ({"length_spread": 1.0}, "not between 0 and 1"),
         ({"extra_body": [1]}, "not a JSON object"),
         ({"profile": "fast"}, "no benchmark profile 'fast'"),

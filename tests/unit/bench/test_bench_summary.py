@@ -127,7 +127,8 @@ def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[Reques
     data = to_json(s)
     elsewhere = {"gpu", "client_cpu_pct", "idle_power_w", "net_tok_per_joule", "energy_per_request_j", "engine"}
     of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
-    other = elsewhere | of_a_rate | {"command_exit", "in_flight_mean"}
+    of_embeddings = {"prompt_tok_s"}
+    other = elsewhere | of_a_rate | of_embeddings | {"command_exit", "in_flight_mean"}
     assert {n for n, v in data.items() if v is None and n not in other} == {n for n in s.absent if data[n] is None}
     assert all(data[n] is None for n in s.absent)
     assert s.requests_ok + s.requests_failed == len(values)

@@ -86,7 +86,7 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
         knee=0,
         knee_text="0: why",
         notes=("a", "b"),
-        points=(SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, "yes"),),
+        points=(SweepPoint("0", 0.0, "done", (3, 4), 1.5, 0.2, 300.0, 2100.0, 61.0, 40.0, 50.0, 12.0, 80.0, "yes"),),
     )
     store.save(done)
     assert store.get(first.id) == done

@@ -125,7 +125,9 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     (one,) = plan({"all": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
     assert one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4))) and one.stdin == "performance\n"
     assert (one.gpu_index, one.gpu_uuid, one.setting, one.value) == (-1, "host", "governor", "performance")
-    assert one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/") and one.where == "host"
+    assert (
+        one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/") and one.where == "host"
+    )
     both = plan(
         {"0": GpuSettings(power_limit_w=300, governor="performance"), "1": GpuSettings(governor="performance")},
         HOST,

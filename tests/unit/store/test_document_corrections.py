@@ -6,6 +6,7 @@ A row names the statement, the places where a person would act on it, and the fi
 - `flag PRESET: FLAG`: what the editor of the flag says while that preset is loaded;
 - `finding PRESET [CHANGE]: CODE`: a finding about the plan, after a change NAME=VALUE of a flag or a variable;
 - `log ENGINE: LINE`: the explanation of that line of the engine's log;
+- `advice SETUP: CODE`: the advisor's finding beside the result of that set-up;
 - `word TERM`: the glossary, which `?` shows.
 
 The first part of a statement's number is its write-up, in the order of `WRITE_UPS`.
@@ -18,7 +19,9 @@ from functools import cache
 
 import pytest
 
+from tests.unit.advisor import advised
 from workbench import engines
+from workbench.advisor.advisor import advise
 from workbench.model.gpu import GpuInfo
 from workbench.server.log_patterns import explain
 from workbench.store import glossary
@@ -43,11 +46,20 @@ Row = tuple[str, str, tuple[str, ...]]
 ROWS: tuple[Row, ...] = (
     ("0-1", f"claim {ESXI}: 1", ("GB202", "sm_120", "1792 GB/s", "8 TB/s")),
     ("0-2", f"claim {ESXI}: 33, 79-82", ("2779 MHz", "511 W", "Nothing in the readings points to the hypervisor")),
+    ("0-2", "advice passed_through: env.guest", ("no sign of the hypervisor",)),
     ("0-3", f"claim {ESXI}: 29-30, 53-54", ("highest values of the clock table", "13365 MHz")),
+    (
+        "0-3",
+        "advice passed_through: clock.max-is-not-sustained",
+        ("not one that the card sustains", "2790 of 3090 MHz"),
+    ),
     ("0-4", f"claim {ESXI}: 36-39, 65", ("64.1 GB", "27.96", "26.69", "81 % and 85 %")),
+    ("0-4", "advice passed_through: roofline.near-ceiling", ("memory-bound", "22.7 of 26.69")),
     ("0-5", f"claim {ESXI}: 40, 55, 82", ("550 W on the same machine", "483 to 522 W")),
+    ("0-5", "advice passed_through: power.not-binding", ("503 of 600 W",)),
     ("0-6", f"claim {ESXI}: 13, 62-63", ("not AWQ", "other bits per weight")),
     ("0-7", f"claim {ESXI}: 69-77, 104", ("KV capacity, prefill chunks and concurrency", "0-2 %")),
+    ("0-7", "advice passed_through: knob.scope", ("mem-fraction-static", "chunked-prefill-size")),
     ("0-7", f"flag {TUNED}: mem-fraction-static", ("do not change the decoding of a single stream",)),
     ("0-7", f"flag {TUNED}: chunked-prefill-size", ("do not change the decoding of a single stream",)),
     ("0-7", f"flag {TUNED}: max-running-requests", ("do not change the decoding of a single stream",)),
@@ -57,15 +69,19 @@ ROWS: tuple[Row, ...] = (
     ("0-9", f"claim {ESXI}: 116", ("161 to 215 %", "less than 1 %", "tcgen05", "TMEM")),
     ("0-10", f"claim {ESXI}: 122", ("250 to 322 %",)),
     ("0-11", f"claim {ESXI}: 142, 160", ("4.8 % at most",)),
+    ("0-11", "advice passed_through: promise.bound-by-clock", ("+4.8 %",)),
     ("0-12", f"claim {ESXI}: 170-175", ("0.0264", "66 %", "sum of rated powers")),
     ("0-13", f"claim {ESXI}: 178", ("27.96", "0.056 tok/J", "400 W")),
     ("0-14", f"claim {ESXI}: 56", ("at least one kernel running",)),
+    ("0-14", "advice passed_through: util.definition", ("at least one kernel",)),
     ("0-14", "word utilization", ("at least one program ran", "100 % does not mean")),
     ("1-1", f"claim {PLAN}: 1, 342", ("RTX PRO 6000 Workstation Edition", "600 W is its default and its maximum")),
     ("1-2", f"claim {PLAN}: 5, 300, 307, 329, 375", ("107 to 125 %", "112 to 131 %")),
     ("1-3", f"claim {PLAN}: 15, 45, 79-82", ("450 W and 2661 MHz", "4.9 %", "counts the two gains twice")),
+    ("1-3", "advice passed_through: clock.single-stream-flat", ("not limited by the SM clock",)),
     ("1-4", f"claim {PLAN}: 38-39", ("13365 MHz without a lock", "Expect no change")),
     ("1-5", f"claim {PLAN}: 79-80, 327", ("More watts for the same tok/s are a loss", "tok/J")),
+    ("1-5", "advice passed_through: clock.single-stream-flat", ("at equal tok/s are a loss",)),
     ("1-6", f"claim {PLAN}: 358", ("The default is 600 W", "before the change")),
     ("1-7", f"claim {PLAN}: 151-157", ("many streams", "Triton does not read the second")),
     ("1-7", f"flag {TUNED}: CUDA_DEVICE_MAX_CONNECTIONS", ("only for many streams",)),
@@ -75,13 +91,17 @@ ROWS: tuple[Row, ...] = (
     ("1-9", f"claim {PLAN}: 247-280", ("prefix cache", "no warm-up and no spread", "1-5 %")),
     ("1-10", f"claim {PLAN}: 287-307, 382, 400", ("24-43 %", "26-51 %", "+20 to +59 %")),
     ("1-11", f"claim {PLAN}: 214-226", ("no cpufreq", "on the host")),
+    ("1-11", "advice passed_through: env.guest", ("no CPU governor and no C-states",)),
     ("1-12", f"claim {PLAN}: 336", ("Lower the power limit",)),
     ("2-1", f"claim {SPARK}: 7, 12, 27", ("139 GB", "3.93", "81 %", "220 GB/s per node", "memory-bound")),
+    ("2-1", "advice two_sparks: roofline.near-ceiling", ("memory-bound", "3.17 of 3.93", "220 GB/s per GPU")),
     ("2-2", f"claim {SPARK}: 16-23", ("even if the kernel waits for the network", "140 W")),
+    ("2-2", "advice two_sparks: util-vs-power", ("memory-bound load", "40 of 140 W")),
     ("2-2", "word utilization", ("100 % does not mean",)),
     ("2-3", f"claim {SPARK}: 42-44, 123-142", ("2-byte RDMA write", "41 µs for 8 KiB", "105-127 µs for 64 KiB")),
     ("2-4", f"claim {SPARK}: 142, 144", ("160-640 µs",)),
     ("2-5", f"claim {SPARK}: 142, 144", ("factor of about 500", "7-10 ms of 315 ms", "255 ms are memory reads")),
+    ("2-5", "advice two_sparks: comm.latency", ("2.1 to 3.1 %", "not the limit")),
     ("2-6", f"claim {SPARK}: 256-258", ("0.08 %",)),
     ("2-7", f"claim {SPARK}: 127-140", ("That is a pipeline", "160 per token")),
     ("2-7", f"flag {RAY}: tensor-parallel-size", ("That is a pipeline", "at the same time")),
@@ -94,6 +114,7 @@ ROWS: tuple[Row, ...] = (
     ("2-11", f"finding {RAY}-0.90: memory.unified", ("shares its memory with the system", "0.8 or less")),
     ("2-12", f"claim {SPARK}: 100, 217", ("cannot exceed 3.93",)),
     ("2-13", f"claim {SPARK}: 101-102, 152, 165", ("15.7", "31.4", "62.8", "2.5-4.7x")),
+    ("2-13", "advice two_sparks: batch.ceiling", ("4 streams 15.72", "8 streams 31.44", "16 streams 62.88")),
     ("2-14", f"claim {SPARK}: 171, 216", ("18.2", "34.0", "54.9", "20.5", "38.65")),
     ("2-15", f"claim {SPARK}: 174-181", ("1.96 tok/s", "any number of stages", "1.08x", "2.09x")),
     ("2-15", f"flag {PP}: pipeline-parallel-size", ("1.96 tok/s",)),
@@ -102,6 +123,7 @@ ROWS: tuple[Row, ...] = (
     ("2-16", f"finding {PP}: pp.batch1", ("stages help with many requests",)),
     ("2-17", f"claim {SPARK}: 241-246", ("No measurement", "81 % are memory reads", "2-3 % communication")),
     ("2-18", f"claim {SPARK}: 219-225", ("only for BF16", "two to four times fewer bytes")),
+    ("2-18", "advice two_sparks: quant.first", ("two to four times fewer bytes",)),
     ("3-1", f"claim {TI}: 13, 52, 88", ("at most 2x for decoding",)),
     ("3-2", f"claim {TI}: 20, 34, 77, 167", ("1.6-1.7x", "7.62 instead of 4.48 GB", "59 instead of 100 tok/s")),
     ("3-2", f"flag {TWO_CARDS}: quantization", ("1.6-1.7x the bytes of 4-bit AWQ",)),
@@ -135,9 +157,12 @@ ROWS: tuple[Row, ...] = (
         ("torch",),
     ),
     ("4-1", f"claim {GUIDE}: 60-63", ("28 layers", "57", "19.4 ms", "10-20 µs")),
+    ("4-1", "advice four_cards: comm.latency", ("57 all-reduces", "2.9 to 5.9 %")),
     ("4-1", f"flag {TP4}: tensor-parallel-size", ("makes 57", "19.4 ms")),
     ("4-2", f"claim {GUIDE}: 42-47", ("the number has no source", "2.8 %")),
+    ("4-2", "advice four_cards: launch.bound", ("3 % of the limit", "launches or synchronization")),
     ("4-3", f"claim {GUIDE}: 73-79", ("several hundred kernels", "5-20 µs")),
+    ("4-3", "advice four_cards: eager.cost", ("hundreds of kernels",)),
     ("4-3", f"flag {TP4}: enforce-eager", ("several hundred kernels",)),
     ("4-4", f"claim {GUIDE}: 83-84", ("55 %",)),
     ("4-4", f"flag {TP4}: enforce-eager", ("55 %",)),
@@ -238,8 +263,21 @@ def log(where: str) -> str:
     return f"{found.text} {found.fix or ''}" if found else ""
 
 
+def advice(where: str) -> str:
+    setup, _, code = where.partition(": ")
+    found = [f for f in advise(getattr(advised, setup)()) if f.code == code]
+    return "\n".join(f"{f.text} {f.evidence or ''} {f.fix or ''}" for f in found)
+
+
 def word(where: str) -> str:
     return "\n".join(term.means for term in glossary.explain(where))
 
 
-PLACES: dict[str, Callable[[str], str]] = {"claim": claim, "flag": flag, "finding": finding, "log": log, "word": word}
+PLACES: dict[str, Callable[[str], str]] = {
+    "claim": claim,
+    "flag": flag,
+    "finding": finding,
+    "log": log,
+    "advice": advice,
+    "word": word,
+}

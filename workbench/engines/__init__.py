@@ -9,6 +9,7 @@ flag_values.py      parse, format and check values
 plans.py            plans from presets and assignments; rows of a flag editor
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
+fit_table.py        what of a model fits: quantizations, numbers of GPUs, context lengths
 model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of
                     weight files), weight_bits.py (bits per weight of each quantization)
 roofline.py         speed limits set by the hardware; gpu_table.py has facts about GPU types, speculation.py drafts

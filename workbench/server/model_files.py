@@ -45,15 +45,17 @@ elif [ -f model.safetensors ]; then
 else
     names=$(ls | grep '\.safetensors$')
 fi
-set -f; IFS='
+set -f; all=0; IFS='
 '
 for name in $names; do
     if [ -f "$name" ]; then
         echo "bytes=$(stat -L -c %s -- "$name")"
         length=$(od -An -v -tu8 -N8 -- "$name" | tr -d ' ')
-        case $length in ''|*[!0-9]*|????????*) ;; *) # at most 9999999 bytes
-            printf 'header='; tail -c +9 -- "$name" | head -c "$length" | tr -d '\n'; echo ;;
-        esac
+        case $length in ''|*[!0-9]*|????????*) length=0 ;; esac # more than 9999999 bytes
+        all=$((all + length))
+        if [ "$length" -gt 0 ] && [ "$all" -le 33554432 ]; then
+            printf 'header='; tail -c +9 -- "$name" | head -c "$length" | tr -d '\n'; echo
+        fi
         [ -f "$index" ] || { head -c 4194304 -- "$name" | grep -aq '"lm_head\.weight"' && echo "head=yes"; }
     else
         echo "absent=1"

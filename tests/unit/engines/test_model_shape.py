@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import gguf
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -263,6 +264,12 @@ def test_a_gguf_header() -> None:
     sizes = [1024 * 256 // 256 * 144, 1024 * 256 // 256 * 210, 512 * 256 // 32 * 34]
     assert facts.weight_bytes == sum(sizes) and facts.bytes_per_token == sizes[1] + sizes[2]
     assert config_of(metadata)["vocab_size"] == 2
+
+
+def test_the_sizes_of_tensor_types_are_those_of_the_gguf_package() -> None:
+    for kind, (weights, size) in gguf.GGML_QUANT_SIZES.items():
+        _, (tensor,) = read_header(gguf_header({}, [("t", (weights * 8,), int(kind))]))
+        assert tensor.bytes == 8 * size, kind
 
 
 @pytest.mark.parametrize("size", range(0, len(HEADER), 7))

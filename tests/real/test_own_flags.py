@@ -44,6 +44,14 @@ def test_vllm_lists_every_flag_of_its_help() -> None:
     assert catalog.flags == shipped.flags and set(catalog.env) == set(shipped.env), found.version
 
 
+def test_sglang_lists_the_flags_of_its_shipped_catalog_with_their_kinds() -> None:
+    found, catalog = asked("sglang")
+    shipped = engines.get("sglang").catalog(found.version).flags
+    assert {n: (f.kind, f.default) for n, f in catalog.flags.items()} == {
+        n: (f.kind, f.default) for n, f in shipped.items()
+    }
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_shipped_presets_have_no_error_against_the_engine_s_own_flags(engine: str) -> None:
     found, catalog = asked(engine)

@@ -16,13 +16,15 @@ from workbench.engines.catalog_files import DIRECTORY
 
 
 def main(name: str, version: str, answer: Path) -> None:
+    file = DIRECTORY / f"{name}-{version}.json"
+    file.unlink(missing_ok=True)  # notes come from the nearest other version
     data = own_flags.entries(engines.get(name), version, json.loads(answer.read_text()))
     env, flags = (
         ",\n".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in map(_lean, data[part]))
         for part in ("env", "flags")
     )
     text = f'{{"engine":"{name}","version":"{version}","env":[{env}],"flags":[\n{flags}\n]}}\n'
-    (DIRECTORY / f"{name}-{version}.json").write_text(text)
+    file.write_text(text)
 
 
 def _lean(entry: dict[str, Any]) -> dict[str, Any]:

@@ -106,10 +106,11 @@ def _noted(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Ent
     if spec is None:
         return {}
     noted = _lean({key: getattr(spec, key) for key in properties})
-    if entry["kind"] == FlagKind.JSON and not entry["json_fields"]:
+    text_of_json = entry["kind"] == FlagKind.STR and spec.kind == FlagKind.JSON  # the engine parses it later
+    if text_of_json or (entry["kind"] == FlagKind.JSON and not entry["json_fields"]):
         noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
-    if spec.default is None and spec.kind == FlagKind.JSON and not isinstance(entry["default"], list):
-        noted["default"] = None  # a configuration object, whose fields depend on the platform
+    if text_of_json or (spec.default is None and spec.kind == FlagKind.JSON and not isinstance(entry["default"], list)):
+        noted["default"] = spec.default  # None for a configuration object, whose fields depend on the platform
     return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
 
 

@@ -9,13 +9,13 @@ from test_cli_sweeps import BRIEF, PRO, Cli, settings_end
 __all__ = ["settings_end"]
 PRESET = "rtx-pro-6000-power-400w"
 OFF = "GPU0 power limit 400 W (now 600 W), GPU0 persistence mode on (now off)"
-OFF_NOW = f"GPU settings of the preset are not applied: {OFF}"
+OFF_NOW = f"settings of the preset are not applied: {OFF}"
 
 
 @pytest.mark.slow
 def test_a_preset_whose_power_limit_is_not_applied_is_reported(cli: Cli, settings_end: None) -> None:
     plan = cli(*PRO, "plan", PRESET)
-    assert OFF_NOW in plan.out + plan.err and f"workbench gpu set --preset {PRESET}" in plan.out + plan.err
+    assert OFF_NOW in plan.out + plan.err and f"workbench presets apply {PRESET}" in plan.out + plan.err
     ran = cli(*PRO, "start", PRESET, "--set", f"port={free_port()}", "--wait", "--json")
     before = cli(*PRO, "bench", ran.document["run_id"], *BRIEF, "--json").document
     assert f"GPU settings of the preset were not applied: {OFF}" in before["notes"]

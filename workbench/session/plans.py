@@ -43,6 +43,7 @@ class Plans:
         self.current: PlanEditor | None = None
         self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
+        self._of_run: tuple[str | None, Sequence[str]] = (None, ())  # id of a preset, what its server lacks of it
         telemetry.on_gpus_changed.append(self._gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
@@ -110,8 +111,8 @@ class Plans:
         unapplied = self._core.state.unapplied
         if not unapplied:
             return view
-        text = f"GPU settings of the preset are not applied: {', '.join(unapplied)}"
-        fix = f"press g to apply them, or run: workbench gpu set --preset {view.plan.preset_id}"
+        text = f"settings of the preset are not applied: {', '.join(unapplied)}"
+        fix = f"press A to apply the preset whole, or run: workbench presets apply {view.plan.preset_id}"
         return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
 
     def untrusted(self) -> Sequence[Finding]:
@@ -343,15 +344,23 @@ class Plans:
                 telemetry = await self._telemetry.reading()
                 self._core.update(unapplied=self.unapplied(self.editor.plan.preset_id, telemetry))
 
+    def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
+        """Show what the running server of a preset lacks of it, as `Servers.missing_of_preset` returns it."""
+        self._of_run = preset_id, parts
+        if self._update_unapplied():
+            self._show()
+
     def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
         if self._update_unapplied():
             self._show()
 
     def _update_unapplied(self) -> bool:
         state = self._core.state
-        if not self._gpu_settings and not state.unapplied:
+        preset_id, of_run = self._of_run
+        of_run = of_run if self.current is not None and preset_id == self.current.plan.preset_id else ()
+        if not self._gpu_settings and not state.unapplied and not of_run:
             return False
-        now = not_applied(self._gpu_settings, state.telemetry, state.alterations)
+        now = (*not_applied(self._gpu_settings, state.telemetry, state.alterations), *of_run)
         changed = now != state.unapplied
         if changed:
             self._core.update(unapplied=now)

@@ -41,8 +41,13 @@ class PresetPart:
 
     @property
     def text(self) -> str:
-        change = self.after if not self.before or self.before == self.after else f"{self.before} -> {self.after}"
-        return f"{self.name}: {change}"
+        return f"{self.name}: {self.change}"
+
+    @property
+    def change(self) -> str:
+        if self.before == self.after:
+            return f"already {self.after}"
+        return f"{self.before} -> {self.after}" if self.before else self.after
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,7 @@ class PresetApply:
                 on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
                 problem = await self._warm_up(run_id, warm_up)
                 parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
+                await self._servers.compare_with_preset(status)
             return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
 
     async def _check_rights(self, whole: WholePreset, password: str | None) -> None:

@@ -192,7 +192,7 @@ class SessionState:
     others: tuple[Alteration, ...] = ()  # changed by other users' Workbenches; extra["by"] names them
     drift: tuple[Drift, ...] = ()  # `alterations` that someone else has changed since
     gpu_findings: tuple[tuple[int, str], ...] = ()  # (gpu index, "lock ▲ no effect") on the GPU's row
-    unapplied: tuple[str, ...] = ()  # GPU settings of the loaded preset that are not in force
+    unapplied: tuple[str, ...] = ()  # settings of the loaded preset that are not in force, what its server lacks
     guard: GuardView | None = None  # of this host; None: not read yet, or never started
     presets: tuple[PresetEntry, ...] = ()
     presets_read: bool = False  # whether the library was read

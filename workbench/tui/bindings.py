@@ -113,6 +113,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("p", "Preset", "pick a preset: type letters of its name, enter loads it", lambda c: c.search.presets(), 3),
     Key("slash", "Find", "find a flag by name; filter the presets; search the log", lambda c: c.search.find(), 4),
     Key("s", "Start", "start or restart the server: shows the plan first", lambda c: c.servers.start(), 5),
+    Key("A", "Apply", "apply all that the preset carries: launch, settings, warm-up", lambda c: c.apply.whole()),
     Key("x", "Stop", "stop the server: all its processes and no others", lambda c: c.servers.stop(), 9),
     Key("b", "Bench", "benchmark the server; if it is starting, when it is READY", lambda c: c.bench.run(), 6),
     Key("c", "Compare", "compare the marked results A and B, else the last two", lambda c: c.results.compare(), 10),

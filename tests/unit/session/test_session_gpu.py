@@ -214,9 +214,9 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean
         assert session.state.plan is not None
         (found,) = [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
         assert "are not applied: GPU0 power limit 400 W (now 600 W)" in found.text
-        assert found.fix == "press g to apply them, or run: workbench gpu set --preset rtx-pro-6000-power-400w"
+        assert found.fix is not None and found.fix.endswith("run: workbench presets apply rtx-pro-6000-power-400w")
         said = "".join(text for row in StatusBar().parts(session.state) for text, _ in row)
-        assert "GPU settings of the preset: not applied (g)" in said
+        assert "settings of the preset: not applied (A)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()
         assert (await session.gpu.apply(settings, 0)).ok
         await until(told=False)

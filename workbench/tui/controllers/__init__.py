@@ -7,6 +7,7 @@ bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
 advice                what the advisor says about a result, and testing one finding
 sweeps, experiments   running and showing them; series is their common base class
+apply                 applying a preset whole
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
 timeline              going back in time, and the length of a cell of the graphs
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from workbench.tui.controllers.advice import AdviceController
+    from workbench.tui.controllers.apply import ApplyController
     from workbench.tui.controllers.bench import BenchController
     from workbench.tui.controllers.experiments import ExperimentController
     from workbench.tui.controllers.explain import ExplainController
@@ -56,6 +58,7 @@ class Controllers:
     advice: AdviceController
     sweeps: SweepController
     experiments: ExperimentController
+    apply: ApplyController
     gpu: GpuController
     search: SearchController
     timeline: TimelineController

@@ -119,7 +119,7 @@ class StatusBar(Painted):
         """Return the altered GPUs, a trial with its time left, a missing guard, and a preset's unapplied settings."""
         carried: list[Row] = []
         if state.unapplied:
-            said = "preset's GPU settings off (g)" if brief else "GPU settings of the preset: not applied (g)"
+            said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
             carried = [((f"{G.alert} {said}", "warn"),)] if not least else []
         if not state.alterations:
             return carried

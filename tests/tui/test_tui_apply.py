@@ -1,0 +1,71 @@
+"""The key that applies a preset whole, with the real session of a simulated host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.real_screen import RealScreen, shown
+from support.serving import free_port
+
+PRESET = """
+schema = 1
+id = "whole"
+title = "All that a preset can carry"
+summary = "For tests."
+
+[hardware]
+
+[engine]
+name = "vllm"
+open_files = 256
+
+[model]
+id = "Qwen/Qwen3-0.6B"
+
+[flags]
+port = {port}
+
+[[gpu_settings]]
+gpu = 0
+power_limit_w = 200.0
+governor = "powersave"
+c_states = "off"
+
+[warm_up]
+requests = 2
+input_tokens = [8, 16]
+max_tokens = 4
+
+[provenance]
+document = "none"
+status = "untested"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) -> None:
+    presets = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets")
+    presets.mkdir(parents=True)
+    (presets / "whole.toml").write_text(PRESET.format(port=free_port()))
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until(lambda: any(p.id == "whole" for p in s.state.presets))
+        await s.session.plans.load_preset("whole")
+        await s.until(lambda: len(s.state.unapplied) == 3)
+        await s.press("A")
+        text = await s.until(
+            "Apply whole whole", "CPU C-states", "on -> off", "250 W -> 200 W", "already ", "apply all of it"
+        )
+        assert "performance -> powersave" in text and not s.state.servers
+        await s.press("enter")
+        await s.until("whole: 6 parts applied and read back")
+        assert s.state.unapplied == () and s.state.server.preset_id == "whole"
+        assert {a.setting for a in s.state.alterations} == {"power_limit_w", "governor", "c_states"}
+        await s.press("r")
+        await s.until(lambda: not s.state.alterations)
+        await s.until(lambda: len(s.state.unapplied) == 3)
+
+    shown(scenario, size=size)

@@ -1,0 +1,98 @@
+"""The key that applies the preset of the plan whole, and the page of its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.model.findings import Level
+from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.ask import bench_rows
+from workbench.tui.modals.form import Values
+from workbench.tui.modals.gpu_confirm import ConfirmSettings
+from workbench.tui.modals.launch import disturbed_rows
+from workbench.tui.pages.base import Page
+
+if TYPE_CHECKING:
+    from workbench.session.preset_apply import AppliedPreset, PresetApply, PresetPart, WholePreset
+
+NAME_CELLS = 20
+AFTERWARDS = (
+    "The server is started first. If a setting is refused, those before it are reverted and the server is stopped. The "
+    "previous values are written to disk first; press r to restore them. A restart of the host resets the CPU governor "
+    "and the C-states."
+)
+
+
+class ApplyController(Controller):
+    def whole(self) -> None:
+        """Show all that the preset of the plan changes, and apply it if the user agrees."""
+        if self.state.plan is None:
+            self.say("there is no preset to apply", Level.WARN, "press p to load a preset")
+            return
+        if self.session.plans.untrusted():
+            self.say("the preset is not trusted yet", Level.WARN, "press s to see what it would run")
+            return
+        from workbench.session.preset_apply import PresetApply
+
+        preset = PresetApply(self.session)
+        self.attempt(preset.look(), lambda whole: self._confirm(preset, whole))
+
+    def _confirm(self, preset: PresetApply, whole: WholePreset) -> None:
+        state = self.state
+
+        def text(width: int) -> list[Row]:
+            rows = [*disturbed_rows(state.host.measured_by, width), *bench_rows(self.state, width)]
+            rows += part_rows(whole.parts, width, "cannot be applied: ")
+            notes = dict.fromkeys(outcome.command.note for outcome in whole.outcomes if outcome.command.note)
+            rows += [row for note in notes for row in paragraph(f"! {note}", width, "warn", "  ")]
+            return [*rows, (), *paragraph(AFTERWARDS, width, "dim")]
+
+        def decided(given: Values | None) -> None:
+            if given is not None:
+                self.services.hush()
+                self.attempt(
+                    preset.apply(whole, password=given.get("password"), on_step=self._say_step), self._show_outcome
+                )
+                self.go("log")
+
+        password = bool(whole.no_right) and state.host.sudo_password
+        careful = bool(whole.missing) or state.host.measured_by is not None
+        title = f"Apply {whole.preset_id} whole"
+        box = ConfirmSettings(title, text, yes="apply all of it", default_no=careful, password=password)
+        self.app.push_screen(box, decided)
+
+    def _say_step(self, step: str) -> None:
+        self.say(f"applying the preset: {step}")
+
+    def _show_outcome(self, applied: AppliedPreset) -> None:
+        if not applied.not_applied:
+            count = count_of(len(applied.parts), "part")
+            self.say(f"{applied.preset_id}: {count} applied and read back", next_step="press r to revert the settings")
+            return
+        self.services.hush()
+
+        def text(width: int) -> list[Row]:
+            left = (
+                f"The server {applied.run_id} runs." if applied.run_id else "No server runs, and no setting is changed."
+            )
+            return [*part_rows(applied.parts, width, "not applied: "), (), *paragraph(left, width)]
+
+        self.services.pages.open(Page(f"{applied.preset_id}: not applied whole", text, kind="apply"))
+
+
+def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
+    """Return the parts of a preset as rows: what changes from which value to which, the command, and `problem` with the
+    reason of a part that is not applied."""
+    rows: list[Row] = []
+    for part in parts:
+        name = (pad(part.name, NAME_CELLS), "title")
+        first, *more = paragraph(part.change, width - NAME_CELLS, "warn" if part.problem else "strong")
+        rows += [(name, *first), *(((" " * NAME_CELLS, "text"), *line) for line in more)]
+        if part.problem:
+            rows += paragraph(f"  x {problem}{part.problem}", width, "warn", "    ")
+        if part.command:
+            rows += paragraph(f"  $ {part.command}", width, "dim", "    ")
+    return rows

@@ -62,7 +62,8 @@ def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) ->
         assert "performance -> powersave" in text and not s.state.servers
         await s.press("enter")
         await s.until("whole: 6 parts applied and read back")
-        assert s.state.unapplied == () and s.state.server.preset_id == "whole"
+        await s.until(lambda: s.state.unapplied == ())
+        assert s.state.server.preset_id == "whole"
         assert {a.setting for a in s.state.alterations} == {"power_limit_w", "governor", "c_states"}
         await s.press("r")
         await s.until(lambda: not s.state.alterations)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import profiles
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.disturbance import locks_changed
+from workbench.gpu.settings.preset_settings import not_applied
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import BenchError, WorkbenchError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.register_client import LockChange
     from workbench.model.bench import BenchProgress, BenchSpec
+    from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.bench_measurement import Measured
     from workbench.session.gpu_control import GpuControl
@@ -276,7 +278,7 @@ class Bench:
             model=await self._model_bytes(server),
         )
         summary = measured.summary
-        if missing := self._plans.unapplied(conditions.preset_id, measured.telemetry):
+        if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         if server.status is not None and (parts := await self._servers.missing_of_preset(server.status)):
@@ -284,6 +286,13 @@ class Bench:
             summary = replace(summary, notes=(*summary.notes, text))
         samples = [r.as_json() for r in measured.outcome.requests]
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
+
+    def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
+        """Return the settings of a preset that are not in force, as text. () if the preset no longer exists."""
+        with suppress(WorkbenchError):
+            wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
+            return not_applied(wanted, telemetry, self._core.state.alterations)
+        return ()
 
     async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
         """Return a digest of the model files that the server was started with, or the reason if they cannot be

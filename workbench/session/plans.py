@@ -328,21 +328,14 @@ class Plans:
             preset_id = self.current.plan.preset_id if self.current is not None else None
         return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
 
-    def unapplied(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
-        """Return the GPU settings of a preset that are not in force, as text. () if there are none or the preset no
-        longer exists."""
-        with suppress(WorkbenchError):
-            wanted = self.preset_gpu_settings(preset_id) if preset_id else ()
-            return not_applied(wanted, telemetry, self._core.state.alterations) if wanted else ()
-        return ()
-
     async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
         """Compare the GPU settings of the plan's preset with a reading. The outcome is among the plan's findings."""
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
                 telemetry = await self._telemetry.reading()
-                self._core.update(unapplied=self.unapplied(self.editor.plan.preset_id, telemetry))
+                changed = self._core.state.alterations
+                self._core.update(unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed))
 
     def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
         """Show what the running server of a preset lacks of it, as `Servers.missing_of_preset` returns it."""

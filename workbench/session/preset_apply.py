@@ -169,7 +169,7 @@ class PresetApply:
                 on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
                 problem = await self._warm_up(run_id, warm_up)
                 parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
-                await self._servers.compare_with_preset(status)
+                self._plans.take_missing(status.preset_id, await self._servers.missing_of_preset(status))
             return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
 
     async def _check_rights(self, whole: WholePreset, password: str | None) -> None:

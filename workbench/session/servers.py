@@ -83,7 +83,7 @@ class Servers:
             if before.ready_unix_s is None:
                 after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
                 self._core.record(f"# {now.run_id} is READY{after}")
-            self._core.spawn(self.compare_with_preset(now))
+            self._core.spawn(self._compare_with_preset(now))
             for hear in self.on_ready:
                 hear(now)
         elif now.state in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED):
@@ -241,7 +241,7 @@ class Servers:
         except WorkbenchError:  # the preset no longer exists, or the link was lost
             return ()
 
-    async def compare_with_preset(self, status: ServerStatus) -> None:
+    async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of its preset."""
         self._plans.take_missing(status.preset_id, await self.missing_of_preset(status))
 

@@ -67,12 +67,23 @@ def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[
     missing = None
     if facts is None or not facts.weight_bytes:
         missing = (facts and facts.missing) or "the size of the weights is unknown"
-    used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus} if telemetry else {}
-    groups = groups_of(telemetry.infos, used) if telemetry else []
+    groups = groups_of(telemetry.infos, _used_bytes(telemetry)) if telemetry else []
     if not groups:
         missing = missing or "the memory of this host's GPUs is unknown"
     rows = () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
     return FitReport(made.model, made.engine, source, lengths, rows, missing, simulated)
+
+
+def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
+    """Return the bytes of each GPU's memory that are in use, by its index. Of memory that a GPU shares with the CPU,
+    they are all but those that the system calls available.
+    """
+    used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus}
+    available = telemetry.host.memory_available_bytes
+    for gpu in telemetry.infos:
+        if gpu.unified_memory and gpu.memory_total_bytes and available is not None:
+            used[gpu.index] = max(used.get(gpu.index, 0), gpu.memory_total_bytes - available)
+    return used
 
 
 def table_lines(report: FitReport) -> Iterator[str]:

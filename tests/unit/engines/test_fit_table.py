@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,15 @@ def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
     assert "GPU0-7  NVIDIA GeForce RTX 3090, 24.0 GiB, 23.6 GiB free now" in lines
     unknown = report_of(LaunchPlan("vllm", "m", ModelFacts("m", missing="its files were not found")), None)
     assert "its files were not found" in "\n".join(table_lines(unknown)) and unknown.as_json()["missing"]
+
+
+def test_memory_shared_with_the_cpu_is_free_as_far_as_the_system_says() -> None:
+    spark = GpuInfo(0, "GPU-0", "NVIDIA GB10", memory_total_bytes=120 * GIB, unified_memory=True)
+    read = replace(telemetry([spark], 2.0), host=HostSample(memory_available_bytes=90 * GIB))
+    ((group, rows),) = report_of(LaunchPlan("vllm", "llama", FACTS), read).groups
+    assert group.free_bytes == (90 * GIB,) and rows
+    report = report_of(LaunchPlan("vllm", "llama", FACTS), replace(read, host=HostSample()))
+    assert report.groups[0][0].free_bytes == (118 * GIB,)
 
 
 @given(

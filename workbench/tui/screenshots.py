@@ -222,6 +222,13 @@ async def _fit(scene: Scene) -> None:
     await scene.shot("fit-120x40")
 
 
+async def _doctor(scene: Scene) -> None:
+    """Take a picture of what a host with old software lacks."""
+    await scene.press("H")
+    await scene.until(lambda: "finding" in scene.page)
+    await scene.shot("doctor-120x40")
+
+
 async def _sweep(scene: Scene) -> None:
     """Take a picture of a sweep of the power limit."""
     await scene.load("vllmany")
@@ -263,6 +270,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "settings": ("rtx-pro-6000-passthrough", _settings),
     "preset": ("rtx-5060ti-x2", _preset),
     "fit": ("gb10-x2", _fit),
+    "doctor": ("rtx-5060ti-old-stack", _doctor),
 }
 
 

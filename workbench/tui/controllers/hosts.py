@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.model.counts import count_of
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.glyphs import G
@@ -74,6 +75,7 @@ class HostController(Controller):
 
         def show(report: HostReport) -> None:
             found[:] = [report]
+            page.title = f"Doctor: {name}, {count_of(len(report.findings), 'finding')}"
             page.draw()
 
         def look() -> None:

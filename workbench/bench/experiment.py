@@ -49,7 +49,7 @@ TRIES = 3  # attempts at a pair
 ARMS_OF_PAIRS = frozenset(kind for kinds in ARMS.values() for kind in kinds)
 _POWER_S = 2.0  # drivers report power as a mean over 1 s
 POWER = 0.8  # share of experiments that show "the smallest difference"
-_FASTER = {"output_tok_s", "request_s", "per_stream_tok_s", "whole_run_tok_s"}
+_FASTER = {"output_tok_s", "request_s", "prompt_tok_s", "per_stream_tok_s", "whole_run_tok_s"}
 _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 

@@ -66,7 +66,8 @@ def metric_called(name: str) -> ResultMetric:
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
     """Return the metrics that a comparison of `runs` shows, with the chosen metric first. Percentiles of latencies end
     at p99 if each run has enough samples, otherwise at p90."""
-    names = ["output_tok_s", "tok_per_joule"]
+    embeds = any(run.spec.endpoint == "embeddings" for run in runs)
+    names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
         counts = [d.count for r in runs if (d := getattr(r.summary, latency)) is not None]
         if METRICS[latency].optional and not counts:

@@ -13,7 +13,9 @@ import httpx
 import pytest
 from sim_process import Engine
 
+from tests.support import made_results
 from workbench import engines
+from workbench.bench.metric_changes import shown_metrics
 from workbench.bench.records import BenchOutcome
 from workbench.bench.reply import Reply
 from workbench.bench.runner import run
@@ -88,3 +90,10 @@ def test_only_an_answer_with_an_embedding_is_right(data: object, error: str | No
     reply.whole(json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode())
     reply.verdict(None)
     assert reply.error == error
+
+
+def test_two_embedding_runs_are_compared_by_requests_and_prompt_tokens_first() -> None:
+    run_of_embeddings = made_results.result()
+    run_of_embeddings = replace(run_of_embeddings, spec=replace(run_of_embeddings.spec, endpoint="embeddings"))
+    assert [m.name for m in shown_metrics([run_of_embeddings])[:3]] == ["request_s", "prompt_tok_s", "output_tok_s"]
+    assert shown_metrics([made_results.result()])[0].name == "output_tok_s"

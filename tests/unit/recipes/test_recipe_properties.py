@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def corpus_report(numbers: range) -> dict[str, int]:
             counts["refused"] += 1
             continue
         assert recipe.plan is not None or recipe.findings, text
-        assert "hf_abcdefghijklmnopqrstuv" not in repr(recipe), text
+        assert not re.search(r"\bhf_abcdefghijklmnopqrstuv\b", repr(recipe)), text
         counts["plans"] += recipe.plan is not None
         counts["findings"] += len(recipe.findings)
     return counts

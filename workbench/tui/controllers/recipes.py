@@ -16,6 +16,7 @@ from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import finding_rows
 from workbench.tui.pages.texts import preset_rows
+from workbench.tui.widgets.entry import LINE_END
 
 if TYPE_CHECKING:
     from workbench.session.recipes import Imported
@@ -48,10 +49,8 @@ class RecipeController(Controller):
 
     async def read(self) -> None:
         """Ask for a recipe, show the preset that it becomes, and ask whether to save it."""
-        intro = (
-            "The path of a recipe, compose file or script of another tool, or a pasted command line. Nothing is run."
-        )
-        fields = [Field("source", "recipe", wide=True), Field("id", "id", hint="empty: from the recipe")]
+        intro = "The path of a recipe, compose file or script of another tool, or a pasted text. Nothing is run."
+        fields = [Field("source", "recipe", wide=True, lines=True), Field("id", "id", hint="empty: from the recipe")]
         found: list[Imported] = []
 
         def check(values: Values) -> None:
@@ -59,10 +58,11 @@ class RecipeController(Controller):
                 raise InputError("a path or a command line is needed")
 
         async def submit(values: Values) -> None:
-            source, preset_id = values["source"].strip(), values["id"].strip() or None
+            source = values["source"].replace(LINE_END, "\n").strip()
+            preset_id = values["id"] or None
             path = Path(source).expanduser()
             recipes = self.session.presets.recipes
-            is_path = len(source.split()) == 1 or path.exists()
+            is_path = len(source.split()) == 1 or ("\n" not in source and path.exists())
             found[:] = [recipes.read_file(path, preset_id) if is_path else recipes.read_text(source, "", preset_id)]
 
         def read(values: Values | None) -> None:

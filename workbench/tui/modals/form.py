@@ -36,6 +36,7 @@ class Field:
     detail: bool = False
     wide: bool = False
     secret: bool = False
+    lines: bool = False  # a pasted text may have several lines
 
 
 def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
@@ -170,6 +171,7 @@ class Form(Modal[Values]):
             on_submit=self._accept,
             select=not field.secret,
             secret=field.secret,
+            lines=field.lines,
             on_change=lambda _: self.changed(field.name),
         )
 

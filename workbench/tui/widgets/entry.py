@@ -9,6 +9,8 @@ from textual.widgets import Input
 
 from workbench.model.untrusted_text import clean
 
+LINE_END = "\N{SYMBOL FOR NEWLINE}"
+
 
 class Entry(Input):
     """Textual's Input with function calls in place of messages. The next key thus reaches a page that `on_submit` has
@@ -33,16 +35,24 @@ class Entry(Input):
         on_change: Callable[[str], None] | None = None,
         select: bool = False,
         secret: bool = False,
+        lines: bool = False,
     ) -> None:
         """With `select`, the first key replaces the value, as in a form with suggestions. With `secret`, the value is
-        shown as dots."""
+        shown as dots. With `lines`, a pasted text keeps its line breaks, each as LINE_END; otherwise only its first
+        line is taken."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
-        self.submit, self.change, self.select = on_submit, on_change, select
+        self.submit, self.change, self.select, self.lines = on_submit, on_change, select, lines
 
     def on_mount(self) -> None:
         if self.select:  # now: the focus event comes after the keys that are typed meanwhile
             self.action_select_all()
+
+    def _on_paste(self, event: events.Paste) -> None:
+        if self.lines and event.text:
+            event.prevent_default()
+            event.stop()
+            self.replace(LINE_END.join(event.text.splitlines()), *self.selection)
 
     def take_key(self, event: events.Key) -> bool:
         """Insert the character of a printable key. Return False for any other key."""

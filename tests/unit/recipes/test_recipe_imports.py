@@ -227,6 +227,7 @@ def test_each_form_gives_its_settings(
     [
         (SPARKRUN, "refused", "the recipe's pre_exec is not run: touch CANARY"),
         (SPARKRUN, "refused", "the recipe's mods is not run: mods/some-patch"),
+        (SPARKRUN.replace("-tp {tensor_parallel}", ""), "left-out", "defaults: tensor_parallel = 2 is left out"),
         (SPARKRUN, "secret", "a secret is left out, because no preset stores one: HF_TOKEN"),
         (SPARKRUN_WITHOUT_COMMAND, "not-understood", "defaults: odd is not understood and left out: 3"),
         (VLLM_RECIPE, "refused", "an installation step is not run: touch CANARY"),

@@ -78,6 +78,10 @@ def _commands(
             **{k: v for k, v in defaults.items() if not isinstance(v, dict | list)},
             "model": document.get("model"),
         }
+        used = set(_HOLE.findall(f"{template} {defaults}"))
+        for name, value in defaults.items():
+            if name not in used:
+                notes.left_out(f"defaults: {name} = {value}", "the command does not use it")
         text = _filled(template, {k: _shown(v) for k, v in values.items() if v is not None})
         return interpret(text, notes, env=env)
     runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does

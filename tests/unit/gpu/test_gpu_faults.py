@@ -25,11 +25,12 @@ from workbench.sim.simulated_host import SimulatedHost
 
 
 class Bench:
-    """A simulated host whose driver can be made to fail, and whose settings are looked up behind its back."""
+    """A simulated host whose driver can be made to fail, and whose settings are looked up behind its back. `driver` is
+    the driver of another user's bench, to share it."""
 
-    def __init__(self, directory: Path, profile: str = "four-pcie") -> None:
+    def __init__(self, directory: Path, profile: str = "four-pcie", driver: str | None = None) -> None:
         self.directory, self.profile = directory, profile
-        self.host = SimulatedHost(LocalHost(), profile, str(directory))
+        self.host = SimulatedHost(LocalHost(), profile, str(directory), driver)
         self.reading: Telemetry | None = None
         self.state = SimState(self.host.driver_state, profiles.get(profile))
 
@@ -261,6 +262,22 @@ def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
             await bench.set(OFF, "all")
         reading = await read_once(bench.host)
         assert reading.host.cpu_c_states is None and "no cpuidle" in reading.host.absent["cpu_c_states"]
+
+    run(work)
+
+
+@pytest.mark.slow
+def test_two_users_of_the_c_states_restore_what_was_before_both(bench: Bench, tmp_path: Path) -> None:
+    async def work() -> None:
+        other = Bench(tmp_path / "other", driver=bench.host.driver_state)
+        await bench.commands(OFF, "all")  # makes the host
+        bench.idle_states()[6].write_text("1\n")
+        assert (await bench.set(OFF, "all")).ok and (await other.set(OFF, "all")).ok
+        assert other.brief()[0][2:4] == ("off:2=1 on=0,2-3", "off")  # not "off": that is the first user's
+        (left,) = (await revert.revert(bench.host)).outcomes
+        assert left.ok and "left alone" in left.message and bench.disabled() == "1" * 16 and bench.brief() == []
+        back = await revert.revert(other.host, foreign="original")
+        assert back.ok and bench.disabled() == "0000001000000000" and other.brief() == []
 
     run(work)
 

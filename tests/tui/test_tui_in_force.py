@@ -14,10 +14,10 @@ def test_asked_and_in_force_of_a_running_server(clean_environment: None, size: t
     async def go() -> None:
         on_free_port()
         async with real_screen(size=size) as screen:
-            await screen.press("I")
+            await screen.press("W")
             await screen.until("no run is selected")
             await screen.serve()
-            await screen.press("I")
+            await screen.press("W")
             await screen.until("Asked and in force", "where read" if size[0] > 100 else "/v1/models")
             await screen.until("max model length", "262144", "KV cache, tokens", "/metrics")
             await screen.press("escape")

@@ -151,7 +151,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
     *REPLAY_KEYS,
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
-    Key("I", "In force", "compare what was asked of the server with what is in force", lambda c: c.servers.in_force()),
+    Key("W", "In force", "compare what was asked of the server with what is in force", lambda c: c.servers.in_force()),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
     Key("question_mark", "Explain", "explain the flag under the cursor and the words in sight", explain_in_sight, 1),
     Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),

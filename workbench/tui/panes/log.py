@@ -67,6 +67,7 @@ class LogPane(Pane):
         self.left = 0
         self.search = ""
         self.hit: int | None = None
+        self.centre: int | None = None  # line to draw in the middle, once the number of rows is known
         self.in_sight = 0  # lines of the log that are drawn; explanations take rows, too
 
     @property
@@ -111,6 +112,8 @@ class LogPane(Pane):
         last = max(0, total - room)
         if self.follow:
             self.top = last
+        if self.centre is not None:
+            self.top, self.centre = self.centre - room // 2, None
         self.top = max(0, min(self.top, total - 1))
         if self.follow and not self.left:
             shown = [(raw, self._counted(raw, count, width)) for raw, count in self._newest(total, room)]
@@ -248,7 +251,7 @@ class LogPane(Pane):
         """Move to the line that is the reason of the failure, or else to the first line with an error."""
         self.hit = None
         reason = self.session.state.server.reason if self.session.state.server is not None else None
-        at = self.view.find(reason) if reason else None
+        at = self.view.find(reason, 0) if reason else None
         if at is None or not self._go(at):
             self.next_error()
 
@@ -267,7 +270,7 @@ class LogPane(Pane):
         self.hit = line
         if line is not None:
             self.follow = False
-            self.top = max(0, line - self.content_size.height // 2)
+            self.top = self.centre = line
         self.repaint()
         self.post_message(self.TitleChanged())
         return line is not None

@@ -219,7 +219,7 @@ def _weights_basis(weights: float, split: int) -> str:
 
 
 def _kv_basis(need: _Need) -> str:
-    length = need.length()
+    length = max(1, need.length())  # a plan may ask for half a token
     sequence = need.sequence(length)
     if sequence is None:
         return "; KV cache size per token is unknown"

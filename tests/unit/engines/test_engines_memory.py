@@ -117,3 +117,11 @@ def test_the_estimate_agrees_with_real_engines() -> None:
     assert (vllm.kv_tokens, vllm.full_length_sequences) == (1_048_576, 512)
     tabby = fitted("tabbyapi", {"cache-size": 65536}, tiny, count=1)
     assert tabby.used_gib_per_gpu - tabby.weights_gib_per_gpu - RESERVE_GIB == pytest.approx(0.0625)
+
+
+def test_a_length_below_one_token_gives_an_estimate() -> None:
+    facts = ModelFacts("m", weight_bytes=1e9, kv_bytes_per_token=1e5, layers=1)
+    card = GpuInfo(0, "GPU-0", "NVIDIA GB10", memory_total_bytes=16 << 30)
+    for engine, flag in (("vllm", "max-model-len"), ("llamacpp", "")):
+        plan = LaunchPlan(engine, "m", facts, flags=(FlagSetting(flag, 0.5),))
+        assert isinstance(engines.fit(plan, [card]), MemoryFit)

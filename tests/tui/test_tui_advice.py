@@ -31,7 +31,7 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
         await s.press("enter")
         await s.until("A/B: how sure?", "A as it is now", "B without enforce-eager", "Expected: up to +127 % tok/s.")
         await s.press("down", "enter")
-        await s.until("ok done", "the advice: expected up to +127 % tok/s, measured +", seconds=90)
+        await s.until("ok done", "the advice: expected up to +127 % tok/s, measured ", seconds=90)
         e = s.state.experiment
         assert (e.advice.code, e.advice.result_id, e.spec.b.unsets) == ("eager.cost", 1, ("enforce-eager",))
         assert e.measured and (await s.session.experiments.get(e.id)).measured == e.measured

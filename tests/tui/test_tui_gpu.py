@@ -201,7 +201,7 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
 @pytest.mark.slow
 def test_a_trial_counts_down_and_is_kept_with_one_key(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        await d.press("g", *"500", *["down"] * 5, "6", "0", "enter")
+        await d.press("g", *"500", *["down"] * 6, "6", "0", "enter")
         await d.until(lambda: "On trial for 60 s" in d.text)
         await d.press("enter")
         await d.until(lambda: d.session.called("apply_gpu"))

@@ -122,13 +122,13 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")
-        await s.press("g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"9", "enter")
+        await s.press("g", "tab", *"200", "tab", *"900,1200", *["tab"] * 5, *"9", "enter")
         await s.until("run them")
         await s.press("enter")
         text = await s.until("on trial: reverted in", "T Keep  r Revert", "not checked", "GPU0-3")
         assert text.count("a clock lock cannot be read back") == 1  # four GPUs alike are told once
         await s.until("have been reverted since", lambda: not s.state.alterations, seconds=30)
-        await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", "tab", "tab", "tab", "tab", *"60", "enter")
+        await s.press("escape", "g", "tab", *"200", "tab", *"900,1200", *["tab"] * 5, *"60", "enter")
         await s.until("run them")
         await s.press("enter")
         await s.until("on trial: reverted in")

@@ -127,6 +127,13 @@ class Scene:
         await self.press("b", "tab", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
 
+    async def advice(self, name: str) -> None:
+        """Take a picture of the advice on the newest result."""
+        await self.press("4", "i")
+        await self.until(lambda: self.page.startswith("Advice"))
+        await self.shot(name)
+        await self.press("escape")
+
 
 async def _tuning(scene: Scene) -> None:
     """Take pictures of the guide on four GPUs: the baseline, one change, and the comparison."""
@@ -198,6 +205,11 @@ async def _settings(scene: Scene) -> None:
     await scene.press("escape")
     await scene.bench("1", "tab", "4")
     await scene.shot("altered-120x40")
+    await scene.advice("advice-120x40")
+    await scene.press("W")
+    await scene.until(lambda: "in force" in scene.page)
+    await scene.shot("in-force-120x40")
+    await scene.press("escape")
     await scene.press("q")
     await scene.shot("quit-120x40")
     await scene.press("escape", "r")
@@ -213,13 +225,17 @@ async def _preset(scene: Scene) -> None:
     await scene.shot("preset-120x40")
 
 
-async def _fit(scene: Scene) -> None:
-    """Take a picture of what of a model fits."""
+async def _two_sparks(scene: Scene) -> None:
+    """Take pictures of what of a model fits on two DGX Sparks, and of the advice on a benchmark of both."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
     await scene.until(lambda: scene.session.state.telemetry is not None)
     await scene.press("M")
     await scene.shot("fit-120x40")
+    await scene.press("escape")
+    await scene.start()
+    await scene.bench("1", "tab", "1")
+    await scene.advice("advice-two-sparks-120x40")
 
 
 async def _doctor(scene: Scene) -> None:
@@ -269,7 +285,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "concurrency": ("rtx-pro-6000", _concurrency),
     "settings": ("rtx-pro-6000-passthrough", _settings),
     "preset": ("rtx-5060ti-x2", _preset),
-    "fit": ("gb10-x2", _fit),
+    "sparks": ("gb10-x2", _two_sparks),
     "doctor": ("rtx-5060ti-old-stack", _doctor),
 }
 

@@ -10,7 +10,7 @@ from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Level
 from workbench.model.setting_records import InForce
-from workbench.model.settings import POWER_LIMIT
+from workbench.model.settings import POWER_LIMIT, label_of, split_key
 
 _POWER_CAP = "SW power cap"
 _THERMAL = ("SW thermal slowdown", "HW thermal slowdown", "HW slowdown")
@@ -184,7 +184,8 @@ def locks_without_effect(facts: Facts) -> Iterator[Advice]:
     """Report GPU settings that changed nothing under load."""
     idle = [place for place, seen in facts.in_force.items() if seen == InForce.NO_EFFECT]
     if idle:
-        text = f"these GPU settings had no effect under load: {', '.join(place.replace('.', ' ') for place in idle)}"
+        settings = (f"{gpu} {label_of(key)}" for gpu, key in map(split_key, idle))
+        text = f"these GPU settings had no effect under load: {', '.join(settings)}"
         yield advice(
             Level.HINT, "lock.noop", text, fix="revert them: workbench gpu revert", evidence="clocks under load"
         )

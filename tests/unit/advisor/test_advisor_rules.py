@@ -232,3 +232,8 @@ def test_a_refused_result_gives_no_advice_on_speed() -> None:
 def test_small_memory_is_not_offered_replicas() -> None:
     big = replace(LLAMA_70B, weight_bytes=141.1e9)
     assert "dp-before-tp" not in by_code(four_cards(sizes=big))
+
+
+def test_settings_without_effect_are_named_by_their_labels() -> None:
+    (found,) = [a for a in advise(facts(in_force={"gpu0.gpu_clocks": "no effect"})) if a.code == "lock.noop"]
+    assert found.text.endswith("under load: GPU0 GPU clocks")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.serving import free_port
 
 Cli = Callable[..., Any]
 RECIPE = """
@@ -103,7 +104,9 @@ def test_an_export_of_nothing_known_is_an_error(cli: Cli) -> None:
 
 def test_a_run_is_exported_with_the_words_that_started_it(cli: Cli) -> None:
     here = ("--simulate", "four-pcie")
-    run_id = cli(*here, "start", "vllm-any", "--var", "model=org/M", "--set", "max-num-seqs=3").out.strip()
+    run_id = cli(
+        *here, "start", "vllm-any", "--var", "model=org/M", "--set", "max-num-seqs=3", "--set", f"port={free_port()}"
+    ).out.strip()
     try:
         ran = cli(*here, "export", run_id, "--as", "shell")
     finally:

@@ -25,7 +25,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.plan import Command, LaunchPlan, PlanChange, diff
+from workbench.model.plan import Command, LaunchPlan, PlanDifference, diff
 from workbench.model.secrets import mask_command, mask_row
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
@@ -556,7 +556,7 @@ class FakeSession(FakeMeasuring):
     async def port_problem(self) -> tuple[str, str] | None:
         return None
 
-    def changes_against_running(self) -> Sequence[PlanChange]:
+    def changes_against_running(self) -> Sequence[PlanDifference]:
         return diff(self.running_plan, self.plan) if self.running_plan else ()
 
     async def save_preset(self, preset_id: str, title: str) -> str:

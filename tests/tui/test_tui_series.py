@@ -17,7 +17,7 @@ from support.grid import check
 
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.experiment import Arm
-from workbench.model.plan import PlanChange
+from workbench.model.plan import PlanDifference
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.tui.cells import row_width
 from workbench.tui.modals import sweep_form
@@ -147,10 +147,14 @@ def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> N
 
 
 def test_arms_are_made_from_the_differences() -> None:
-    changes = [PlanChange("flag", "a", 1, 2), PlanChange("flag", "b", None, True), PlanChange("env", "E", "x", None)]
+    changes = [
+        PlanDifference("flag", "a", 1, 2),
+        PlanDifference("flag", "b", None, True),
+        PlanDifference("env", "E", "x", None),
+    ]
     assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on"), (), ("E=",)))
     with pytest.raises(InputError, match="model"):
-        arms_of([PlanChange("model", "model", "m", "n")])
+        arms_of([PlanDifference("model", "model", "m", "n")])
 
 
 @pytest.mark.parametrize(

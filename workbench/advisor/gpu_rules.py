@@ -13,7 +13,7 @@ from workbench.model.setting_records import InForce
 from workbench.model.settings import POWER_LIMIT, label_of, split_key
 
 _POWER_CAP = "SW power cap"
-_THERMAL = ("SW thermal slowdown", "HW thermal slowdown", "HW slowdown")
+_THERMAL = ("SW thermal slowdown", "HW thermal slowdown")  # "HW slowdown" alone can also be a power brake
 _OFTEN = 0.2  # share of a run
 _AT_LIMIT = 0.97  # of the power limit
 _BELOW_LIMIT = 0.93
@@ -164,9 +164,10 @@ def clocks_below_table(facts: Facts) -> Iterator[Advice]:
         at_normal = any(mhz and abs(gpu.memory_mhz - mhz) < 0.01 * mhz for mhz in normal)
         usual = ", the normal clock of this card under compute" if at_normal else ""
         text = f"the memory runs at {gpu.memory_mhz:.0f} of {highest:.0f} MHz{usual}: a lock could gain at most"
-        text += f" +{most:.1f} %, and nobody has shown that the card holds the highest clock"
+        text += f" +{most:.1f} %, and no published measurement shows this card at its highest memory clock"
         evidence = f"memory {gpu.memory_mhz:.0f} of {highest:.0f} MHz under load"
-        yield advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=_MMBT)
+        source = _MMBT if _is_rtx_pro_6000(facts) else None
+        yield advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
 
 
 def guest(facts: Facts) -> Iterator[Advice]:
@@ -205,9 +206,7 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
         return
     text = f"{gpu.gpu_util_pct:.0f} % utilization at {percent(max(shares))} of the rated power: "
     text += "a memory-bound load" if facts.memory_bound else "the GPU waits"
-    fix = (
-        None if facts.memory_bound else "look for launches (eager mode), synchronization between GPUs, or a stuck clock"
-    )
+    fix = None if facts.memory_bound else "check for eager mode, synchronization between GPUs, or a stuck clock"
     each = ", ".join(f"{power:.0f} of {watts:.0f} W" for power, watts in rated if power and watts)
     evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {each}"
     level = Level.INFO if facts.memory_bound else Level.HINT
@@ -227,7 +226,7 @@ def stuck_clock(facts: Facts) -> Iterator[Advice]:
         return
     if gpu.sm_mhz < _STUCK_MHZ and (gpu.gpu_util_pct is None or gpu.gpu_util_pct >= 50):
         text = f"the SM clock was {gpu.sm_mhz:.0f} MHz under load: GB10 can stay at 500 to 850 MHz after power trouble"
-        fix = "take the mains off the machine for a minute, then measure again"
+        fix = "unplug the machine for a minute, then measure again"
         evidence = f"SM {gpu.sm_mhz:.0f} MHz, no event reason"
         yield advice(Level.WARN, "gb10.hidden-cap", text, fix=fix, evidence=evidence, source=_MINEFIELD)
 
@@ -248,7 +247,7 @@ def drift(facts: Facts) -> Iterator[Advice]:
             text += f" fell from {a:.0f} to {b:.0f} MHz"
             heat = "" if None in (old.temperature_c, new.temperature_c) else f", {old.temperature_c:.0f} °C then"
             heat += f" and {new.temperature_c:.0f} °C now" if heat else ""
-            fix = "look at temperature, power limit and locks, then measure again; compare only runs of equal clocks"
+            fix = "check temperature, power limit and locks, then measure again; compare only runs of equal clocks"
             evidence = f"{now.output_tok_s:.4g} tok/s now, {before.summary.output_tok_s:.4g} then{heat}"
             yield advice(Level.WARN, "clock.drift", text, fix=fix, evidence=evidence)
             return

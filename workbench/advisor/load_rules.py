@@ -14,7 +14,7 @@ _HITS_PCT = 5.0
 _WAITING = 0.25  # waiting requests for each running one
 _BUSY_CLIENT_PCT = 70.0
 _RESERVE_GIB = 8.0
-_MINEFIELD = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
+_UNIFIED = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
 
 
 def invalid(facts: Facts) -> Iterator[Advice]:
@@ -50,7 +50,7 @@ def waiting(facts: Facts) -> Iterator[Advice]:
         yield advice(Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes)
         return
     else:
-        fix = "look at TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in the queue"
+        fix = "see TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in the queue"
     yield advice(Level.HINT, "queue.waiting", text, fix=fix, evidence=", ".join(counted))
 
 
@@ -131,7 +131,7 @@ def unified_memory_now(facts: Facts) -> Iterator[Advice]:
         + "run earlyoom"
     )
     evidence = f"MemAvailable {free / 2**30:.1f} GiB"
-    yield advice(Level.WARN, "uma.reserve", text, fix=fix, evidence=evidence, source=_MINEFIELD, changes=changes)
+    yield advice(Level.WARN, "uma.reserve", text, fix=fix, evidence=evidence, source=_UNIFIED, changes=changes)
 
 
 RULES: tuple[Rule, ...] = (

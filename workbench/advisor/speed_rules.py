@@ -18,8 +18,14 @@ _TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
 _FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
 _REPLICA_SHARE = 0.75  # of a GPU's memory for weights; the rest is for KV cache and activations
 # Microseconds of one small all-reduce, lowest and highest.
-_ROCE_US, _ROCE = (41.0, 60.0), "41-60 us for a small all-reduce between two Sparks (github.com/MiaAI-Lab, b12x PR 295)"
-_PCIE_US, _PCIE = (10.0, 20.0), "10-20 us for a small all-reduce over PCIe inside a CUDA graph"
+_ROCE_US, _ROCE = (
+    (41.0, 60.0),
+    "41-60 us for a small all-reduce between two Sparks (github.com/MiaAI-Lab issue 22, b12x PR 295)",
+)
+_PCIE_US, _PCIE = (
+    (10.0, 20.0),
+    "estimate: 10-20 us for a small all-reduce over PCIe inside a CUDA graph; no published measurement",
+)
 
 
 def near_ceiling(facts: Facts) -> Iterator[Advice]:
@@ -78,7 +84,7 @@ def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
     catalog = facts.here.catalog.flags if facts.here else {}
     changes = (PlanChange("quantization", "fp8"),) if "quantization" in catalog else ()
-    fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (up to 3.6 times fewer)"
+    fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (about a quarter)"
     yield advice(
         Level.HINT,
         "quant.first",

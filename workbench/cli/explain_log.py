@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say
@@ -77,7 +77,7 @@ def _read(path: str) -> Iterator[bytes | None]:
             raise InputError(f"cannot read {path}: {error.strerror}", next_step="see whether its disk works") from None
 
 
-def _part(file: Any, size: int) -> Iterator[bytes]:
+def _part(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (data := file.read(min(size, _READ_BYTES))):
         size -= len(data)
         yield data

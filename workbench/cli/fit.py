@@ -16,7 +16,7 @@ from workbench.model.errors import HostError, InputError, PresetError
     option("model PRESET|MODEL", "id of a preset, or a model: a hub id in the host's cache, a directory, a GGUF file"),
     option("--context N,N", "context lengths in tokens (4096,32768,131072)"),
     option("--kv TYPE", "type of the KV cache, such as fp8 (the preset's, else 16 bit)"),
-    option("--engine NAME", "engine that shall run a MODEL (vllm; llamacpp for a GGUF file)"),
+    option("--engine NAME", "engine that runs a MODEL (vllm; llamacpp for a GGUF file)"),
     examples=(
         "workbench fit vllm-llama-3.3-70b-2x-spark",
         "workbench --host gpu-box fit /models/Qwen3-32B --context 8192,40960",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say_lines([*_planned_lines(whole), *affected_lines(affected)])
         if arguments.dry_run:
-            return _print(arguments, session, _document(session, whole.preset_id, whole.parts, dry_run=True))
+            return _print(arguments, session, _document(whole.preset_id, whole.parts, dry_run=True))
         await warn_if_measured(session)
         on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
@@ -67,10 +67,10 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         )
         if not arguments.json:
             say_lines(_applied_lines(applied))
-        return _print(arguments, session, _applied_document(session, applied))
+        return _print(arguments, session, _applied_document(applied))
 
 
-def _say_step(arguments: argparse.Namespace) -> Any:
+def _say_step(arguments: argparse.Namespace) -> Callable[[str], None]:
     return (lambda text: None) if arguments.json else note
 
 
@@ -80,7 +80,7 @@ def _print(arguments: argparse.Namespace, session: Session, document: dict[str, 
     return 0 if document["ok"] or document["dry_run"] else 1
 
 
-def _document(session: Session, preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool) -> dict[str, Any]:
+def _document(preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool) -> dict[str, Any]:
     return {
         "preset": preset_id,
         "parts": [asdict(part) for part in parts],
@@ -90,10 +90,10 @@ def _document(session: Session, preset_id: str, parts: Sequence[PresetPart], *, 
     }
 
 
-def _applied_document(session: Session, applied: AppliedPreset) -> dict[str, Any]:
+def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
     report = applied.settings
     return {
-        **_document(session, applied.preset_id, applied.parts, dry_run=False),
+        **_document(applied.preset_id, applied.parts, dry_run=False),
         "run_id": applied.run_id,
         "server": status_json(applied.status),
         "rolled_back": len(report.rolled_back) if report else 0,

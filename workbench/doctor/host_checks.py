@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
 from workbench.doctor.table import limit
@@ -124,8 +124,8 @@ def ports(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}")
 
 
-def _free(port: int, taken: object) -> int:
-    return next(p for p in range(port + 1, port + 1000) if p not in (taken if isinstance(taken, dict) else {}))
+def _free(port: int, taken: Container[int]) -> int:
+    return next(p for p in range(port + 1, port + 1000) if p not in taken)
 
 
 def orphans(seen: Examination) -> Iterator[Finding]:

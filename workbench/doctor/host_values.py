@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.untrusted_text import clean
+from workbench.server.file_limit import UNLIMITED
 
 OUTPUT_MAX_BYTES = 65536
-UNLIMITED = 1 << 62
 
 # $@: ports in hex ("1F40"). Prints key=value lines. A simulated host's own lines come first: of several lines with one
 # key the first counts. What belongs to the machine below it is then not read. `timeout` guards what may hang: a file

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
-from workbench.doctor.host_values import UNLIMITED
 from workbench.model.gpu import GpuInfo, GpuSample
+from workbench.server.file_limit import UNLIMITED, limit_text
 
 
 def lines(seen: Examination) -> Iterator[tuple[str, str]]:
@@ -85,4 +85,4 @@ def _gib(kib: int | None) -> str:
 
 
 def _limit(number: int | None) -> str:
-    return "unknown" if number is None else "unlimited" if number >= UNLIMITED else str(number)
+    return "unknown" if number is None else limit_text(number)

@@ -155,7 +155,7 @@ def _not_understood(read: _Read, word: str) -> None:
 def _value(engine: Engine, read: _Read, spec: FlagSpec | None, option: str, inline: str | None) -> FlagValue | None:
     """Return the value of a flag, and remove its words from `read.words`. None if the value is missing."""
     if spec is None:
-        if inline is None and (not read.words or _is_option(engine, read.words[0])):
+        if inline is None and (not read.words or _is_option(read.words[0])):
             return True
         return parse_word(None, read.words.pop(0) if inline is None else inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
@@ -163,23 +163,23 @@ def _value(engine: Engine, read: _Read, spec: FlagSpec | None, option: str, inli
     if inline is not None:
         return _split(spec, inline)
     if spec.nargs in ("+", "*") or (spec.nargs or "").isdecimal():
-        return _many(engine, read, spec)
-    if not read.words or (engine.argparse_values and _is_option(engine, read.words[0])):
+        return _many(read, spec)
+    if not read.words or (engine.argparse_values and _is_option(read.words[0])):
         return True if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else None
-    if {"on", "off"} <= set(spec.choices) and _is_option(engine, read.words[0]):
+    if {"on", "off"} <= set(spec.choices) and _is_option(read.words[0]):
         return True
     return _split(spec, read.words.pop(0))
 
 
-def _many(engine: Engine, read: _Read, spec: FlagSpec) -> FlagValue | None:
+def _many(read: _Read, spec: FlagSpec) -> FlagValue | None:
     most = int(spec.nargs) if spec.nargs and spec.nargs.isdecimal() else len(read.words)
     taken: list[FlagValue] = []
-    while read.words and len(taken) < most and not _is_option(engine, read.words[0]):
+    while read.words and len(taken) < most and not _is_option(read.words[0]):
         taken.append(_word(spec, read.words.pop(0)))
     return taken if len(taken) != 1 else taken[0] if taken or spec.nargs == "*" else None
 
 
-def _is_option(engine: Engine, word: str) -> bool:
+def _is_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word) and " " not in word
 
 

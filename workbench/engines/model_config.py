@@ -66,7 +66,7 @@ def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
 
 
 def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
-    """Return the kind of attention of each layer. None if it cannot be told."""
+    """Return the kind of attention of each layer. None if that is unknown."""
     layers = count(text, "num_hidden_layers")
     if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
         return None
@@ -87,7 +87,7 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
-    """Return what the layers keep in the KV cache. () if it cannot be told."""
+    """Return what the layers keep in the KV cache. () if that is unknown."""
     kinds = layer_kinds(text)
     if kinds is None:
         return ()
@@ -145,7 +145,7 @@ def _feed_forward(text: Mapping[str, Any]) -> int | None:
 
 
 def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
-    """Return the numbers of weights. None if the attention or the feed-forward layers cannot be told.
+    """Return the numbers of weights. None if the attention or the feed-forward layers are unknown.
 
     A gated feed-forward layer has three matrices. Norms and biases are left out: they are below 0.1 %.
     """
@@ -183,7 +183,7 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
 
 
 def _attention(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
-    """Return the number of weights of the attention of one layer. None if it cannot be told."""
+    """Return the number of weights of the attention of one layer. None if that is unknown."""
     heads = count(text, "num_attention_heads")
     if kind == LINEAR:
         state = _linear(text, 1)

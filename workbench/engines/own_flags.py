@@ -24,7 +24,7 @@ _KINDS = frozenset(FlagKind)
 _PRINT_AND_END = frozenset({"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"})
 # What only the shipped catalog knows: the engine's parser has no such property.
 _NOTED = ("minimum", "maximum", "multiple_of", "words", "default_note", "value_takes_bool_word", "group")
-_UNTOLD_BY_TEXT = ("kind", "nargs", "repeatable")
+_NOT_IN_HELP = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
@@ -81,7 +81,7 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
-    entry |= _noted(shipped, entry, (*_NOTED, *_UNTOLD_BY_TEXT) if of_text else _NOTED)
+    entry |= _noted(shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED)
     if of_text:
         entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
     if not _can_be_set(entry):

@@ -29,7 +29,7 @@ _FORMATS = {"FP8": "fp8", "NVFP4": "fp4", "MXFP4": "fp4"}
 # Time of one small all-reduce in microseconds, by the type of GPU, "" for PCIe.
 _ALL_REDUCE_US = {
     "gb10": (41.0, "NCCL, 8 KiB between two DGX Sparks over RoCE: https://github.com/MiaAI-Lab issue 22"),
-    "": (10.0, "the lowest of 10-20 us over PCIe inside a CUDA graph"),
+    "": (10.0, "estimate: the lowest of 10-20 us over PCIe inside a CUDA graph"),
 }
 
 

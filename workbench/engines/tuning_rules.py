@@ -152,7 +152,7 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     if own == method:
         return
     kind = f"an {own} checkpoint" if own and own != "BF16" else "not such a checkpoint"
-    told = "config.json" if read else "its name" if named else "its name, which says no quantization"
+    basis = "config.json" if read else "its name" if named else "its name, which names no quantization"
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
     text = f"quantization {given} needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
@@ -164,7 +164,7 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
         "quantization",
         fix,
         "vLLM rejects a method that differs from the checkpoint's",
-        evidence=f"from {told}",
+        evidence=f"from {basis}",
         changes=(PlanChange("quantization", None),),
     )
 

@@ -17,7 +17,7 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import cross_checks
 from workbench.model.errors import InputError
-from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -44,11 +44,10 @@ def validate(
     for setting in variables:
         found += _of_variable(here, setting)
     found += cross_checks(here)
-    order = list(Level)
     once: dict[tuple[str, str | None, str], Finding] = {}
     for finding in found:
         once.setdefault((finding.code, finding.flag, finding.text), finding)
-    return tuple(sorted(once.values(), key=lambda f: order.index(f.level)))
+    return by_severity(once.values())
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
@@ -188,7 +187,7 @@ def _renamed(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
 
 
 def _replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
-    """Return the changes that replace a removed flag; () if a person must choose."""
+    """Return the changes that replace a removed flag; () if a user must choose."""
     if entry.renamed:
         flag, _, key = entry.renamed.partition(".")
         if not key:
@@ -217,9 +216,8 @@ def _repeated(here: Situation) -> Iterator[Finding]:
     for setting in here.plan.flags:
         name = lookup(here.catalog, setting.name).name
         spec = here.catalog.flags.get(name)
-        if name in seen and not (
-            spec and spec.repeatable and spec.nargs is None
-        ):  # of a list, too, the last one counts
+        adds_up = spec is not None and spec.repeatable and spec.nargs is None  # of two lists the last one counts
+        if name in seen and not adds_up:
             yield Finding(
                 Level.WARN,
                 "flag.repeated",

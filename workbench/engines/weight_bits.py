@@ -37,7 +37,7 @@ def name_of(quantization: str | None) -> str | None:
 
 
 def bits_of(config: Mapping[str, Any]) -> float:
-    """Return the bits per weight, with scales, that a `quantization_config` describes; 16 if it cannot be told."""
+    """Return the bits per weight, with scales, that a `quantization_config` describes; 16 if that is unknown."""
     method = str(config.get("quant_method") or "").lower()
     bits, group = config.get("bits"), config.get("group_size")
     if method in ("awq", "gptq") and type(bits) is int and 1 <= bits <= 16:

@@ -76,6 +76,12 @@ class Finding:
         return {**asdict(self), "level": str(self.level)}
 
 
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with the most severe first; those of one level keep their order."""
+    order = list(Level)
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
+
+
 def worst(findings: Iterable[Finding]) -> Level | None:
     """Return the most severe level among `findings`, or None if there are none."""
     order = list(Level)

@@ -135,7 +135,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanChange:
+class PlanDifference:
     """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable",
     "open files" or "gpu"."""
 
@@ -145,19 +145,19 @@ class PlanChange:
     b: Any
 
 
-def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanChange, ...]:
+def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
     """Return the differences between two plans: engine, model and executable first, then flags and environment in the
     order of `b`."""
-    changes: list[PlanChange] = []
+    changes: list[PlanDifference] = []
     named: list[tuple[str, Any, Any]] = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
     named.append(("open files", a.open_files, b.open_files))
     for kind, x, y in named:
         if x != y:
-            changes.append(PlanChange(kind, kind, x, y))
+            changes.append(PlanDifference(kind, kind, x, y))
     for kind, left, right in (("flag", a.flags, b.flags), ("env", a.env, b.env)):
         old, new = {f.name: f.value for f in left}, {f.name: f.value for f in right}
         for name in [*new, *(n for n in old if n not in new)]:
             if old.get(name) != new.get(name) or (name in old) != (name in new):
-                changes.append(PlanChange(kind, name, old.get(name), new.get(name)))
+                changes.append(PlanDifference(kind, name, old.get(name), new.get(name)))
     return tuple(changes)

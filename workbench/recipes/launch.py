@@ -58,7 +58,7 @@ class Launch:
         return self.plan.workdir
 
 
-def gpus_of(plan: LaunchPlan) -> int:
+def gpu_count(plan: LaunchPlan) -> int:
     """Return the number of GPUs that the plan's parallel sizes need, 1 if it names none."""
     count = 1
     for name in _PARALLEL:
@@ -72,7 +72,7 @@ def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int |
     Raises PlanError for a plan that cannot be started."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
-    count = max(1, (gpus or gpus_of(plan)) // max(1, len(plan.nodes)))
+    count = max(1, (gpus or gpu_count(plan)) // max(1, len(plan.nodes)))
     whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
     nodes = tuple((node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes)
     return replace(whole, nodes=nodes)

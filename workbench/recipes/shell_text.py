@@ -41,12 +41,11 @@ Word = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Simple:
-    """One simple command: its words, and the source of its redirections. `ended_by` is the operator after it."""
+    """One simple command: its words, and the source of its redirections."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
     source: str = ""
-    ended_by: str = ""
 
 
 def simple_commands(text: str) -> list[Simple]:
@@ -75,7 +74,7 @@ class _Lexer:
             elif found := _REDIRECT.match(self.text, self.at):
                 self._redirect(now, found[0])
             elif operator := next((o for o in _OPERATORS if self.text.startswith(o, self.at)), None):
-                now.source, now.ended_by = self.text[start : self.at].strip(), operator
+                now.source = self.text[start : self.at].strip()
                 self.at += len(operator)
                 if operator == "\n":
                     self._skip_documents(now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.model.findings import Finding
+from workbench.model.findings import Finding, by_severity
 from workbench.server import log_patterns
 from workbench.server.log_lines import LogRing, level_of
 
@@ -42,7 +42,7 @@ class ExplainedLog:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """One finding for each known kind of line, the most severe first."""
-        return log_patterns.by_severity(self._found.values())
+        return by_severity(self._found.values())
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]

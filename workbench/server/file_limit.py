@@ -8,7 +8,7 @@ from typing import NamedTuple
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.shell_scripts import sh
 
-UNLIMITED = 2**63
+UNLIMITED = 2**62
 
 
 class FileLimit(NamedTuple):

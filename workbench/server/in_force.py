@@ -114,9 +114,9 @@ def report(
 ) -> InForceReport:
     """Return the table of the asked `flags` and `env` against the sources. Secrets are masked."""
     rows = [_answer_row(answer, flags, sources) for answer in engine.answers]
-    told = {answer.flag for answer, row in zip(engine.answers, rows, strict=True) if row.in_force is not None}
+    reported = {answer.flag for answer, row in zip(engine.answers, rows, strict=True) if row.in_force is not None}
     rows = [row for row in rows if row.in_force is not None]
-    rows += [_flag_row(name, value, sources) for name, value in flags.items() if name not in told]
+    rows += [_flag_row(name, value, sources) for name, value in flags.items() if name not in reported]
     rows += _env_rows(engine, env, sources)
     return InForceReport(run_id, tuple(_safe(row, secrets) for row in rows), sources.notes)
 

@@ -8,12 +8,12 @@ regular expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, by_severity
 
 _LEVELS = {
     "critical": Level.ERROR,
@@ -96,7 +96,7 @@ def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...
 @lru_cache(maxsize=4096)
 def explain(line: str, engine: str | None = None) -> Finding | None:
     """Return what is known about one line of a log: the most severe finding about it, or None."""
-    return min(match((line,), engine), key=lambda finding: list(Level).index(finding.level), default=None)
+    return next(iter(by_severity(match((line,), engine))), None)
 
 
 def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float) -> tuple[Finding, ...]:
@@ -149,14 +149,8 @@ def _forms(lines: Sequence[str]) -> list[str]:
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_NUMBERS).split("\n")
-    return [
-        line.translate(_NUMBERS) if line.isascii() else line for line in lines
-    ]  # ASCII is translated 30 times faster
-
-
-def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings with the most severe first; those of one level keep their order."""
-    return tuple(sorted(findings, key=lambda finding: list(Level).index(finding.level)))
+    # ASCII is translated 30 times faster.
+    return [line.translate(_NUMBERS) if line.isascii() else line for line in lines]
 
 
 def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:

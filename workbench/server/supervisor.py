@@ -24,7 +24,7 @@ from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, PlanError, ServerError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
@@ -479,7 +479,7 @@ class Supervisor:
 
         await self._drain(run)
         first = log_patterns.first_error(run.follower.ring.lines())
-        found = log_patterns.by_severity((*run.scan.to_act_on, *await self._disk_full(run)))
+        found = by_severity((*run.scan.to_act_on, *await self._disk_full(run)))
         run.explained = (mask_text(first, run.secrets) if first else None, found)
         self._publish(run)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.model.errors import WorkbenchError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.server_run import ServerState
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ async def examine(session: Session) -> HostReport:
     if altered := len(session.state.alterations):
         text = f"{altered} GPU settings changed by Workbench are still in force"
         found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
-    order = list(Level)
-    found.sort(key=lambda finding: order.index(finding.level))
-    return HostReport(seen, found, rights is not None and rights.refusal is None)
+    return HostReport(seen, by_severity(found), rights is not None and rights.refusal is None)
 
 
 def _executables(config: ConfigStore, host: str) -> Mapping[str, str]:

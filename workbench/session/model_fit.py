@@ -63,7 +63,6 @@ def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[
     lengths = tuple(sorted(dict.fromkeys(chosen)))
     simulated = telemetry.simulated if telemetry else False
     source = (facts.source if facts else "") or "no sizes"
-    made = FitReport(plan.model, plan.engine, source, lengths, simulated=simulated)
     missing = None
     if facts is None or not facts.weight_bytes:
         missing = (facts and facts.missing) or "the size of the weights is unknown"
@@ -71,7 +70,7 @@ def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[
     if not groups:
         missing = missing or "the memory of this host's GPUs is unknown"
     rows = () if missing else tuple((group, tuple(fit_rows(plan, group, lengths))) for group in groups)
-    return FitReport(made.model, made.engine, source, lengths, rows, missing, simulated)
+    return FitReport(plan.model, plan.engine, source, lengths, rows, missing, simulated)
 
 
 def _used_bytes(telemetry: Telemetry) -> dict[int, int]:

@@ -105,7 +105,7 @@ class Plans:
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"
             source = f"preset {view.plan.preset_id}, hardware"
-            fix = "its figures and sizes are not valid here"
+            fix = "its reference results and sizes are not valid here"
             other = Finding(Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks)
             view = replace(view, findings=(*view.findings, other))
         unapplied = self._core.state.unapplied

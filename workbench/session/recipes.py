@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, PresetError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, by_severity
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -120,9 +120,7 @@ class Recipes:
         catalog = engines.get(recipe.plan.engine).catalog()
         about_plan = engines.validate(recipe.plan, catalog) if checked.preset is not None else ()
         findings = (*recipe.findings, *about_file, *about_plan)
-        order = list(Level)
-        ordered = tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
-        return Imported(recipe.form, chosen, document, checked.preset, ordered)
+        return Imported(recipe.form, chosen, document, checked.preset, by_severity(findings))
 
     def save(self, imported: Imported) -> str:
         """Write the preset into the user's own directory. Return its path. Raises PresetError if it is not valid or

@@ -20,7 +20,7 @@ from workbench.server.supervisor import Supervisor
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
     from workbench.model.in_force import InForceReport
-    from workbench.model.plan import LaunchPlan, PlanChange
+    from workbench.model.plan import LaunchPlan, PlanDifference
     from workbench.server.external_servers import FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.session.plan_editor import PlanEditor
@@ -191,7 +191,7 @@ class Servers:
         first 500 matches. Raises ServerError if no run is selected."""
         return [(m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)]
 
-    def changes_against_running(self) -> Sequence[PlanChange]:
+    def changes_against_running(self) -> Sequence[PlanDifference]:
         """Return the differences between the selected live run and the plan under edit. () if one of the two is
         missing."""
         status, editor = self._core.state.server, self._plans.current

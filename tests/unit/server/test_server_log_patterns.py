@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.model.findings import Level
+from workbench.model.findings import Level, by_severity
 from workbench.server.log_lines import level_of
-from workbench.server.log_patterns import LogScan, by_severity, explain, first_error, match, patterns, plain, stuck
+from workbench.server.log_patterns import LogScan, explain, first_error, match, patterns, plain, stuck
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 

@@ -71,7 +71,7 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         _words(filled, "entrypoint", notes),
         _words(filled, "command", notes),
         environment(filled.get("environment"), notes),
-        [_volume(one, notes) for one in filled.get("volumes") or [] if one],
+        [_volume(one) for one in filled.get("volumes") or [] if one],
         [_port(one) for one in filled.get("ports") or [] if one] if isinstance(filled.get("ports"), list) else [],
         text_of(filled, "working_dir", notes) or None,
         _gpus(filled, notes),
@@ -89,7 +89,7 @@ def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     return ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words] if commands else []
 
 
-def _volume(volume: Any, notes: Notes) -> str:
+def _volume(volume: Any) -> str:
     if isinstance(volume, Mapping):
         return f"{volume.get('source', '')}:{volume.get('target', '')}"
     return str(volume)

@@ -20,12 +20,12 @@ PROGRAMS = ("docker", "podman", "nerdctl")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Options of `docker run` that take no value; every other option takes one.
-_SWITCHES = _words(
+_SWITCHES = word_set(
     "d detach i interactive t tty rm init privileged P publish-all q quiet read-only no-healthcheck oom-kill-disable "
     "sig-proxy disable-content-trust replace no-hosts tls-verify"
 )

@@ -22,14 +22,10 @@ FORM = "command line"
 _DEEPEST = 3  # scripts within scripts
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_KEYWORDS = _words("if then elif else do while until ! { time exec command nohup")
-_NO_EFFECT = _words("set shopt umask true : fi done esac } ) shift return")
+_KEYWORDS = containers.word_set("if then elif else do while until ! { time exec command nohup")
+_NO_EFFECT = containers.word_set("set shopt umask true : fi done esac } ) shift return")
 # Programs that start another program, whose words follow their own.
-_WRAPPERS = _words(
+_WRAPPERS = containers.word_set(
     "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 NAME_CELLS = 20
 AFTERWARDS = (
-    "The server is started first. If a setting is refused, those before it are reverted and the server is stopped. The "
-    "previous values are written to disk first; press r to restore them. A restart of the host resets the CPU governor "
-    "and the C-states."
+    "The server is started first. If a setting cannot be applied, those before it are reverted and the server is "
+    "stopped. The previous values are written to disk first; press r to restore them. A restart of the host resets the "
+    "CPU governor and the C-states."
 )
 
 

@@ -9,7 +9,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, SettingsError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm, Experiment
 from workbench.model.findings import Level
-from workbench.model.plan import PlanChange
+from workbench.model.plan import PlanDifference
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.tui.cells import pad
@@ -235,8 +235,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.services.pages.open(self.new_page(fixed))
 
 
-def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanChange]:
-    return [PlanChange("flag", n, old.get(n), new.get(n)) for n in {**old, **new} if old.get(n) != new.get(n)]
+def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
+    return [PlanDifference("flag", n, old.get(n), new.get(n)) for n in {**old, **new} if old.get(n) != new.get(n)]
 
 
 def _line(e: Experiment) -> str:

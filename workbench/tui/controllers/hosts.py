@@ -71,7 +71,7 @@ class HostController(Controller):
 
         name = self.state.host.name
         found: list[HostReport] = []
-        page = Page(f"Doctor: {name}", lambda width: doctor_rows(found, width), lambda: {"R": ("look again", look)})
+        page = Page(f"Doctor: {name}", lambda width: doctor_rows(found, width), lambda: {"R": ("examine again", look)})
 
         def show(report: HostReport) -> None:
             found[:] = [report]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
-from workbench.model.plan import PlanChange
+from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import elapsed, value_text
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-def arms_of(changes: Sequence[PlanChange]) -> tuple[Arm, Arm]:
+def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
     """Return arm A with the values before the changes and arm B with the values after them. Raise InputError for a
     change that is neither a flag nor an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, Level
-from workbench.model.plan import Command, PlanChange
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import PlanView
 from workbench.tui.cells import Make, Row, beside, paragraph
@@ -30,7 +30,7 @@ ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPON
 def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
     """Return the findings with their fixes, the worst first."""
     rows: list[Row] = []
-    for f in sorted(findings, key=lambda f: list(Level).index(f.level)):
+    for f in by_severity(findings):
         sign, role = LEVELS[str(f.level)]
         flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
         rows += paragraph(f"{sign} {flag}{f.text}", width, role, "  ")
@@ -88,7 +88,7 @@ def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
     return [*paragraph(text, width, "warnb", "  "), ()]
 
 
-def change_rows(changes: Sequence[PlanChange], width: int) -> list[Row]:
+def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
     rows: list[Row] = []
     for c in changes:
         name = f"${c.name}" if c.kind == "env" else c.name
@@ -105,7 +105,7 @@ class StartPlan(Modal[bool]):
         self,
         plan: PlanView,
         server: ServerStatus | None,
-        changes: Sequence[PlanChange],
+        changes: Sequence[PlanDifference],
         disturbed: Make = lambda width: [],
     ) -> None:
         """`disturbed` makes rows about measurements that the start disturbs."""

@@ -1,4 +1,4 @@
-"""The page of a host's examination: what to do first, the facts below."""
+"""The page of a host's examination: the findings with what to do first, then the facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def doctor_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
         sign, role = SIGNS[finding.level]
         fix = paragraph(f"-> {finding.fix}", room, "key", "   ") if finding.fix else []
         rows += beside(sign, role, [*paragraph(finding.text, room, "strong"), *fix])
-    rows += [(), (("What is there", "title"),)]
+    rows += [(), (("Facts of the host", "title"),)]
     for label, text in report.lines:
         rows += beside(pad(label, 9), "dim", paragraph(text, max(20, width - 9)))
     return rows

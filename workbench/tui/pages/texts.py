@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.in_force import NOT_REPORTED
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
@@ -125,7 +125,7 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
     knowledge."""
     rows: list[Row] = []
     room = max(20, width - 10)
-    for finding in sorted(findings, key=lambda f: list(Level).index(f.level)):
+    for finding in by_severity(findings):
         sign, role = LEVEL_SIGNS[finding.level]
         about = paragraph(f"{sign} {finding.text}", room, role, "  ")
         if finding.fix and finding.level is not Level.INFO:

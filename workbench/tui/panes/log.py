@@ -131,13 +131,13 @@ class LogPane(Pane):
         server = self.state.server if self.state else None
         if server is None:
             return [(row, True) for _, row in shown]
-        told = {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
+        explained = {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
         rows: list[tuple[Row, bool]] = []
         for raw, row in shown:
             rows.append((row, True))
             finding = self.view.explain(raw, server.engine)
-            if finding is not None and finding.code not in told:
-                told.add(finding.code)
+            if finding is not None and finding.code not in explained:
+                explained.add(finding.code)
                 rows += [(row, False) for row in explanation(finding, width, 2 if room >= ROOMY else 1)]
         return rows
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find
@@ -168,10 +168,11 @@ def situation_of(conditions: Conditions) -> Situation | None:
     return Situation(plan, engine.catalog(conditions.engine_version), engine)
 
 
-def facts_of_result(result: BenchResult, **more: Any) -> Facts:
-    """Return the facts of a stored result. `more` are fields of Facts that the result does not contain."""
+def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
+    """Return the facts of a stored result, with the facts of `beside` that a result does not contain."""
     conditions, summary = result.conditions, result.summary
-    return Facts(
+    return replace(
+        beside or Facts(),
         here=situation_of(conditions),
         sizes=conditions.model_facts,
         gpus=tuple(_gpus(conditions, summary)),
@@ -184,7 +185,6 @@ def facts_of_result(result: BenchResult, **more: Any) -> Facts:
         in_force=conditions.in_force,
         imported=conditions.imported,
         preset_id=conditions.preset_id,
-        **more,
     )
 
 

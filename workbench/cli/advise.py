@@ -24,19 +24,16 @@ if TYPE_CHECKING:
     examples=("workbench advise 12", "workbench advise 12 --expect 45", "workbench advise RUN --json"),
 )
 async def advise(arguments: argparse.Namespace) -> int:
-    more: dict[str, Any] = {}
-    if arguments.expect is not None:
-        if not 0 < arguments.expect < float("inf"):
-            raise InputError("--expect needs a speed above 0", next_step="give tokens per second, such as --expect 45")
-        more["expected_tok_s"] = arguments.expect
+    if arguments.expect is not None and not 0 < arguments.expect < float("inf"):
+        raise InputError("--expect needs a speed above 0", next_step="give tokens per second, such as --expect 45")
     number = arguments.subject.removeprefix("#")
     if number.isdecimal():
         session = local_session()
-        advised = await session.advisor.of_result(int(number), **more)
+        advised = await session.advisor.of_result(int(number), arguments.expect)
     else:
         async with connected(arguments) as session:
             status = await find_run(session, arguments.subject)
-            advised = await session.advisor.of_run(status.run_id, **more)
+            advised = await session.advisor.of_run(status.run_id, arguments.expect)
     return emit_or_say(arguments.json, _document(advised), _lines(advised))
 
 

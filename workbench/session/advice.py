@@ -63,14 +63,14 @@ class Advisor:
         self._presets, self._servers, self._telemetry = presets, servers, telemetry
         self._results, self._experiments = results, experiments
 
-    async def of_result(self, result_id: int, **more: Any) -> Advised:
-        """Return the advice on a stored result. `more` are further facts, such as `expected_tok_s`."""
-        return await asyncio.to_thread(self._of_result, result_id, more)
+    async def of_result(self, result_id: int, expected_tok_s: float | None = None) -> Advised:
+        """Return the advice on a stored result. `expected_tok_s` is a promised speed of one stream to check."""
+        return await asyncio.to_thread(self._of_result, result_id, Facts(expected_tok_s=expected_tok_s))
 
-    def _of_result(self, result_id: int, more: Mapping[str, Any]) -> Advised:
+    def _of_result(self, result_id: int, beside: Facts) -> Advised:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
-        facts = facts_of_result(result, before=self._before(result), preset_gpus=names, **more)
+        facts = facts_of_result(result, replace(beside, before=self._before(result), preset_gpus=names))
         found = advise(facts)
         experiments: Sequence[Experiment] = self._experiments.db.list()
         verdicts = {f.code: said for f in found if (said := verdicts_on(f, result, experiments))}
@@ -84,9 +84,9 @@ class Advisor:
                     return other
         return None
 
-    async def of_run(self, run_id: str, **more: Any) -> Advised:
-        """Return the advice on a run: from its newest valid result, and from the counters, the memory and the log of
-        now. The host is connected."""
+    async def of_run(self, run_id: str, expected_tok_s: float | None = None) -> Advised:
+        """Return the advice on a run: from its newest valid result, and from the present counters, memory and log of
+        the connected host. `expected_tok_s` is a promised speed of one stream to check."""
         status = self._servers.supervisor.status(run_id)
         telemetry, now = None, None
         with suppress(WorkbenchError):  # a host without a GPU
@@ -94,10 +94,10 @@ class Advisor:
         with suppress(WorkbenchError):  # a server that has ended has no counters
             now = await self._servers.supervisor.metrics(run_id)
         free = telemetry.host.memory_available_bytes if telemetry else None
-        facts: dict[str, Any] = {"now": now, "memory_available_bytes": free, "log": status.findings, **more}
+        present = Facts(now=now, memory_available_bytes=free, log=status.findings, expected_tok_s=expected_tok_s)
         result = await asyncio.to_thread(self._newest_of, run_id)
         if result is not None:
-            return replace(await self.of_result(result.id, **facts), run_id=run_id)
+            return replace(await asyncio.to_thread(self._of_result, result.id, present), run_id=run_id)
         plan = self._servers.supervisor.record(run_id).plan
         engine = engines.find(plan.engine)
         here = Situation(plan, engine.catalog(plan.engine_version), engine) if engine else None
@@ -109,7 +109,9 @@ class Advisor:
             if i.index in used
         )
         names = self._presets.gpu_names(plan.preset_id)
-        known = Facts(here, plan.model_facts, gpus, preset_id=plan.preset_id, preset_gpus=names, **facts)
+        known = replace(
+            present, here=here, sizes=plan.model_facts, gpus=gpus, preset_id=plan.preset_id, preset_gpus=names
+        )
         return Advised(advise(known), run_id=run_id)
 
     def _newest_of(self, run_id: str) -> BenchResult | None:

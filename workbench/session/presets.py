@@ -83,11 +83,13 @@ class Presets:
         """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti"; "" if it lacks nothing, or if its
         GPUs or the preset are not known."""
         telemetry = self._core.state.telemetry
-        try:
-            hardware = self.get(preset_id).hardware if preset_id and telemetry else None
-        except PresetError:
+        if not preset_id or telemetry is None:
             return ""
-        return (hardware and telemetry and _lacks(hardware.gpu_names, hardware.count, telemetry.infos)) or ""
+        try:
+            hardware = self.get(preset_id).hardware
+        except PresetError:  # deleted or renamed since
+            return ""
+        return _lacks(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         """Return the variables of a preset that have no known value: neither a default nor a remembered value nor one

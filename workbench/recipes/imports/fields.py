@@ -78,14 +78,13 @@ def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: s
                 yield f"--{match.name}" if on else str(negation)
         elif isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
             for one in value:
-                yield f"--{match.name}={one}" if engine.argparse_values else f"--{match.name}"
-                if not engine.argparse_values:
-                    yield str(one)
+                yield from _with_value(match.name, one, joined=engine.argparse_values)
         elif isinstance(value, str | int | float):
-            yield from (
-                (f"--{match.name}", str(value))
-                if not str(value).startswith("-")
-                else ((f"--{match.name}={value}",) if engine.argparse_values else (f"--{match.name}", str(value)))
-            )
+            dash = str(value).startswith("-")  # argparse would take such a value for a flag
+            yield from _with_value(match.name, value, joined=engine.argparse_values and dash)
         elif value is not None:
             notes.add(Level.WARN, "not-understood", f"{where}{name} is not understood and left out: {value!r}")
+
+
+def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
+    return (f"--{name}={value}",) if joined else (f"--{name}", str(value))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.session.state import HostView, SessionState
 from workbench.tui.cells import changed_spans, cut, fit, pad, row_width, spread, wrap
 from workbench.tui.formats import elapsed, figure, setting_text, short_gpu_name, value_text
+from workbench.tui.widgets.status_bar import StatusBar
 
 TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)
 ROW = st.lists(st.tuples(TEXT, st.sampled_from(["text", "dim", "good"])), max_size=6).map(tuple)
@@ -67,7 +71,19 @@ def test_wrapping_keeps_words() -> None:
 
 def test_figures_for_people() -> None:
     assert [elapsed(s) for s in (58, 761, 11220, 187200)] == ["58s", "12m41s", "3h07m", "2d04h"]
-    assert [figure(v) for v in (None, 5812.4, 24.93, 9.641)] == ["n/a", "5,812", "24.9", "9.64"]
+    assert [figure(v) for v in (None, 5812.4, 24.93, 9.641, 0.0461, 0)] == [
+        *("n/a", "5,812", "24.9", "9.64", "0.046", "0.00")
+    ]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
     assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
+
+
+@pytest.mark.parametrize("server", [None, ServerStatus("20261122-180228-sglang-5e8c", "sglang", ServerState.READY, "gpu-box", port=30000)])
+def test_a_narrow_status_bar_names_the_key_that_applies_the_preset(server: ServerStatus | None) -> None:
+    host = HostView("sim:rtx-pro-6000-passthrough", link="connected", simulated="rtx-pro-6000-passthrough")
+    bar = StatusBar()
+    bar.state = SessionState(host, servers=(server,) if server else (), run_id=server.run_id if server else None, unapplied=("GPU0 power limit",))
+    (row,) = bar.rows(80, 1)
+    text = "".join(part for part, _ in row)
+    assert "preset not applied (A)" in text and "SIMULATED" in text and row_width(row) == 80

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from workbench.advisor.advice import Advice, Gain, Rule, advice, percent
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts
+from workbench.engines.roofline import Load, ceiling
 from workbench.model.counts import four_digits
 from workbench.model.findings import Level, PlanChange
 
@@ -13,6 +15,7 @@ _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
 _EAGER = "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s eager, 59 without, gpt-oss-120b on GB10)"
 _UNSLOTH = "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two replicas 1.30-1.91x)"
 _REPLICAS = f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
+_STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
 _TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
 _FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
@@ -116,12 +119,37 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not facts.memory_bound or limit is None:
         return
-    listed = ", ".join(f"{n} streams {four_digits(n * limit)}" for n in (4, 8, 16))
+    flag, most = _most_at_once(facts)
+    counts = [n for n in _STREAMS if n <= most]
+    first = "" if counts else f"raise {flag} ({most:g}), and "
+    counts = counts or list(_STREAMS)
     over = f" The server spans {facts.nodes} machines, which one stream pays for alone." if facts.nodes > 1 else ""
     text = f"one stream reads all weights for itself; several share each read.{over}"
-    evidence = f"limits of the total: {listed} tok/s"
-    fix = "if requests can run at once, measure it: workbench bench RUN --concurrency 1,4,8,16"
+    listed = ", ".join(f"{n} streams {four_digits(t * limit)}" for n in counts if (t := _times(facts, n)))
+    evidence = f"limits of the total: {listed} tok/s" if listed else None
+    streams = ",".join(map(str, (1, *counts)))
+    fix = f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency {streams}"
     yield advice(Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+
+
+def _most_at_once(facts: Facts) -> tuple[str, float]:
+    """Return (flag that limits the requests at the same time, its limit for all replicas); infinite if the command line
+    sets none.
+    """
+    here = facts.here
+    flag = here.engine.concurrency_flag if here else None
+    limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None
+    return flag or "", limit * facts.dp if limit and limit > 0 else math.inf
+
+
+def _times(facts: Facts, streams: int) -> float | None:
+    """Return how many times the limit of one stream so many streams can reach together: less than their number if more
+    streams read more experts, or if computing limits them. None if it is unknown.
+    """
+    sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
+    names = [gpu.name for gpu in facts.gpus] * math.prod(sizes.values())  # those of other machines are of the same type
+    one, many = (ceiling(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s for n in (1, streams))
+    return many / one if one and many else None
 
 
 def eager(facts: Facts) -> Iterator[Advice]:

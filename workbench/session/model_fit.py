@@ -100,6 +100,10 @@ def table_lines(report: FitReport) -> Iterator[str]:
         columns = "".join(f"{length:>10,}" for length in report.contexts)
         yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>9}{'prefill':>9}"
         yield from (_row_line(row, report.contexts) for row in rows)
+        used = group.total_gib - min(group.free_bytes) / GIB
+        if used >= _USED_GIB and not any(row.fits for row in rows):
+            yield f"next: {used:.1f} GiB are in use. Stop what uses them (x stops the server of"
+            yield "this screen, `workbench servers` lists all), then look again."
     yield ""
     yield "Below a context length: sequences of that length at once, in one replica."
     yield "GiB each: weights per GPU. -: does not fit. ?: unknown. *: other files."

@@ -42,7 +42,8 @@ def figure(value: float | None, digits: int | None = None) -> str:
     if value is None:
         return NA
     if digits is None:
-        digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+        size = abs(value)
+        digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or not size else 3
     return f"{value:,.{digits}f}"
 
 

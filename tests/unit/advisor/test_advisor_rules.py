@@ -30,6 +30,7 @@ from tests.unit.advisor.advised import (
 from workbench.advisor.advisor import RULES, advise
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.server_run import EngineMetrics
 
 PP2 = served(pipeline_parallel_size=2)
@@ -178,6 +179,16 @@ def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
     )
     assert "161 all-reduces per token take about 6.6 to 9.7 ms of 315 ms (2.1 to 3.1 %)" in here["comm.latency"].text
     assert "29 %" in here["util-vs-power"].text and "memory-bound" in here["util-vs-power"].text
+
+
+def test_no_more_streams_are_proposed_than_the_server_takes() -> None:
+    eight, one = (by_code(two_sparks(here=served(max_num_seqs=n)))["batch.ceiling"] for n in (8, 1))
+    assert (eight.fix or "").endswith("--concurrency 1,4,8") and "16 streams" not in (eight.evidence or "")
+    assert "raise max-num-seqs (1), and measure it" in (one.fix or "") and "16 streams" in (one.evidence or "")
+    experts = ModelShape(parts=WeightParts(dense=2e9, experts=100e9, expert_share=0.05, head=1e9))
+    sizes = replace(LLAMA_70B, bytes_per_token=16e9, quantization="bfloat16", shape=experts)
+    found = by_code(two_sparks(sizes=sizes))["batch.ceiling"]
+    assert "4 streams 5.836" in (found.evidence or "")  # each stream reads experts of its own
 
 
 def test_the_guest_has_no_software_gap_and_can_save_power() -> None:

@@ -106,6 +106,9 @@ def test_all_reduces_take_their_time() -> None:
     assert found.all_reduce_ms == pytest.approx(161 * 0.041) and "161 all-reduces of 41 us" in found.all_reduce_basis
     assert found.with_all_reduces_tok_s == pytest.approx(1 / (1 / 3.928 + 0.0066), rel=0.001)
     assert ceiling(replace(LLAMA_70B, layers=80), [GB10]).all_reduce_ms == 0
+    pcie, sxm = ([f"NVIDIA A100-{form}-40GB"] * 4 for form in ("PCIE", "SXM4"))
+    assert ceiling(replace(LLAMA_70B, layers=80), pcie, tp=4).all_reduce_ms == pytest.approx(1.61)
+    assert ceiling(replace(LLAMA_70B, layers=80), sxm, tp=4).all_reduce_ms == 0  # NVLink, nobody measured it
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,13 @@ def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
     assert "its files were not found" in "\n".join(table_lines(unknown)) and unknown.as_json()["missing"]
 
 
+def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
+    plan = LaunchPlan("vllm", "llama", FACTS)
+    full, empty = ("\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used)))) for gib, used in ((96, 94), (8, 0)))
+    assert "next: 94.0 GiB are in use. Stop what uses them" in full
+    assert "does not fit" in empty and "next" not in empty
+
+
 def test_memory_shared_with_the_cpu_is_free_as_far_as_the_system_says() -> None:
     spark = GpuInfo(0, "GPU-0", "NVIDIA GB10", memory_total_bytes=120 * GIB, unified_memory=True)
     read = replace(telemetry([spark], 2.0), host=HostSample(memory_available_bytes=90 * GIB))

@@ -16,7 +16,7 @@ from workbench.tui.cells import pad
 from workbench.tui.controllers.series import SeriesController, Work
 from workbench.tui.formats import clock
 from workbench.tui.modals.base import PickModal
-from workbench.tui.modals.experiment_form import Wanted, arms_of, experiment_form, parse
+from workbench.tui.modals.experiment_form import METRICS, Wanted, arms_of, experiment_form, parse
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, how_sure
 from workbench.tui.pages.live import ExperimentPage, Live
@@ -100,7 +100,7 @@ class ExperimentController(SeriesController[Experiment]):
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
 
         def form() -> None:
-            self._ask(a, b, about[0], advice)
+            self._ask(a, b, about[0], advice, options)
 
         await self._ask_pairs(a, b, about, options, work, form)
 
@@ -186,9 +186,21 @@ class ExperimentController(SeriesController[Experiment]):
         except InputError as error:
             return Arm(), Arm(), f"A and B start from the plan. The running server cannot be A: {error.message}."
 
-    def _ask(self, a: Arm, b: Arm, about: str, advice: AdvisedChange | None = None) -> None:
-        spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
-        load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
+    def _ask(
+        self,
+        a: Arm,
+        b: Arm,
+        about: str,
+        advice: AdvisedChange | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open the form of a new experiment. `options` has the load and the metric that `advice` needs; without them,
+        the load is that of the next benchmark.
+        """
+        given = options or {"bench": self.session.bench.shape()}
+        shape = dict(given["bench"])
+        requests = count_of(shape["requests"], "request") if "requests" in shape else "as many requests as fit"
+        load = f"{requests} at {count_of(shape.get('concurrency', 1), 'stream')}"
 
         def estimate(wanted: Wanted) -> float | None:
             try:
@@ -206,6 +218,8 @@ class ExperimentController(SeriesController[Experiment]):
                 self.begin(lambda: self.session.experiments.run(*arms, bench=shape, **options))
 
         last = dict(self.session.memory.last_form("experiment"))
+        if "metric" in given:
+            last["metric"] = next(word for word, name in METRICS.items() if name == given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
             last = {name: value for name, value in last.items() if name not in ("a", "b")}
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)

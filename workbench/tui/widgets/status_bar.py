@@ -95,7 +95,8 @@ class StatusBar(Painted):
     def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
         """Return the parts of the row, the most needed ones first.
 
-        `brief` leaves out what a small screen can do without. `least` leaves out more, so that altered GPUs fit.
+        `brief` leaves out what a small screen can do without. `least` leaves out more, so that altered GPUs, or
+        the key that applies a preset, fit.
         """
         now_s = time.time()
         link = link_runs(state, now_s)
@@ -120,7 +121,7 @@ class StatusBar(Painted):
         carried: list[Row] = []
         if state.unapplied:
             said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
-            carried = [((f"{G.alert} {said}", "warn"),)] if not least else []
+            carried = [((f"{G.alert} {said}", "warn"),)] if not (least and state.alterations) else []
         if not state.alterations:
             return carried
         guard = state.guard
@@ -154,7 +155,7 @@ class StatusBar(Painted):
             brief = self.parts(state, brief=True)
             row = joined(brief, BETWEEN)
             needed = brief[: -1 if state.plan else None]  # the preset's name may be cut
-            if state.alterations and row_width(joined(needed, BETWEEN)) > room:
+            if (state.alterations or state.unapplied) and row_width(joined(needed, BETWEEN)) > room:
                 row = joined(self.parts(state, brief=True, least=True), BETWEEN)
         return [(*fit(row, room), *tail)]
 

@@ -79,11 +79,18 @@ def test_figures_for_people() -> None:
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
 
 
-@pytest.mark.parametrize("server", [None, ServerStatus("20261122-180228-sglang-5e8c", "sglang", ServerState.READY, "gpu-box", port=30000)])
+@pytest.mark.parametrize(
+    "server", [None, ServerStatus("20261122-180228-sglang-5e8c", "sglang", ServerState.READY, "gpu-box", port=30000)]
+)
 def test_a_narrow_status_bar_names_the_key_that_applies_the_preset(server: ServerStatus | None) -> None:
     host = HostView("sim:rtx-pro-6000-passthrough", link="connected", simulated="rtx-pro-6000-passthrough")
     bar = StatusBar()
-    bar.state = SessionState(host, servers=(server,) if server else (), run_id=server.run_id if server else None, unapplied=("GPU0 power limit",))
+    bar.state = SessionState(
+        host,
+        servers=(server,) if server else (),
+        run_id=server.run_id if server else None,
+        unapplied=("GPU0 power limit",),
+    )
     (row,) = bar.rows(80, 1)
     text = "".join(part for part, _ in row)
     assert "preset not applied (A)" in text and "SIMULATED" in text and row_width(row) == 80

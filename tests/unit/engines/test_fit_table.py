@@ -110,7 +110,9 @@ def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
 
 def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
     plan = LaunchPlan("vllm", "llama", FACTS)
-    full, empty = ("\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used)))) for gib, used in ((96, 94), (8, 0)))
+    full, empty = (
+        "\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used)))) for gib, used in ((96, 94), (8, 0))
+    )
     assert "next: 94.0 GiB are in use. Stop what uses them" in full
     assert "does not fit" in empty and "next" not in empty
 

@@ -10,6 +10,7 @@ import pytest
 
 from workbench.model.errors import InputError
 from workbench.recipes.imports import running_process
+from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import read_text
 
@@ -350,3 +351,12 @@ def test_a_process_that_is_no_server_is_refused() -> None:
 
 def test_nothing_of_these_recipes_was_run() -> None:
     assert not Path("CANARY").exists()
+
+
+def test_parallel_sizes_of_a_recipe_for_one_node_give_the_number_of_gpus() -> None:
+    recipe = read_text(SPARKRUN)
+    assert document_of(recipe, "r", "r.yaml")["hardware"]["count"] == 2
+    two_nodes = read_text(
+        SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace("tensor_parallel: 2", "tensor_parallel: 1")
+    )
+    assert document_of(two_nodes, "r", "r.yaml")["hardware"]["count"] == 2

@@ -66,7 +66,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     revision = text_of(document, "model_revision", notes)
     if plan is not None and revision and plan.flag("revision") is None:
         plan = plan.with_flag("revision", revision)
-    return replace(recipe, plan=plan, name=title, title=title, about=about, gpus=recipe.gpus or nodes)
+    return replace(
+        recipe, plan=plan, name=title, title=title, about=about, gpus=recipe.gpus or (nodes if nodes > 1 else None)
+    )
 
 
 def _commands(

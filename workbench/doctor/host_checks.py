@@ -68,7 +68,7 @@ def open_files(seen: Examination) -> Iterator[Finding]:
     if hard is not None and hard < wanted:
         text = f"a process may open at most {hard} files; a server with many connections needs more"
         fix = f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in /etc/security/limits.conf"
-        evidence = f"soft limit {seen.values.files_soft}, hard limit {hard}, wanted {wanted:g}"
+        evidence = f"soft limit {seen.values.files_soft}, hard limit {hard}, recommended at least {wanted:.0f}"
         yield Finding(Level.WARN, "host.open-files", text, fix=fix, source=source, evidence=evidence)
 
 

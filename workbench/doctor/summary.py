@@ -26,13 +26,13 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     yield "CPU", f"governor {seen.host_sample.cpu_governor or 'not known here'}, deepest idle state {idle}"
     yield (
         "free",
-        f"memory {_gib(values.memory_available_kib)}, /dev/shm {_gib(values.shared_memory_free_kib)}, "
-        f"disk for models {_gib(values.disk_free_kib)} ({values.hub or 'unknown'})",
+        f"memory {_size(values.memory_available_kib)}, /dev/shm {_size(values.shared_memory_free_kib)}, "
+        f"disk for models {_size(values.disk_free_kib)} ({values.hub or 'unknown'})",
     )
     yield (
         "limits",
         f"open files {_limit(values.files_soft)} (at most {_limit(values.files_hard)}), "
-        f"locked memory {_gib(values.memlock_kib)}",
+        f"locked memory {_size(values.memlock_kib)}",
     )
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
     cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
@@ -76,11 +76,13 @@ def _stack(stack: EnginePackages) -> str:
     return ", ".join([*([f"Python {stack.python_version}"] if stack.python_version else []), *named])
 
 
-def _gib(kib: int | None) -> str:
+def _size(kib: int | None) -> str:
     if kib is None:
         return "unknown"
     if kib >= UNLIMITED:
         return "unlimited"
+    if kib < 2**10:
+        return f"{kib} KiB"
     return f"{kib / 2**20:.1f} GiB" if kib >= 2**20 else f"{kib / 2**10:.0f} MiB"
 
 

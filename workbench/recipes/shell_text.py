@@ -1,6 +1,6 @@
 """The words of a shell script, without a shell: quotes, variables with known values, and the places of everything else.
 
-The text is only split. What a shell would compute or run is a `Code` part, which callers show and refuse.
+The text is only split. What a shell would compute or run is a `Code` part, which callers show and do not run.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MAX_DEPTH = 40
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader with the plain values of YAML 1.2, which refuses a key that is given twice."""
+    """PyYAML's safe loader with the plain values of YAML 1.2, which rejects a key that is given twice."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {}
 

@@ -236,6 +236,19 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
     assert "torch 2.13.0+cpu (without CUDA)" in dict(summary.lines(cpu))[""]
 
 
+@pytest.mark.parametrize(
+    ("memlock_kib", "files_hard", "limits"),
+    [
+        (64, 4096, "(at most 4,096), locked memory 64 KiB"),
+        (8192, None, "(at most unknown), locked memory 8 MiB"),
+        (UNLIMITED, UNLIMITED, "(at most unlimited), locked memory unlimited"),
+    ],
+)
+def test_a_limit_is_shown_in_a_unit_that_fits(memlock_kib: int, files_hard: int | None, limits: str) -> None:
+    seen = values(memlock_kib=memlock_kib, files_hard=files_hard)(HEALTHY)
+    assert dict(summary.lines(seen))["limits"].endswith(limits)
+
+
 def test_every_row_of_the_table_names_its_source() -> None:
     table = data()
     rows = [*table["architectures"], *table["packages"], *table["driver_notes"], *table["limits"].values()]

@@ -1,6 +1,6 @@
 """Pasted command lines and shell scripts: the server's command in them, with its environment. Nothing is run.
 
-Assignments, `export`, `cd` and variables with known values are followed. Every other command is shown and refused.
+Assignments, `export`, `cd` and variables with known values are followed. Every other command is shown and not run.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _export(words: Sequence[str], state: _State) -> None:
 
 
 def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
-    """Take a command that starts a program: keep a server's, refuse every other."""
+    """Take a command that starts a program: keep a server's, and note every other as not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:

@@ -61,7 +61,7 @@ def _lines(advised: Advised) -> Iterator[str]:
         gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
         yield f"{number:>2}. {finding.level}: {finding.text}{gain}  [{finding.code}]"
         for label, text in (
-            ("measured", finding.evidence),
+            ("evidence", finding.evidence),
             ("next", finding.fix),
             ("change", " ".join((*(c.text for c in finding.changes), *finding.settings))),
             ("source", finding.source),

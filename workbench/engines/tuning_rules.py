@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from workbench.engines.flag_values import format_value, word
-from workbench.engines.memory_estimate import MemoryFit, fit
+from workbench.engines.memory_estimate import GIB, MemoryFit, fit
 from workbench.engines.plan_context import Situation
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of
@@ -17,7 +17,6 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
 
-_GIB = 2**30
 _TP, _PP, _DP = "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
 _FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
 _REPLICAS_SOURCE = (
@@ -67,7 +66,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
         _TP if here.count(_TP) > 1 else _PP,
         f"run {count_of(replicas, 'replica')}; a split pays only for the latency of one request over a fast link",
         _REPLICAS_SOURCE,
-        evidence=f"weights {weights / _GIB:.1f} GiB, smallest GPU {min(sizes) / _GIB:.1f} GiB",
+        evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {min(sizes) / GIB:.1f} GiB",
         changes=changes,
         expected_gain="+30 to +91 % tok/s at 8 to 32 requests with two replicas (measured there)",
     )

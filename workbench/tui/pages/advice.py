@@ -39,14 +39,14 @@ def line_of(finding: Finding) -> str:
 
 
 def advice_rows(advised: Advised, width: int) -> list[Row]:
-    """Return the page with all findings: text, gain, measured values, next step, change, source and verdicts."""
+    """Return the page with all findings: text, gain, evidence, next step, change, source and verdicts."""
     rows: list[Row] = []
     for number, finding in enumerate(advised.findings, 1):
         text = paragraph(line_of(finding), max(8, width - 4), _ROLES[finding.level])
         rows += beside(f"{number:>2}  ", "dim", text)
         changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
         facts = (
-            ("measured", finding.evidence, "text"),
+            ("evidence", finding.evidence, "text"),
             ("next", finding.fix, "text"),
             ("change", changes, "goodb"),
             *(("verdict", said, "good") for said in advised.verdicts.get(finding.code, ())),

@@ -50,6 +50,9 @@ class Hardware(_Strict):
     interconnect: str | None = None
 
 
+IMAGE = "[A-Za-z0-9][A-Za-z0-9._/:@-]*"  # name of a container image, with its tag or digest
+
+
 class EngineRef(_Strict):
     name: str = Field(min_length=1, description="one of engines.registry.names()")
     versions: VersionRange | None = Field(None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"')
@@ -58,7 +61,7 @@ class EngineRef(_Strict):
     )
     workdir: str | None = None
     image: str | None = Field(
-        None, min_length=1, description="container image of the setup, which `workbench export` names"
+        None, pattern=f"^{IMAGE}$", description="container image of the setup, which `workbench export` names"
     )
     open_files: int | None = Field(
         None,

@@ -34,23 +34,24 @@ _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
 # Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, bearer headers.
 _SECRET_SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
+    r"|\beyJ[\w-]{8,4096}+\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
 )
 # The word after `-k` or `token=` is a key if it is long and made of letters and digits; curl's `-k URL` stays.
-_KEY_LIKE = r"(?=[\w+=-]*[0-9])(?=[\w+=-]*[A-Za-z])[\w+=-]{16,}(?![\w+=.:/-])"
+# Lengths are limited here and below, so that the time for a long line does not grow with its square.
+_KEY_LIKE = r"(?=[\w+=-]{0,999}[0-9])(?=[\w+=-]{0,999}[A-Za-z])[\w+=-]{16,1000}+(?![\w+=.:/-])"
 _SHORT = re.compile(rf"((?:(?<![^\s'\"])-k|\btoken)(?:=|\s+)['\"]?){_KEY_LIKE}")
 # "'api_key': ['abc']", "api_key=abc", "HF_TOKEN: abc". In lower case only names that always mean secrets: "token" is
 # too common in logs.
 _SECRET_PAIR = re.compile(
     r"""((?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+|(?i:api[-_]?key|admin[-_]?key|access[-_]key|secret[-_]key|hf[-_]token
-        |hub[-_]token|auth[-_]token|(?:proxy-)?authorization|\w*password|\w*passwd|\w*passphrase))
+        |hub[-_]token|auth[-_]token|(?:proxy-)?authorization|(?<!\w)\w*(?:password|passwd|passphrase)))
         ["']?+\s*+[:=]\s*+[\[(]?+\s*+["']?+(?:(?i:bearer|basic|token)\s++)?+)
         (?!None\b|null\b|True\b|False\b|\*\*\*)[^\s"',\])}]+""",
     re.VERBOSE,
 )
 # "--api-key abc" inside a line.
-_ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
+_ARGUMENT = re.compile(r"(--(?P<name>[A-Za-z][\w.-]{0,99})(?:=|\s+)['\"]?)(?!-)[^\s'\"]+")
 # In a URL: the password, a token in place of the user (for HTTP; for ssh it is a name), and the query's parameters.
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 _URL_TOKEN = re.compile(r"(https?://)[^/\s:@?#]+(?=@)", re.IGNORECASE)

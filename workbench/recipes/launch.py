@@ -121,7 +121,7 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
             flags.append(shown)
             continue
         by_env = flag.name == "api-key" and engine.api_key_env is not None
-        secrets.append(engine.api_key_env if by_env and engine.api_key_env else flag.name.replace("-", "_").upper())
+        secrets.append(engine.api_key_env if by_env and engine.api_key_env else re.sub(r"\W", "_", flag.name).upper())
         if not by_env:
             flags.append(replace(flag, value=f"{_MARK}{secrets[-1]}{_MARK}"))
     env: list[FlagSetting] = []
@@ -129,6 +129,9 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
         if is_secret_name(variable.name) and variable.value:
             secrets.append(variable.name)
         else:
+            if shown.value != variable.value:
+                text = f"the secret in the variable {variable.name} is masked as ***; put it in before use"
+                notes.add(Level.WARN, "masked", text)
             env.append(shown)
     for node in plan.nodes:
         for name in (*node.flags, *node.env):

@@ -14,6 +14,7 @@ from typing import Any
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
+from workbench.model.preset import IMAGE
 from workbench.model.secrets import mask_plan, mask_text
 
 COMPUTED = "\ue000"  # stands in a word for a part that only a shell could compute
@@ -75,8 +76,8 @@ def short(value: Any) -> str:
 
 
 def finished(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each has a
-    finding."""
+    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each that a
+    plan would need has a finding."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_plan(plan)
@@ -87,6 +88,10 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
             notes.add(Level.WARN, "refused", "the program is computed by a shell; the engine's usual one is used")
             executable = ()
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
+        image = plan.image
+        if image is not None and (not re.fullmatch(IMAGE, image) or mask_text(image) != image):
+            notes.not_understood("the image", image)
+            image = None
         model = plan.model
         if COMPUTED in model or mask_text(model) != model:
             notes.add(Level.ERROR, "no-model", "the model's name is a secret or computed by a shell")
@@ -94,9 +99,19 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
         if not model:
             model = notes.variable("model", recipe.form)
             notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
-        plan = replace(plan, flags=flags, env=env, executable=executable, workdir=workdir, model=model)
+        plan = replace(plan, flags=flags, env=env, executable=executable, workdir=workdir, model=model, image=image)
         notes.variables = {name: text for name, text in notes.variables.items() if plan.uses(f"${{{name}}}")}
-    return replace(recipe, plan=plan, variables=dict(notes.variables), findings=tuple(notes.findings))
+    return replace(
+        recipe,
+        plan=plan,
+        name=mask_text(recipe.name),
+        title=mask_text(recipe.title),
+        about=mask_text(recipe.about),
+        gpu_names=tuple(map(mask_text, recipe.gpu_names)),
+        caveats=tuple(map(mask_text, recipe.caveats)),
+        variables=dict(notes.variables),
+        findings=tuple(replace(finding, text=mask_text(finding.text)) for finding in notes.findings),
+    )
 
 
 def _kept(

@@ -6,14 +6,13 @@ A new form is one module and its entry here. The module of a form to read has `r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean, clean_data, clean_json
 from workbench.recipes.recipe import COMPUTED, Notes, Recipe, finished
 
 if TYPE_CHECKING:
@@ -108,7 +107,10 @@ def read_text(text: str, entry: str | None = None) -> Recipe:
         return finished(shell_script.read(text, notes, entry), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
-            return finished(form.read(document, notes, entry), notes)
+            try:
+                return finished(form.read(document, notes, entry), notes)
+            except RecursionError:
+                raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)
     raise InputError(
         f"the document is no recipe that Workbench knows; its fields: {', '.join(document)[:200]}",
@@ -125,7 +127,7 @@ def _document(text: str) -> Mapping[str, Any] | None:
         return _mapping(_json(stripped))
     if not _looks_like_yaml(text):
         return None
-    return _mapping(yaml_text.load(text))
+    return _mapping(clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True))  # "\x1b" in quotes
 
 
 def _json(text: str) -> Any:
@@ -134,9 +136,7 @@ def _json(text: str) -> Any:
     if len(text) > yaml_text.MAX_BYTES:
         raise InputError(f"the file has more than {yaml_text.MAX_BYTES // 1024} KiB, which no recipe needs")
     try:
-        return json.loads(text)
-    except RecursionError:
-        raise InputError("not valid JSON: it is nested too deeply") from None
+        return clean_json(text, yaml_text.MAX_BYTES, lines=True)
     except ValueError as error:
         raise InputError(f"not valid JSON: {error}") from None
 

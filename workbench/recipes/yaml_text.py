@@ -1,6 +1,7 @@
 """YAML as data only: reading with limits on size, nesting and repetition, and writing with unambiguous quotes.
 
-A document is read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. No tag can make an object.
+A document is read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. Only tags of texts, numbers, lists and
+mappings are read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import yaml
 from workbench.model.errors import InputError
 
 MAX_BYTES = 128 * 1024
-MAX_NODES = 20_000  # values after aliases are followed; a "billion laughs" document has more
+MAX_NODES = 20_000  # values after aliases and merges are followed; a "billion laughs" document has more
 MAX_DEPTH = 40
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")
+)
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -57,8 +61,13 @@ def load(text: str) -> Any:
     """Return the data of a YAML document, with texts as keys. Raises InputError with the place of the problem."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise InputError(f"the file has more than {MAX_BYTES // 1024} KiB, which no recipe needs")
+    loader = _Loader(text)
     try:
-        data = yaml.load(text, Loader=_Loader)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check(node, [MAX_NODES], 0)  # before merges and aliases are followed
+        return _plain(loader.construct_document(node))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -66,11 +75,11 @@ def load(text: str) -> Any:
     except (RecursionError, ValueError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"not valid YAML: {why}") from None
-    return _plain(data, [MAX_NODES], 0)
 
 
-def _plain(value: Any, left: list[int], depth: int) -> Any:
-    """Return a copy without shared parts. Raises InputError if it has too many values or is nested too deeply."""
+def _check(node: Any, left: list[int], depth: int) -> None:
+    """Raise InputError if a document stands for too many values, is nested too deeply, or has a tag of another kind of
+    value. `left` is the number of values that it may still have."""
     left[0] -= 1
     if left[0] < 0:
         raise InputError(
@@ -78,11 +87,23 @@ def _plain(value: Any, left: list[int], depth: int) -> Any:
         )
     if depth > MAX_DEPTH:
         raise InputError("the YAML document is nested too deeply, or contains itself")
+    if node.tag not in _TAGS:
+        line = node.start_mark.line + 1
+        raise InputError(f"not valid YAML: line {line}: Workbench reads no values with the tag {node.tag}")
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _check(key, left, depth + 1)
+            _check(value, left, depth + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check(value, left, depth + 1)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy without shared parts, with texts as keys."""
     if isinstance(value, dict):
-        return {str(k): _plain(v, left, depth + 1) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v, left, depth + 1) for v in value]
-    return value
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -77,7 +77,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
             ["sh", "-c", _READ, "sh", *locate_arguments(plan, env, plan.workdir)], timeout_s=_TIMEOUT_S
         )
         facts, _, config = done.out.partition("config=\n")
-        lines = [line.partition("=")[::2] for line in facts.splitlines()]
+        lines = [line.partition("=")[::2] for line in facts.split("\n")]
         sizes = [int(value) for key, value in lines if key == "bytes" and value.isdecimal()]
         if parts := [value for key, value in lines if key == "gguf"]:
             return await _read_gguf(host, model, parts, sum(sizes))

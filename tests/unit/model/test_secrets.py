@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,14 @@ def test_lines_about_throughput_are_not_searched_for_secrets(monkeypatch: pytest
     monkeypatch.setattr(secrets, "mask_urls", lambda text: pytest.fail(text))
     line = "INFO 11-22 12:00:00 [loggers.py:1] Avg prompt throughput: 9.1 tokens/s, Running: 8 reqs, max_num_tokens 12"
     assert mask_text(line) == line
+
+
+@pytest.mark.parametrize(
+    "part", ["A", "xpassword", "--a", "token=", "eyJ-", "A_", "sk-", "?a", "://a:", "-k ", "api_key"]
+)
+def test_a_long_line_without_a_secret_takes_no_time_to_search(part: str) -> None:
+    """A line of a log may have 64 KiB, and clients choose what an engine logs; 60 s and more before."""
+    line = "key " + part * (64 * 1024 // len(part))
+    start = time.process_time()
+    mask_text(line)
+    assert time.process_time() - start < 2.0

@@ -139,6 +139,20 @@ def test_words_of_a_unit_are_those_of_the_plan(argv: list[str]) -> None:
     assert "$$" not in environment or "$$" in argv[0]
 
 
+def test_a_description_does_not_continue_in_the_next_line() -> None:
+    lines = systemd.unit(replace(launch_with(["x"], {}), title="ends with \\"), Notes()).splitlines()
+    assert lines[1:3] == ["Description=ends with ", "Wants=network-online.target"]
+
+
+def test_each_masked_or_renamed_secret_is_named() -> None:
+    env = (FlagSetting("PROXY", "https://user:s3cretword@host"),)
+    flags = (FlagSetting("x.y-token", "s3cretword"),)
+    text, notes = exported(LaunchPlan("vllm", "m", flags=flags, env=env), "shell")
+    assert "s3cretword" not in text and '--x.y-token "$X_Y_TOKEN"' in text
+    assert "PROXY is masked" in next(f.text for f in notes.findings if f.code == "recipe.masked")
+    assert subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True).returncode == 0
+
+
 def test_a_unit_needs_an_absolute_directory() -> None:
     with pytest.raises(InputError, match="absolute working directory"):
         exported(LaunchPlan("vllm", "m", workdir="here"), "systemd")
@@ -149,14 +163,14 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
         "vllm",
         "org/Model",
         flags=tuple(FlagSetting(*pair) for pair in (("max-model-len", 4096), ("tensor-parallel-size", 2), ("seed", 7))),
-        env=(FlagSetting("A", "$(B) $C"), FlagSetting("HF_TOKEN", "hf_x")),
+        env=(FlagSetting("A", "$(B) $C $$"), FlagSetting("HF_TOKEN", "hf_x")),
         image="vllm/vllm-openai@sha256:00ff",
     )
     spec = yaml.safe_load(exported(plan, "helm")[0])["servingEngineSpec"]["modelSpec"][0]
     assert (spec["repository"], spec["tag"], spec["requestGPU"]) == ("vllm/vllm-openai@sha256", "00ff", 2)
     config = spec["vllmConfig"]
     assert (config["maxModelLen"], config["enablePrefixCaching"], config["extraArgs"]) == (4096, True, ["--seed", "7"])
-    assert spec["env"] == [{"name": "A", "value": "$$(B) $C"}]
+    assert spec["env"] == [{"name": "A", "value": "$$(B) $$C $$$$"}]
     assert spec["hf_token"] == {"secretName": "a-name-secrets", "secretKey": "HF_TOKEN"}
 
 

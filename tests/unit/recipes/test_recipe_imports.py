@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.model.errors import InputError
+from workbench.model.untrusted_text import UNSAFE
 from workbench.recipes.imports import running_process
 from workbench.recipes.preset_document import document_of
 from workbench.recipes.recipe import Recipe
@@ -264,14 +265,35 @@ def test_an_entry_chooses_the_variant_the_service_or_the_model() -> None:
             read_text(text, "nosuch")
 
 
+def bomb(step: str, first: str) -> str:
+    """Return a document of which each value stands for several of the one before."""
+    lines = [f"a0: &a0 {first}"]
+    return "\n".join([*lines, *(f"a{i}: &a{i} {step.format(f'*a{i - 1}')}" for i in range(1, 12))])
+
+
+def grown(hole: str) -> str:
+    """Return lines of defaults of which each is filled into the one before many times."""
+    return "".join(f'  d{i}: "{hole.format(i + 1) * 900}"\n' for i in range(6))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("a: &a [1,2,3,4,5,6,7,8,9]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
          "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d]\n", "more than 20,000 values"),
-        ("a: &a [*a]\n", "recursive"),
+        ("a: &a [*a]\n", "contains itself"),
+        ("a: &a\n  <<: *a\n", "contains itself"),
+        (bomb("{{<<: [{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]}}", "{k: 1}"), "more than 20,000 values"),
+        (bomb("!!pairs [a: {0}, b: {0}, c: {0}, d: {0}]", "[x]"), "line 2: Workbench reads no values with the tag"),
+        ("model: m\nruntime: vllm\ndefaults: {speculative_config: {a: !!binary aGk=}}\n", "no values with the tag"),
+        ("A=aaaaaaaa\n" + "A=$A$A\n" * 40 + "vllm serve $A", "grow beyond 1 MiB"),
+        ("A=" + "a" * 100_000 + "\nvllm serve m" + " $A." * 20_000, "grow beyond 1 MiB"),
+        ("model: m\nruntime: vllm\ncommand: vllm serve m {d0}\ndefaults:\n" + grown("{{d{}}}"), "values filled in"),
+        ("models: {m: {cmd: 'vllm serve m ${d0}'}}\nmacros:\n" + grown("${{d{}}}"), "values filled in"),
+        ("services: {s: {image: vllm/vllm-openai, command: ['" + "${A:-" * 3000 + "}" * 3000 + "']}}", "too deeply"),
+        ("services: {s: {image: [a], command: {a: b}, volumes: 5, ports: {a: 1}}}", "starts no server"),
         ("a: " + "[" * 2000, "not valid YAML"),
-        ("model: !!python/object/apply:os.system ['touch CANARY']\n", "not valid YAML: line 1, column 8"),
+        ("model: !!python/object/apply:os.system ['touch CANARY']\n", "not valid YAML: line 1: Workbench reads no"),
         ("model: a\nmodel: b\n", "'model' is given twice"),
         ("model: a\n  runtime: b\n", "line 2"),
         ("{" * 3000, "not valid JSON"),
@@ -312,6 +334,28 @@ def test_a_faulty_document_is_refused_with_its_place(text: str, said: str) -> No
 )
 def test_each_fault_of_a_command_line_has_a_finding(line: str, code: str) -> None:
     assert texts(read_text(line), code)
+
+
+def test_no_secret_and_no_escape_sequence_of_a_document_appears_anywhere() -> None:
+    secret = "hf_abcdefghijklmnopqrst"
+    for text in (
+        f"name: {secret}\nmodel: m\nruntime: vllm\ncontainer: https://u:{secret}@r/i\ndescription: use {secret}\n"
+        f'"x\\x1b]0;a\\x07 {secret}": 1\ndefaults: {{"\\u202e": 1}}\n',
+        f'{{"title": "{secret}", "runtime": {{"engine": "vllm", "image": "{secret}"}}, "serving": {{}}, '
+        f'"model": {{"id": "m"}}, "purpose": "{secret}", '
+        f'"hardware": {{"gpu_model": "{secret}", "vram_per_gpu_gb": 1{"0" * 400}}}, '
+        f'"caveats": ["{secret} \\u001b[31m"]}}',
+        f"name: n\nmodel: m\nruntime: {secret}\n",
+    ):
+        recipe = read_text(text)
+        shown = str([recipe, *(finding.text for finding in recipe.findings)])
+        assert secret not in shown and "hf_" not in shown and UNSAFE.search(shown) is None and "x1b" not in shown
+
+
+@pytest.mark.parametrize("image", ["--privileged", "a b", "a:${TAG}", "a\nb", "$(touch CANARY)"])
+def test_an_image_that_is_no_name_of_an_image_reaches_no_preset(image: str) -> None:
+    recipe = read_text(json.dumps({"model": "m", "runtime": "vllm", "container": image}))
+    assert recipe.plan is not None and recipe.plan.image is None and texts(recipe, "not-understood")
 
 
 def test_no_secret_of_a_command_line_appears_anywhere() -> None:

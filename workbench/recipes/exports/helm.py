@@ -90,9 +90,9 @@ def _other_words(launch: Launch) -> list[Word]:
 
 
 def _word(word: Word) -> str:
-    """Return one word of a container's command, in which Kubernetes replaces $(NAME)."""
+    """Return one word of a container's command, in which Kubernetes replaces $(NAME), and $$ by $."""
     return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
 
 
 def _escaped(text: str) -> str:
-    return text.replace("$(", "$$(")
+    return text.replace("$", "$$")

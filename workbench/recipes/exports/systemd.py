@@ -12,7 +12,8 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 def unit(launch: Launch, notes: Notes) -> str:
     """Return the text of NAME.service. Raises InputError if the working directory is not an absolute path."""
-    lines = ["[Unit]", f"Description={_plain(short(launch.title or launch.name))}"]
+    title = short(launch.title or launch.name).rstrip("\\")  # at the end of a line, it continues in the next one
+    lines = ["[Unit]", f"Description={_plain(title)}"]
     lines += ["Wants=network-online.target", "After=network-online.target", "", "[Service]", "Type=exec"]
     if launch.workdir:
         if not launch.workdir.startswith("/") or "\n" in launch.workdir or launch.workdir.endswith("\\"):

@@ -71,8 +71,8 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         _words(filled, "entrypoint", notes),
         _words(filled, "command", notes),
         environment(filled.get("environment"), notes),
-        [_volume(one) for one in filled.get("volumes") or [] if one],
-        [_port(one) for one in filled.get("ports") or [] if one] if isinstance(filled.get("ports"), list) else [],
+        [_volume(one) for one in _list(filled, "volumes", notes)],
+        [_port(one) for one in _list(filled, "ports", notes)],
         text_of(filled, "working_dir", notes) or None,
         _gpus(filled, notes),
     )
@@ -87,6 +87,13 @@ def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     if len(commands) > 1:
         notes.refused(f"the rest of the service's {name}", " ".join(one.source for one in commands[1:]))
     return ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words] if commands else []
+
+
+def _list(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
+    value = service.get(name)
+    if not isinstance(value, list | None):
+        notes.not_understood(name, value)
+    return [one for one in value if one] if isinstance(value, list) else []
 
 
 def _volume(volume: Any) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workbench.engines.base import Engine
 from workbench.engines.catalog import lookup
+from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes.recipe import Notes
+
+_MOST = 2**31  # GPUs, GiB, tokens
+_PASSES = 5  # substitutions of a value within a value
+_MOST_CHARS = 128 * 1024  # of a text with its values filled in
 
 
 def text_of(document: Mapping[str, Any], name: str, notes: Notes) -> str:
@@ -46,7 +52,7 @@ def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
 
 def count_in(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST else None
 
 
 def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
@@ -88,3 +94,18 @@ def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: s
 
 def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
     return (f"--{name}={value}",) if joined else (f"--{name}", str(value))
+
+
+def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
+    """Return the text with each hole of a known value replaced, also those in the values. Raises InputError if the text
+    grows beyond what a command line needs."""
+    for _ in range(_PASSES):
+        if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
+            raise InputError(
+                f"a command has more than {_MOST_CHARS // 1024} KiB with its values filled in, which no server needs"
+            )
+        filled = hole.sub(lambda found: values.get(found[1], found[0]), text)
+        if filled == text:
+            break
+        text = filled
+    return text

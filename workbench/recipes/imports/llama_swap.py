@@ -9,14 +9,13 @@ from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
+from workbench.recipes.imports.fields import filled_in, rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 
 FORM = "llama-swap configuration"
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
-_PASSES = 5
 _OF_PROXY = "name description aliases proxy ttl checkEndpoint unlisted useModelName filters metadata concurrencyLimit"
 
 
@@ -51,11 +50,7 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
 
 
 def _filled(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
-    for _ in range(_PASSES):
-        filled = _MACRO.sub(lambda found: str(macros.get(found[1], found[0])), text)
-        if filled == text:
-            break
-        text = filled
+    text = filled_in(text, _MACRO, {name: str(value) for name, value in macros.items()})
     # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
     text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
     return _MACRO.sub(lambda found: notes.variable(found[1].removeprefix("env."), FORM), text)

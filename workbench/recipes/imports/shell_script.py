@@ -20,6 +20,7 @@ from workbench.recipes.shell_text import Code, Simple, Variable, Word, simple_co
 
 FORM = "command line"
 _DEEPEST = 3  # scripts within scripts
+_MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled in
 
 
 _KEYWORDS = containers.word_set("if then elif else do while until ! { time exec command nohup")
@@ -43,6 +44,7 @@ class _State:
     positional: Sequence[str] = ()
     depth: int = 0
     workdir: str | None = None
+    chars: int = 0  # of the words with variables so far
     found: list[ServerCommand] = field(default_factory=list)
 
 
@@ -165,7 +167,20 @@ def _expanded(word: Word, state: _State) -> list[str]:
     """Return the texts that a word stands for: one, or the script's arguments for "$@"."""
     if word == (Variable("@"),) or word == ("", Variable("@"), "") or word == ("", Variable("@")):
         return list(state.positional)
-    return ["".join(_part_text(part, state) for part in word)]
+    return [_text(word, state)]
+
+
+def _text(word: Word, state: _State) -> str:
+    """Return the text of a word. Raises InputError if the texts of all words together are too long."""
+    if len(word) == 1 and isinstance(word[0], str):
+        return word[0]
+    parts = []
+    for part in word:
+        parts.append(_part_text(part, state))
+        state.chars += len(parts[-1])
+        if state.chars > _MOST_CHARS:
+            raise InputError("the script's variables grow beyond 1 MiB, which no command line needs")
+    return "".join(parts)
 
 
 def _part_text(part: str | Variable | Code, state: _State) -> str:
@@ -178,5 +193,5 @@ def _part_text(part: str | Variable | Code, state: _State) -> str:
     if part.name in state.variables:
         return state.variables[part.name]
     if part.default is not None:
-        return "".join(_part_text(inner, state) for inner in part.default)
+        return _text(part.default, state)
     return state.notes.variable(part.name, FORM)

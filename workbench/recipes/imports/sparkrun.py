@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import count_in, flag_words, rest_of, table_of, text_of
+from workbench.recipes.imports.fields import count_in, filled_in, flag_words, rest_of, table_of, text_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
@@ -23,7 +23,6 @@ _KNOWN = (
 _HOOKS = ("build_args", "mods", "pre_exec", "post_exec", "post_commands", "builder", "builder_config")
 _OF_CONTAINER = ("executor_config", "runtime_config", "distribution_config")
 _HOLE = re.compile(r"\{(\w+)\}")
-_PASSES = 5  # substitutions of a default within a default
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
@@ -84,7 +83,7 @@ def _commands(
         for name, value in defaults.items():
             if name not in used:
                 notes.left_out(f"defaults: {name} = {value}", "the command does not use it")
-        text = _filled(template, {k: _shown(v) for k, v in values.items() if v is not None})
+        text = filled_in(template, _HOLE, {k: _shown(v) for k, v in values.items() if v is not None})
         return interpret(text, notes, env=env)
     runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does
     engine = registry.named_in(runtime)
@@ -92,16 +91,6 @@ def _commands(
         return []
     arguments = list(flag_words(engine, defaults, notes, "defaults: "))
     return [ServerCommand(StartOfEngine(engine, (), tuple(arguments)), env)]
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """Return the template with each {name} of a known value replaced."""
-    for _ in range(_PASSES):
-        filled = _HOLE.sub(lambda hole: values.get(hole[1], hole[0]), template)
-        if filled == template:
-            break
-        template = filled
-    return template
 
 
 def _shown(value: Any) -> str:

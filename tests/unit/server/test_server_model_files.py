@@ -104,6 +104,16 @@ def test_tensors_of_a_mixture_of_experts(checkpoint: Path) -> None:
     assert facts.bytes_per_token == 100 + 8000 / 4 + 1000 and facts.missing is None
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x1c"])
+def test_a_header_names_no_other_file_to_read(checkpoint: Path, separator: str) -> None:
+    note = f"a{separator}gguf=/etc/hostname{separator}bytes=12345678901"
+    tensor = {"dtype": "BF16", "shape": [50], "data_offsets": [0, 100]}
+    text = json.dumps({"__metadata__": {"note": note}, "model.x": tensor}, ensure_ascii=False).encode()
+    (checkpoint / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    facts = read(str(checkpoint))
+    assert facts.weight_bytes == 8 + len(text) + 100 and facts.missing is None
+
+
 def test_a_config_alone_tells_the_sizes(checkpoint: Path) -> None:
     more = {"intermediate_size": 128, "quantization_config": {"quant_method": "fp8"}}
     (checkpoint / "config.json").write_text(json.dumps({**CONFIG, **more}))

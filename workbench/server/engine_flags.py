@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,8 +77,8 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     if engine.parser is None:
         return done.out
     try:
-        return json.loads(done.stdout)
-    except (ValueError, RecursionError):
+        return clean_json(done.stdout)
+    except ValueError:
         raise HostError(f"{about}: the answer is not JSON", host=host.name) from None
 
 

@@ -179,6 +179,8 @@ def test_checking_a_preset_executes_nothing(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_flags(cli: Cli) -> None:
+    ran = cli("--simulate", "four-pcie", "flags", "vllm", "--probe")
+    assert ran.code == 1 and "next: run `workbench flags vllm`" in ran.err
     ran = cli("flags", "vllm", "--search", "max num seqs", "--json")
     assert ran.code == 0 and ran.document["flags"][0]["name"] == "max-num-seqs"
     everything = cli("flags", "sglang", "--json").document

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import made_results
 from support.fake_canned import canned_experiment, canned_sweep
 from support.fake_session import FakeSession
 from support.grid import check
@@ -23,7 +24,7 @@ from workbench.tui.cells import row_width
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import experiment_rows
+from workbench.tui.widgets.experiment import design_text, experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 from workbench.tui.widgets.plot import Point, curve, positions
 from workbench.tui.widgets.sweep import sweep_rows
@@ -58,6 +59,13 @@ def test_grid_of_pages(drive: Any, monkeypatch: pytest.MonkeyPatch, name: str, s
 
 
 # experiments
+def test_one_pair_and_one_stream_have_no_plural() -> None:
+    made = made_results.experiment()
+    spec = replace(made.spec, until_pct=None, pairs=1, bench={"concurrency": 1, "requests": 4, "input_tokens": None})
+    text = design_text(replace(made, spec=spec))
+    assert text.startswith("1 pair in ") and text.endswith("each run 1 stream, 4 requests")
+
+
 def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("max-num-seqs", "777")

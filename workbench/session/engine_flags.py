@@ -57,7 +57,8 @@ class EngineFlags:
         host, key = self._core.host, self._key(engine, found)
         why_not = engine_flags.why_not(host, engine, found) or (None if again else self._refused.get(key))
         if why_not is not None or found.version is None:
-            raise HostError(why_not or "its version is unknown", host=host.name)
+            step = f"run `workbench flags {engine.name}` for the flags of a shipped version"
+            raise HostError(why_not or "its version is unknown", host=host.name, next_step=step)
         async with self._asking:
             known = None if again else self.known(engine, found)
             if known is not None:

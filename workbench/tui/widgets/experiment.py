@@ -81,16 +81,16 @@ def experiment_rows(
 def design_text(e: Experiment) -> str:
     """Return the design of the experiment in one sentence: pairs, order, restarts and load."""
     spec, bench = e.spec, e.spec.bench
-    count = f"{spec.pairs} pairs"
+    count = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
         count = f"until {short_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} %, at most {count}"
     words = {
-        "concurrency": "streams",
-        "requests": "requests",
-        "input_tokens": "prompt tokens",
-        "max_tokens": "output tokens",
+        "concurrency": "stream",
+        "requests": "request",
+        "input_tokens": "prompt token",
+        "max_tokens": "output token",
     }
-    load = ", ".join(f"{bench[name]} {word}" for name, word in words.items() if name in bench)
+    load = ", ".join(count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None)
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
     warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
     return f"{count} in {e.order}; {restart}{warm}" + (f"; each run {load}" if load else "")

@@ -135,6 +135,8 @@ def test_doctor(cli: Cli) -> None:
 
 
 def test_doctor_finds_old_software_and_low_limits(cli: Cli) -> None:
+    said = cli("--simulate", "rtx-5060ti-old-stack", "doctor").out
+    assert "vllm 0.8.5 at " in said  # the version that the findings are about
     ran = cli("--simulate", "rtx-5060ti-old-stack", "doctor", "--json")
     found = {finding["code"]: finding for finding in ran.document["findings"]}
     stack = {"driver.old", "stack.cuda-arch", "stack.cpu-build", "stack.flashinfer-arch", "stack.pins", "stack.nccl"}

@@ -45,10 +45,12 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
         yield f"GPU{number}", _gpu(gpu, samples.get(gpu.uuid))
     packages = {stack.engine: stack for stack in seen.packages}
     for engine in seen.engines:
-        if engine.path:
-            yield "engine", f"{engine.engine} {engine.version or '(version unknown)'} at {engine.path}"
-        if engine.engine in packages:
-            yield "", _stack(packages[engine.engine])
+        stack = packages.get(engine.engine)
+        if engine.path:  # the installed package is what the findings are about
+            version = (stack and stack.versions.get(engine.engine)) or engine.version or "(version unknown)"
+            yield "engine", f"{engine.engine} {version} at {engine.path}"
+        if stack is not None:
+            yield "", _stack(stack)
 
 
 def _gpu(gpu: GpuInfo, sample: GpuSample | None) -> str:

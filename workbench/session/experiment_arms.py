@@ -16,6 +16,7 @@ from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.settings import label_of, place_of
 from workbench.session.conditions import gpus_of
 from workbench.session.experiment_run import StartFailed, Stopped, Tell
 from workbench.session.servers import LIVE
@@ -111,11 +112,11 @@ class Arms:
                 await self._revert(arm)
                 on = await _altered(side)
             if on:
-                which = ", ".join(f"GPU{a.gpu_index} {a.setting}" for a in on)
+                which = ", ".join(f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on)
                 raise SettingsError(
                     f"altered GPU settings are on ({which}), and they would distort the comparison",
                     host=side.session.host.name,
-                    next_step="revert the settings first: workbench gpu revert",
+                    next_step="revert the settings first: r on the screen, or workbench gpu revert",
                 )
 
     # ---- the test bed

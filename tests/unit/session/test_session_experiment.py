@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.serving import free_port
 
-from workbench.model.errors import BenchError, InputError, ServerError
+from workbench.model.errors import BenchError, InputError, ServerError, SettingsError
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
@@ -86,17 +86,18 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
 def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_screen_does(
     clean_environment: None,
 ) -> None:
-    async def scenario() -> Experiment:
+    async def scenario() -> None:
         session = Session.of_host(None, "rtx-pro-6000")
         try:
             await session.link.connect()
             await session.plans.load_preset("vllm-any")
             session.plans.set_flag("port", str(free_port()))
             assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
-            return await session.experiments.run(Arm(), Arm(gpu=GpuSettings(power_limit_w=400.0)), pairs=1, bench=SHAPE)
+            lower = Arm(gpu=GpuSettings(power_limit_w=400.0))
+            with pytest.raises(SettingsError, match=r"altered GPU settings are on \(GPU0 power limit\)"):
+                await session.experiments.run(Arm(), lower, pairs=1, bench=SHAPE)
         finally:
             await session.gpu.revert()
             await session.close()
 
-    ended = asyncio.run(scenario())
-    assert ended.error is not None and "altered GPU settings are on (GPU0 power limit)" in ended.error
+    asyncio.run(scenario())

@@ -41,11 +41,22 @@ class Relay:
         self._errors = (*errors, OSError, EOFError)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.local_port = 0
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=CHUNK_BYTES)
+        """Open the local port. If this is cancelled, or the relay is closed meanwhile, no port stays open."""
+        self._server = await asyncio.start_server(
+            self._accepted, "127.0.0.1", 0, limit=CHUNK_BYTES, start_serving=False
+        )
         self.local_port = int(self._server.sockets[0].getsockname()[1])
+        try:
+            await self._server.start_serving()
+        except BaseException:
+            self._server.close()
+            raise
+        if self._closed:
+            self._server.close()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._carry(reader, writer))
@@ -76,6 +87,7 @@ class Relay:
         return isinstance(error, self._errors)
 
     async def close(self) -> None:
+        self._closed = True
         if self._server is not None:
             self._server.close()
         await end_all(self._tasks)

@@ -493,8 +493,8 @@ class SshHost(BaseHost):
             return await connection.open_connection("127.0.0.1", port, encoding=None)
 
         relay = Relay(open_far, (asyncssh.Error, HostError))
-        await relay.listen()
         self._relays.append(relay)
+        await relay.listen()
         return relay
 
     async def facts(self) -> HostFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -180,3 +181,27 @@ def test_relay_resets_without_a_link_and_works_again_with_it() -> None:
         server.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+def test_a_relay_that_is_ended_while_it_opens_leaves_no_port(steps: int, how: str) -> None:
+    """A command that ended at that moment left the port open, and Python warned about it."""
+
+    async def open_far() -> tuple[Reader, Writer]:
+        raise HostUnreachable("no connection", host="far")
+
+    async def go() -> None:
+        relay = Relay(open_far, (HostUnreachable,))
+        before = len(os.listdir("/proc/self/fd"))
+        listening = asyncio.create_task(relay.listen())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if how == "cancelled" and listening.cancel():
+            await asyncio.wait([listening])
+        else:
+            await relay.close()
+            await listening
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(go())

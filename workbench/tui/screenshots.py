@@ -233,6 +233,7 @@ async def _two_sparks(scene: Scene) -> None:
     await scene.press("M")
     await scene.shot("fit-120x40")
     await scene.press("escape")
+    scene.session.plans.set_flag("port", "8003")  # other scenes run at the same time
     await scene.start()
     await scene.bench("1", "tab", "1")
     await scene.advice("advice-two-sparks-120x40")

@@ -7,7 +7,16 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.hosts.base import BaseHost, CommandNotFound, Completed, FileError, HostFacts, HostUnreachable, LinkEvent
+from workbench.hosts.base import (
+    LOOPBACK,
+    BaseHost,
+    CommandNotFound,
+    Completed,
+    FileError,
+    HostFacts,
+    HostUnreachable,
+    LinkEvent,
+)
 from workbench.hosts.line_splitter import split
 from workbench.hosts.local import LocalForward
 
@@ -163,8 +172,8 @@ class FakeHost(BaseHost):
         await self.connect()
         self.files[path] = data
 
-    async def forward(self, port: int) -> LocalForward:
-        return LocalForward(port)
+    async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
+        return LocalForward(port, address)
 
     async def facts(self) -> HostFacts:
         await self.connect()

@@ -27,6 +27,7 @@ from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
+LOOPBACK = "127.0.0.1"
 # Asks the user for a passphrase, password or code. Returns None if the user declines.
 Ask = Callable[[str], Awaitable[str | None]]
 
@@ -217,9 +218,11 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A TCP port of this machine whose connections lead to a port on a host's loopback address."""
+    """A TCP port whose connections lead to a port of a host, or of a node behind it. `url` is the base URL at which this
+    machine reaches it."""
 
     local_port: int
+    url: str
 
     async def close(self) -> None: ...
 
@@ -306,8 +309,9 @@ class Host(Protocol):
         """Write the file atomically (temporary file, fsync, rename) and create missing parent directories (0700)."""
         ...
 
-    async def forward(self, port: int) -> Forward:
-        """Open a port of this machine whose connections lead to `port` on the host's loopback address."""
+    async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
+        """Open a port of this machine whose connections lead to `port` at `address`, as the host sees it: the host
+        itself, or a node that only the host reaches."""
         ...
 
     async def facts(self) -> HostFacts: ...

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from workbench.hosts import host_facts, shell_scripts
 from workbench.hosts.base import (
+    LOOPBACK,
     BaseHost,
     Completed,
     FileError,
@@ -41,8 +42,9 @@ CLOSE_S = 2.5
 class LocalForward:
     """The forward of a port of this machine. The port itself is used, because no forwarding is needed."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = LOOPBACK) -> None:
         self.local_port = port
+        self.url = f"http://{address}:{port}"
 
     async def close(self) -> None:
         return
@@ -237,8 +239,8 @@ class LocalHost(BaseHost):
         step = "free some space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
         return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
 
-    async def forward(self, port: int) -> LocalForward:
-        return LocalForward(port)
+    async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
+        return LocalForward(port, address)
 
     async def facts(self) -> HostFacts:
         done = await self.run(shell_scripts.sh(shell_scripts.FACTS, "-"))

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from workbench.hosts.base import LOOPBACK
 from workbench.hosts.line_splitter import CHUNK_BYTES
 from workbench.hosts.task_cancellation import end_all
 
@@ -42,14 +43,13 @@ class Relay:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.local_port = 0
+        self.local_port, self.url = 0, ""
 
     async def listen(self) -> None:
         """Open the local port. If this is cancelled, or the relay is closed meanwhile, no port stays open."""
-        self._server = await asyncio.start_server(
-            self._accepted, "127.0.0.1", 0, limit=CHUNK_BYTES, start_serving=False
-        )
+        self._server = await asyncio.start_server(self._accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False)
         self.local_port = int(self._server.sockets[0].getsockname()[1])
+        self.url = f"http://{LOOPBACK}:{self.local_port}"
         try:
             await self._server.start_serving()
         except BaseException:

@@ -20,6 +20,7 @@ import asyncssh
 
 from workbench.hosts import files_via_shell, host_facts, known_hosts, shell_scripts, ssh_names
 from workbench.hosts.base import (
+    LOOPBACK,
     Ask,
     AuthFailed,
     BaseHost,
@@ -483,14 +484,14 @@ class SshHost(BaseHost):
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         await files_via_shell.write(self, path, data, mode)
 
-    async def forward(self, port: int) -> Relay:
-        """Open a local port whose connections lead to 127.0.0.1:`port` on the host. It works again after the connection
-        was lost and restored.
+    async def forward(self, port: int, address: str = LOOPBACK) -> Relay:
+        """Open a local port whose connections lead to `address`:`port` as the host sees it. It works again after the
+        connection was lost and restored.
         """
 
         async def open_far() -> tuple[Reader, Writer]:
             connection = await self._link.get()
-            return await connection.open_connection("127.0.0.1", port, encoding=None)
+            return await connection.open_connection(address.strip("[]"), port, encoding=None)
 
         relay = Relay(open_far, (asyncssh.Error, HostError))
         self._relays.append(relay)

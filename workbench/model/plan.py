@@ -71,7 +71,9 @@ class LaunchPlan:
     stranger: bool = False  # the preset is not a shipped one; see engines/preset_trust.py
     executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "given"; "" for the engine's own
     workdir: str | None = None
-    image: str | None = None  # container image that an export names; a start on a host does not use it
+    image: str | None = None  # container image, for exports and for a start as a container
+    run_as: str = "process"  # what runs the server on its host: a word of `--as`, see server/launchers
+    run_options: Mapping[str, str] = field(default_factory=dict)  # of `run_as`, such as {"partition": "gpu"}
     open_files: int | None = None  # that each process of the server may have open at least (RLIMIT_NOFILE)
     engine_version: str | None = None  # of the catalog that the plan is checked against
     engine_versions: str | None = None  # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
@@ -137,7 +139,7 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
     """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable",
-    "open files" or "gpu"."""
+    "open files", "run as", "image", "run option" or "gpu"."""
 
     kind: str
     name: str
@@ -152,6 +154,9 @@ def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
     named: list[tuple[str, Any, Any]] = [("engine", a.engine, b.engine), ("model", a.model, b.model)]
     named.append(("executable", shlex.join(a.executable), shlex.join(b.executable)))
     named.append(("open files", a.open_files, b.open_files))
+    named.append(("run as", a.run_as, b.run_as))
+    if a.run_as != "process" or b.run_as != "process":
+        named.append(("image", a.image, b.image))
     for kind, x, y in named:
         if x != y:
             changes.append(PlanDifference(kind, kind, x, y))
@@ -160,4 +165,7 @@ def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
         for name in [*new, *(n for n in old if n not in new)]:
             if old.get(name) != new.get(name) or (name in old) != (name in new):
                 changes.append(PlanDifference(kind, name, old.get(name), new.get(name)))
+    for name in dict.fromkeys((*a.run_options, *b.run_options)):
+        if a.run_options.get(name) != b.run_options.get(name):
+            changes.append(PlanDifference("run option", name, a.run_options.get(name), b.run_options.get(name)))
     return tuple(changes)

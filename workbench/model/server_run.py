@@ -61,6 +61,13 @@ class ServerStatus:
     adopted: bool = False
     simulated: bool = False
     alive: bool = False  # the process is alive; that of a FAILED run may be, if it was only not ready in time
+    run_as: str = "process"  # what runs the server on its host, see server/launchers
+    handle: str | None = None  # of a launcher: the unit, the container or the job id
+    launcher_state: str | None = None  # in the launcher's words, such as "PENDING (Resources)"
+    node: str | None = None  # address of the server as its host sees it; None: the host itself
+    restarts: int | None = None  # by the launcher, since the run began
+    ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
+    image: str | None = None  # of a container, with its digest
     outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
 
 

@@ -145,7 +145,7 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
     forward = None
     try:
         forward = await host.forward(server.port)
-        async with readiness.client(f"http://127.0.0.1:{forward.local_port}") as http:
+        async with readiness.client(forward.url) as http:
             status, models = await readiness.models(http, "/v1/models", ASK_S)
     except HostError:
         return None
@@ -180,7 +180,7 @@ class ExternalMetrics:
         try:
             if self._http is None:
                 self._forward = await self._host.forward(self.server.port)
-                self._http = readiness.client(f"http://127.0.0.1:{self._forward.local_port}")
+                self._http = readiness.client(self._forward.url)
         except HostError as error:
             return metrics.no_metrics(error.message)
         return await metrics.fetch(self._http, registry.get(self.server.engine), timeout_s)

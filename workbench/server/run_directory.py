@@ -6,6 +6,7 @@ can read.
     ready.json   written once, when the server returned its first token: {unix_s, model, ready_after_s, port}
     stop.json    written before the first signal to a living server: {unix_s}
     shm          shared memory files that the server's processes had open: "inode path" per line
+    launched     what the keeper of a launcher reports (server/launchers), such as a job id
     log, …       written by `hosts.detached_process`: the output, the process id and start time, the exit code
 """
 
@@ -21,6 +22,7 @@ from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_text import clean_data, clean_json
+from workbench.server.launchers.launcher import Launched
 
 FORMAT = 1
 RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]+-[0-9a-f]{4}")
@@ -40,6 +42,7 @@ class RunRecord:
     engine_version: str | None = None
     workbench_version: str = ""
     simulated: bool = False
+    adopts: str | None = None  # handle of a server that others started through the launcher; a stop only unfollows it
     problem: str | None = None  # why plan.json could not be read; such a run is listed nevertheless
 
     @property
@@ -75,6 +78,7 @@ class RunFacts:
     stop_unix_s: float | None = None
     now_unix_s: float = field(default_factory=time.time)
     lost: str | None = None  # why the end is unknown, e.g. the host was restarted
+    launched: Launched | None = None  # what a launcher reported, such as the job id and its node
 
 
 def new_run_id(engine: str, unix_s: float) -> str:

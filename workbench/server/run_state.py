@@ -3,11 +3,24 @@ the same status of a run."""
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_text import clean
+from workbench.server.launchers.launcher import Launched
 from workbench.server.run_directory import RunFacts
+
+
+class _LauncherFields(TypedDict):
+    run_as: str
+    handle: str | None
+    launcher_state: str | None
+    node: str | None
+    restarts: int | None
+    ends_unix_s: float | None
+    image: str | None
 
 
 def status_of(
@@ -32,7 +45,7 @@ def status_of(
         preset_id=record.plan.preset_id,
         bind_host=record.command.host,
         port=port,
-        url=f"http://{reachable_address(record.command.host)}:{port}",
+        url=f"http://{status_address(facts)}:{port}",
         pid=facts.pid,
         started_unix_s=facts.started_unix_s or record.created_unix_s or None,
         ready_unix_s=ready.unix_s if ready else None,
@@ -48,6 +61,28 @@ def status_of(
         engine_version=record.engine_version,
         simulated=record.simulated,
         alive=facts.alive,
+        **_of_launcher(facts),
+    )
+
+
+def _of_launcher(facts: RunFacts) -> _LauncherFields:
+    launched = facts.launched or Launched()
+    return {
+        "run_as": facts.record.plan.run_as,
+        "handle": launched.handle,
+        "launcher_state": launched.state,
+        "node": launched.node,
+        "restarts": launched.restarts,
+        "ends_unix_s": launched.ends_unix_s,
+        "image": launched.image,
+    }
+
+
+def status_address(facts: RunFacts) -> str:
+    """Return the address at which a run's server can be reached from its host: the node that a launcher reported, or
+    what the server binds to."""
+    return (
+        facts.launched.node if facts.launched and facts.launched.node else reachable_address(facts.record.command.host)
     )
 
 

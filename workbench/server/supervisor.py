@@ -23,14 +23,15 @@ from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.task_cancellation import end_all
-from workbench.model.errors import HostError, InputError, PlanError, ServerError
+from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server import log_lines, metrics, old_runs, preflight, readiness, running_server_secrets
+from workbench.server import log_lines, metrics, old_runs, preflight, readiness, run_start, running_server_secrets
+from workbench.server.launchers import launcher
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
-from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, encode_record, new_run_id
+from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _STOP_TRIES = 3  # if the link is lost during a stop
 NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
 FULL_KIB = 64  # a disk with less free space counts as full
-FILES = ("plan.json", "ready.json", "stop.json")
+FILES = ("plan.json", "ready.json", "stop.json", launcher.FILE)
 
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two log_grew: 0.25 s gives 4 batches a second
 _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
@@ -138,22 +139,11 @@ class Supervisor:
             __version__,
             simulated,
         )
-        files = {_inside(run_dir, name): text.encode() for name, text in command.files.items()}
-        files[f"{run_dir}/plan.json"] = encode_record(record)
-        argv = [word.replace("{run_dir}", run_dir) for word in command.argv]
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
         self._starting.add(run_id)
         try:
-            for path, data in files.items():
-                await self.host.write_file(path, data)
-            run.facts = replace(run.facts, pid=await self._detach(run, argv, command))
-        except HostUnreachable:
-            raise
-        except HostError:
-            # Nothing was started: leave no directory that log_grew like a failed run.
-            await self.host.run(["rm", "-rf", "--", run_dir])
-            raise
+            run.facts = replace(run.facts, pid=await run_start.start(self.host, run, command))
         finally:
             self._starting.discard(run_id)
         run.refresh()
@@ -161,18 +151,6 @@ class Supervisor:
         self._emit(run.status)
         self._ensure_watch()
         return run.status
-
-    async def _detach(self, run: WatchedRun, argv: list[str], command: Command) -> int | None:
-        """Start the process of the run and return its process id; None if the connection was lost meanwhile. The
-        process may run nevertheless, and its directory will show it. A second attempt could start the server twice."""
-        try:
-            started = await detached_process.start(
-                self.host, run.run_dir, argv, command.env, command.workdir, command.open_files
-            )
-        except HostUnreachable as error:
-            run.set_lost(error.message)
-            return None
-        return started.pid
 
     # ---- list and adopt
 
@@ -302,6 +280,7 @@ class Supervisor:
                 await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._publish(run)
+        await run_start.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
         await self._read_status(run)
         if report.left:
@@ -587,13 +566,3 @@ class Supervisor:
 
 def _id(process: detached_process.ProcessStatus) -> str:
     return posixpath.basename(process.run_dir)
-
-
-def _inside(run_dir: str, name: str) -> str:
-    path = posixpath.normpath(posixpath.join(run_dir, name))
-    if not path.startswith(f"{run_dir}/"):
-        raise PlanError(
-            f"the plan's file {name!r} would be outside the run directory",
-            next_step="use a file name without `..` and without a leading `/`",
-        )
-    return path

@@ -18,9 +18,11 @@ from workbench.model.plan import Command
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import log_patterns, readiness
+from workbench.server.launchers import launcher
+from workbench.server.launchers.launcher import parse_launched
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
-from workbench.server.run_state import reachable_address, status_of
+from workbench.server.run_state import status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class WatchedRun:
         self._lost: str | None = None
         self._forward: Forward | None = None
         self._http: httpx.AsyncClient | None = None
-        self._http_for: tuple[int, str | None] | None = None
+        self._http_for: tuple[str, int, str | None] | None = None
         self.status = self._current_status()
 
     @property
@@ -78,6 +80,11 @@ class WatchedRun:
     @property
     def port(self) -> int:
         return self.facts.ready.port if self.facts.ready else self._moved_port or self.record.command.port
+
+    @property
+    def address(self) -> str:
+        """The address of the server as its host sees it: a node that a scheduler chose, or the host itself."""
+        return status_address(self.facts)
 
     @property
     def has_ended(self) -> bool:
@@ -106,6 +113,7 @@ class WatchedRun:
             stop_unix_s=_stop_time(seen.files.get("stop.json")) or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
+            launched=parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched,
         )
 
     def learn_secrets(self, command: Command) -> None:
@@ -189,7 +197,7 @@ class WatchedRun:
             status,
             host=self.host.name,
             port=self.port,
-            url=f"http://{reachable_address(status.bind_host)}:{self.port}",
+            url=f"http://{self.address}:{self.port}",
             reason=reason or status.reason,
             findings=(*status.findings, *found),
             run_dir=self.run_dir,
@@ -219,18 +227,14 @@ class WatchedRun:
     async def http(self) -> httpx.AsyncClient:
         """Return an HTTP client for the server's endpoints, through a forwarded port if the host is remote. Raises
         HostError if the host cannot forward the port."""
-        wanted = (self.port, self.api_key)
+        wanted = (self.address, self.port, self.api_key)
         if self._http is None or self._http_for != wanted:
             await self.disconnect()
             await asyncio.to_thread(
                 importlib.import_module, "httpx"
             )  # takes 0.1 s, during which the screen would freeze
-            address, port = reachable_address(self.record.command.host), self.port
-            # A server of this machine that binds to one address only does not answer on the loopback address.
-            if not self.host.is_local or address == "127.0.0.1":
-                self._forward = await self.host.forward(port)
-                address, port = "127.0.0.1", self._forward.local_port
-            self._http = readiness.client(f"http://{address}:{port}", self.api_key)
+            self._forward = await self.host.forward(self.port, self.address)
+            self._http = readiness.client(self._forward.url, self.api_key)
             self._http_for = wanted
         return self._http
 

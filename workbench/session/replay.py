@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.hosts.base import BaseHost, Completed, Forward, HostFacts, Stream
+from workbench.hosts.base import LOOPBACK, BaseHost, Completed, Forward, HostFacts, Stream
 from workbench.model.engine_live import EngineView
 from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
@@ -62,7 +62,7 @@ class RecordedHost(BaseHost):
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         raise self._nothing()
 
-    async def forward(self, port: int) -> Forward:
+    async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
         raise self._nothing()
 
     async def facts(self) -> HostFacts:

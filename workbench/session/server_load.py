@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.runner import BenchCancelled
+from workbench.hosts.base import LOOPBACK
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -78,10 +79,10 @@ class ServerLoad:
         what = f"a benchmark of run {run_id}"
         async with (
             self._alone(what, run_id, spec if ahead else None) as (cancel, started),
-            _forwarded(self._core.host, status.port) as port,
+            _forwarded(self._core.host, status.port, status.node) as url,
         ):
             model = spec.model or status.served_model or status.model
-            spec = replace(spec, url=f"http://127.0.0.1:{port}", model=model)
+            spec = replace(spec, url=url, model=model)
             env = {}
             if spec.api_key_env is None and (key := supervisor.api_key(run_id)):
                 env = {SERVER_KEY_VARIABLE: key}
@@ -104,8 +105,7 @@ class ServerLoad:
         ):
             base = address.base
             if address.loopback and not self._core.host.is_local:
-                port = await stack.enter_async_context(_forwarded(self._core.host, address.port))
-                base = f"http://127.0.0.1:{port}"
+                base = await stack.enter_async_context(_forwarded(self._core.host, address.port))
             served = await server_address.ask(base, spec)
             model = spec.model or served.model
             if not model:
@@ -166,10 +166,10 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 
 @asynccontextmanager
-async def _forwarded(host: Host, port: int) -> AsyncIterator[int]:
-    """Yield a port of this machine that is forwarded to `port` on the host's loopback address."""
-    forward = await host.forward(port)
+async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
+    """Yield the base URL at which this machine reaches `port` of the host, or of a node behind it."""
+    forward = await host.forward(port, node or LOOPBACK)
     try:
-        yield forward.local_port
+        yield forward.url
     finally:
         await forward.close()

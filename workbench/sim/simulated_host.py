@@ -7,7 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.hosts.base import Ask, BaseHost, Completed, FileError, Forward, Host, HostFacts, LinkEvent, Stream
+from workbench.hosts.base import (
+    LOOPBACK,
+    Ask,
+    BaseHost,
+    Completed,
+    FileError,
+    Forward,
+    Host,
+    HostFacts,
+    LinkEvent,
+    Stream,
+)
 from workbench.model.errors import InputError
 from workbench.sim import profiles
 from workbench.sim.engines import SOURCE_CHECKOUTS
@@ -152,8 +163,8 @@ class SimulatedHost(BaseHost):
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         await self.inner.write_file(path, data, mode=mode)
 
-    async def forward(self, port: int) -> Forward:
-        return await self.inner.forward(port)
+    async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
+        return await self.inner.forward(port, address)
 
     async def facts(self) -> HostFacts:
         """Return the properties of the inner host, with the GPUs of the simulated host."""

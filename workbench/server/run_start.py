@@ -1,0 +1,95 @@
+"""The start of a run: its directory with its files, and the process in it, which is the server or a launcher's keeper."""
+
+from __future__ import annotations
+
+import posixpath
+
+from workbench.hosts import detached_process
+from workbench.hosts.base import Host, HostUnreachable
+from workbench.model.errors import HostError, PlanError
+from workbench.model.findings import Level
+from workbench.model.plan import Command
+from workbench.server.launchers import PROCESS, launcher_of
+from workbench.server.launchers.launcher import Keeper, Launch
+from workbench.server.run_directory import encode_record
+from workbench.server.watched_run import WatchedRun
+
+
+async def start(host: Host, run: WatchedRun, command: Command) -> int | None:
+    """Write the files of the run, start its process, and return the process id; None if the connection was lost
+    meanwhile. The process may run nevertheless, and its directory will show it: a second attempt could start the server
+    twice.
+
+    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. Then no run
+    directory is left, because it would look like a failed run.
+    """
+    run_dir = run.run_dir
+    keeper = await _keeper(host, run, command)
+    files = {_inside(run_dir, name): text.encode() for name, text in {**command.files, **keeper.files}.items()}
+    files[f"{run_dir}/plan.json"] = encode_record(run.record)
+    own = run.record.plan.run_as == PROCESS
+    try:
+        for path, data in files.items():
+            await host.write_file(path, data)
+        workdir, open_files = (command.workdir, command.open_files) if own else (None, None)
+        return await _detach(host, run, keeper, workdir, open_files)
+    except HostUnreachable:
+        raise
+    except HostError:
+        await host.run(["rm", "-rf", "--", run_dir])
+        raise
+
+
+async def _detach(
+    host: Host, run: WatchedRun, keeper: Keeper, workdir: str | None, open_files: int | None
+) -> int | None:
+    try:
+        started = await detached_process.start(host, run.run_dir, keeper.argv, keeper.env, workdir, open_files)
+    except HostUnreachable as error:
+        run.set_lost(error.message)
+        return None
+    return started.pid
+
+
+async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
+    """Return what runs as the process of the run: the server's own command, or the keeper of its launcher."""
+    argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
+    found = launcher_of(run.record.plan.run_as)
+    if found is None:
+        return Keeper(argv, command.env)
+    launch = Launch(
+        run.record.run_id,
+        run.run_dir,
+        run.record.plan,
+        argv,
+        command.env,
+        command.workdir,
+        command.open_files,
+        command.host,
+        command.port,
+    )
+    handle = run.record.adopts
+    if handle is not None:
+        return found.adopting_keeper(launch, handle)
+    against = [finding for finding in await found.check(host, launch) if finding.level is Level.ERROR]
+    if against:
+        raise PlanError(against[0].text, host=host.name, next_step=against[0].fix, findings=against)
+    return found.keeper(launch)
+
+
+async def stop(host: Host, run: WatchedRun) -> None:
+    """Ask the launcher of the run to stop the server. A server that another program started through the launcher is not
+    stopped: only its keeper ends."""
+    found = launcher_of(run.record.plan.run_as)
+    if found is not None and run.facts.launched is not None and run.record.adopts is None:
+        await found.stop(host, run.run_dir, run.facts.launched)
+
+
+def _inside(run_dir: str, name: str) -> str:
+    path = posixpath.normpath(posixpath.join(run_dir, name))
+    if not path.startswith(f"{run_dir}/"):
+        raise PlanError(
+            f"the plan's file {name!r} would be outside the run directory",
+            next_step="use a file name without `..` and without a leading `/`",
+        )
+    return path

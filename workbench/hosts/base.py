@@ -218,8 +218,8 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A TCP port whose connections lead to a port of a host, or of a node behind it. `url` is the base URL at which this
-    machine reaches it."""
+    """A TCP port whose connections lead to a port of a host, or of a node behind it. `url` is the base URL at which
+    this machine reaches it."""
 
     local_port: int
     url: str

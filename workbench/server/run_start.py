@@ -1,4 +1,4 @@
-"""The start of a run: its directory with its files, and the process in it, which is the server or a launcher's keeper."""
+"""The start of a run: its directory and files, and its process, which is the server or a launcher's keeper."""
 
 from __future__ import annotations
 

@@ -1,0 +1,50 @@
+"""What a user has written about hosts and clusters in hosts.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """A host of hosts.toml. `name` is its table's name, by which commands name it."""
+
+    name: str
+    ssh: str | None = None  # alias of the ssh configuration or USER@HOST; "local": this machine; None: as `name`
+    container: str | None = None  # on that machine: KIND:NAME, such as "pct:101" or "podman:vllm"
+    label: str = ""  # for display
+    engines: Mapping[str, str] = field(default_factory=dict)  # engine: the program that starts it, quoted as in a shell
+    env: Mapping[str, str] = field(default_factory=dict)  # for servers that are started there
+    run_as: str | None = None  # default of `start --as`, such as "slurm"
+    run_options: Mapping[str, str] = field(default_factory=dict)  # its options, such as {"partition": "gpu"}
+    models: tuple[str, ...] = ()  # directories with model files
+    sudo: bool | None = None  # whether Workbench may use sudo there; None: if it is possible
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A host of a cluster. `address` and `interface` are those of the network between the nodes; None: found out."""
+
+    host: str
+    address: str | None = None
+    interface: str | None = None
+    rdma: tuple[str, ...] = ()  # RDMA devices, such as "rocep1s0f0"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEntry:
+    """A cluster of hosts.toml: hosts that serve one model together. The first node is the head."""
+
+    name: str
+    nodes: tuple[ClusterNode, ...] = ()
+    label: str = ""
+    reserve_gib: float | None = None  # memory that a server leaves free on each node with unified memory
+
+
+@dataclass(frozen=True, slots=True)
+class HostsFile:
+    """The content of hosts.toml."""
+
+    hosts: Mapping[str, HostEntry] = field(default_factory=dict)
+    clusters: Mapping[str, ClusterEntry] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from workbench.advisor.advice import Advice, Gain, Rule, advice, percent
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts
 from workbench.engines.roofline import Load, ceiling
+from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import four_digits
 from workbench.model.findings import Level, PlanChange
 
@@ -19,7 +20,6 @@ _STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
 _TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
 _FP8_OVER_4_BIT_PCT = 70.0  # Qwen2.5-7B reads 7.62 GB in FP8 and 4.48 GB in AWQ
-_REPLICA_SHARE = 0.75  # of a GPU's memory for weights; the rest is for KV cache and activations
 # Microseconds of one small all-reduce, lowest and highest.
 _ROCE_US, _ROCE = (
     (41.0, 60.0),
@@ -198,7 +198,7 @@ def replicas(facts: Facts) -> Iterator[Advice]:
     totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
     if here is None or sizes is None or not sizes.weight_bytes or ranks < 2 or not totals:
         return
-    if sizes.weight_bytes > _REPLICA_SHARE * min(totals) or not (facts.launch_bound or (facts.streams or 0) >= ranks):
+    if sizes.weight_bytes > FITS_WELL * min(totals) or not (facts.launch_bound or (facts.streams or 0) >= ranks):
         return
     text = f"the model fits on one GPU but is split over {ranks}: replicas need no communication between GPUs"
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"

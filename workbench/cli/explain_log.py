@@ -85,7 +85,7 @@ def _part(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _print(explained: ExplainedLog, document: dict[str, Any]) -> int:
     if document["phase"]:
-        say(f"phase reached: {document['phase']}")
+        say(f"last phase of the start: {document['phase']}")
     if document["first_error"]:
         say(f"first error: {document['first_error']}")
     for finding in explained.findings:

@@ -18,7 +18,7 @@ from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
 
 _TP, _PP, _DP = "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
-_FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
+FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
 _REPLICAS_SOURCE = (
     "vLLM documentation, Parallelism and Scaling; two replicas against one server on two GB10: unslothai/unsloth#10280"
 )
@@ -49,7 +49,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
     split, facts = here.count(_TP) * here.count(_PP), here.plan.model_facts
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
     weights = facts.weight_bytes if facts else None
-    if here.nodes > 1 or split < 2 or not weights or not sizes or weights > _FITS_WELL * min(sizes):
+    if here.nodes > 1 or split < 2 or not weights or not sizes or weights > FITS_WELL * min(sizes):
         return
     replicas = split * here.count(_DP)
     changes = (*(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None), PlanChange(_DP, replicas))
@@ -80,7 +80,7 @@ def quantized_first(here: Situation) -> Iterator[Finding]:
     if not facts or not weights or not sizes or name_of(facts.quantization) != "BF16":
         return
     fp8 = weights * BITS["FP8"] / BITS["BF16"]
-    if weights <= min(sizes) < weights / _FITS_WELL or not fp8 < 0.9 * min(sizes) < weights:
+    if weights <= min(sizes) < weights / FITS_WELL or not fp8 < 0.9 * min(sizes) < weights:
         return
     yield Finding(
         Level.HINT,

@@ -113,6 +113,9 @@ class GpuDuring:
     energy_j_each: tuple[float | None, ...] = ()
     energy_counter_j: float | None = None  # of all GPUs, by the driver's counters
     energy_integrated_j: float | None = None  # of all GPUs, by integrating the power readings
+    sm_mhz_min: float | None = None  # of all samples of all GPUs; None in results of earlier versions
+    sm_mhz_max: float | None = None
+    sm_mhz_sd: float | None = None  # standard deviation over samples, mean over GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ _ENGINE_COUNTERS = {  # field of EngineDuring -> title, unit
 }
 _GPU_READINGS = {  # field of GpuDuring -> title, unit
     "sm_mhz": ("SM clock, mean", "MHz"),
+    "sm_mhz_min": ("SM clock, lowest", "MHz"),
+    "sm_mhz_max": ("SM clock, highest", "MHz"),
+    "sm_mhz_sd": ("SM clock, standard deviation", "MHz"),
     "memory_mhz": ("memory clock, mean", "MHz"),
     "temperature_c": ("temperature, highest", "°C"),
     "gpu_util_pct": ("utilization, mean", "%"),

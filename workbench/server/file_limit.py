@@ -24,6 +24,12 @@ async def limit_on(host: Host) -> FileLimit | None:
     return _limit((await host.run(sh("ulimit -Sn; ulimit -Hn"))).out)
 
 
+async def may_have(host: Host, files: int) -> bool:
+    """Return whether a process that Workbench starts on the host may have a limit of `files`. The host tries it in a
+    shell of its own, because root in a container may lack the right to raise the hard limit."""
+    return (await host.run(sh('ulimit -Hn "$1" && ulimit -Sn "$1"', str(files)))).returncode == 0
+
+
 async def limit_of(host: Host, pid: int) -> FileLimit | None:
     """Return the limit of a running process; None if the process has ended or belongs to another user."""
     try:

@@ -19,7 +19,7 @@ from workbench.model.errors import InputError, PlanError, SettingsError, Workben
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings, label_of, setting_of, stored_text
-from workbench.server.file_limit import FileLimit, limit_of, limit_on, limit_text
+from workbench.server.file_limit import FileLimit, limit_of, limit_on, limit_text, may_have
 from workbench.session.run_preset import FILES, WARM_UP, files_problem, note_warm_up
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class PresetApply:
         command = mask_command(editor.command()).shell()
         parts = [PresetPart("server", running, f"{editor.engine.title} with {editor.effective.model}", command)]
         if (files := editor.effective.open_files) is not None:
-            root = (await self._core.host.facts()).uid == 0
-            parts.append(_files_part(files, await limit_on(self._core.host), root))
+            host = self._core.host
+            parts.append(_files_part(files, await limit_on(host), await may_have(host, files)))
         settings, lacking = await self._settings_here(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
@@ -246,11 +246,11 @@ class PresetApply:
 # -- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _files_part(wanted: int, limit: FileLimit | None, root: bool) -> PresetPart:
+def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
         return PresetPart(FILES, "not known", f"at least {wanted:,}")
-    low = limit.hard < wanted and not root
-    problem = f"the hard limit is {limit_text(limit.hard)}, and only root can raise it" if low else ""
+    may_not = f"the hard limit is {limit_text(limit.hard)}, and this user may not raise it"
+    problem = "" if possible or limit.hard >= wanted else may_not
     return PresetPart(FILES, limit_text(limit.soft), limit_text(max(limit.soft, wanted)), "", problem)
 
 

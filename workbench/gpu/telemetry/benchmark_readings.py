@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
@@ -40,6 +40,8 @@ def summarize(
     names = {name for r in with_reasons for name in r.event_reasons or ()}
     if not with_reasons:
         absent["event_reasons"] = "no reading in that time"
+    clocks = [[r.sm_mhz for r in readings if r.gpu_index == i and r.sm_mhz is not None] for i in gpu_indices]
+    sm_mhz = [mhz for one in clocks for mhz in one]
     return GpuDuring(
         power_w=None if energy is None or seconds <= 0 else energy / seconds,
         energy_j=energy,
@@ -58,6 +60,9 @@ def summarize(
         energy_j_each=tuple(each),
         energy_counter_j=_sum([one.counter_j for one in found]),
         energy_integrated_j=_sum([one.integrated_j for one in found]),
+        sm_mhz_min=min(sm_mhz, default=None),
+        sm_mhz_max=max(sm_mhz, default=None),
+        sm_mhz_sd=round(fmean(pstdev(one) for one in clocks if one), 1) if sm_mhz else None,
     )
 
 

@@ -57,6 +57,10 @@ class AdviceController(Controller):
         result, view = advised.result, self.state.plan
         if result is None or not self.controllers.experiments.nothing_measured():
             return
+        if finding.settings and self.state.alterations:
+            text = "GPU settings are altered, and this experiment begins without altered settings"
+            self.say(text, Level.WARN, next_step="press r to revert them, then t again")
+            return
         arms = self.try_now(lambda: arms_of_finding(finding, result, view.plan if view else None))
         if arms is None:
             return

@@ -115,7 +115,10 @@ def _gpus(s: BenchSummary, width: int) -> list[Row]:
     g = s.gpu
     if g is None:
         return []
-    clocks = f"SM {figure(g.sm_mhz, 0)} MHz, memory {figure(g.memory_mhz, 0)} MHz"
+    spread = ""
+    if g.sm_mhz_min is not None and g.sm_mhz_max is not None and g.sm_mhz_min < g.sm_mhz_max:
+        spread = f" ({g.sm_mhz_min:.0f} to {g.sm_mhz_max:.0f}, sd {figure(g.sm_mhz_sd, 0)})"
+    clocks = f"SM {figure(g.sm_mhz, 0)} MHz{spread}, memory {figure(g.memory_mhz, 0)} MHz"
     rows: list[Row] = [(), (("GPUs during the run", "title"),)]
     rows += paragraph(f"{clocks}, {figure(g.temperature_c, 0)} C at most", width)
     if len(g.gpus) > 1 and g.power_w_each:

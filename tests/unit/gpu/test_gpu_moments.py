@@ -90,6 +90,19 @@ def test_two_gpus_add_up_and_one_without_power_makes_it_absent() -> None:
     assert missing.power_w is None and "GPU 1" in missing.absent["power_w"]
 
 
+def test_the_spread_of_the_sm_clock_is_that_of_each_gpu() -> None:
+    """Two GPUs at different steady clocks have no deviation, but a range."""
+    moments = [
+        Moment(float(t), (moment(0, sm_mhz=2000).gpus[0], moment(0, sm_mhz=2600, index=1).gpus[0])) for t in range(4)
+    ]
+    steady = summarize(moments, [0, 1], 0.0, 3.0)
+    assert (steady.sm_mhz_min, steady.sm_mhz_max, steady.sm_mhz_sd) == (2000, 2600, 0.0)
+    swinging = summarize([moment(float(t), sm_mhz=2000 + 100 * (t % 2)) for t in range(4)], [0], 0.0, 3.0)
+    assert (swinging.sm_mhz_min, swinging.sm_mhz_max, swinging.sm_mhz_sd) == (2000, 2100, 50.0)
+    unread = summarize([moment(0.0, sm_mhz=None)], [0], 0.0, 1.0)
+    assert (unread.sm_mhz_min, unread.sm_mhz_max, unread.sm_mhz_sd) == (None, None, None)
+
+
 def test_a_gap_in_the_readings_gives_no_power() -> None:
     moments = [moment(0.0, power_w=100.0), moment(20.0, power_w=100.0)]
     assert summarize(moments, [0], 0.0, 20.0).power_w is None

@@ -16,6 +16,7 @@ _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
 _EAGER = "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s eager, 59 without, gpt-oss-120b on GB10)"
 _UNSLOTH = "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two replicas 1.30-1.91x)"
 _REPLICAS = f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
+_MOST_RANKS = 65_536  # a command line can name more, but no such server exists
 _STREAMS = (4, 8, 16)  # of which the limits are listed
 _EAGER_PCT = 127.0  # 26 to 59 tok/s
 _TP_OVER_PP_PCT = 94.0  # 2.09x to 1.08x
@@ -147,7 +148,9 @@ def _times(facts: Facts, streams: int) -> float | None:
     streams read more experts, or if computing limits them. None if it is unknown.
     """
     sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
-    names = [gpu.name for gpu in facts.gpus] * math.prod(sizes.values())  # those of other machines are of the same type
+    if (ranks := math.prod(sizes.values())) > _MOST_RANKS:
+        return None
+    names = [gpu.name for gpu in facts.gpus] * ranks  # those of other machines are of the same type
     one, many = (ceiling(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s for n in (1, streams))
     return many / one if one and many else None
 

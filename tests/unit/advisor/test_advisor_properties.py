@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import made_results
@@ -68,6 +68,7 @@ SIZES = of(ModelFacts, id=WORDS, quantization=st.none() | WORDS, missing=st.none
     st.integers(1, 1000),
     st.none() | st.floats(1e-6, 1e9),
 )
+@example("vllm", {"tensor-parallel-size": 1e300}, [], None, {}, 1.0, (1.0, None, None, None, None), 1, None)
 def test_no_result_breaks_the_advisor(
     engine: str | None,
     flags: dict[str, Any],

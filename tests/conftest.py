@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is late now and then. Lateness is not a failure of a property. A test run is the same each time, so that
-# a failure belongs to the change. WORKBENCH_SEARCH=1 searches with new examples instead (docs/CONTRIBUTING.md).
+# A busy machine is late now and then. Lateness is not a failure of a property. A test run is the same each time, so
+# that a failure belongs to the change. WORKBENCH_SEARCH=1 searches with new examples (docs/CONTRIBUTING.md).
 _SEARCH = bool(os.environ.get("WORKBENCH_SEARCH"))
 settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not _SEARCH

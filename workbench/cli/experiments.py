@@ -21,7 +21,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, one_of, option, switch
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, TRUST, WAIT_FOR_LOCK, YES
+from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, RUN_AS, TRUST, WAIT_FOR_LOCK, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState
@@ -45,6 +45,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     ),
     *ARM_OPTIONS,
     *CHANGES,
+    *RUN_AS,
     one_of(
         option("--pairs N", "number of pairs: 3 detect a difference of 5 %%, 5 of 2 %%, 8 of 1.3 %% (3)", int),
         option("--until PERCENT", "add pairs until the interval is ± PERCENT or narrower", float),
@@ -143,7 +144,9 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
         )
     session.plans.take(plan, f"run {run_id}")
     await session.plans.look_for_engine()
-    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    session.plans.editor.assign(
+        arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
+    )
     await session.servers.select(run_id)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command
-from workbench.cli.shared_options import CHANGES, PRESET
+from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS
 from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     "show the command, environment and findings of a launch, without starting it",
     PRESET,
     *CHANGES,
+    *RUN_AS,
     examples=(
         "workbench plan vllm-any --var model=Qwen/Qwen3-0.6B",
         "workbench --host gpu-box plan vllm-any --set max-num-seqs=64 --env VLLM_LOGGING_LEVEL=DEBUG",
@@ -54,6 +55,9 @@ async def plan(arguments: argparse.Namespace) -> int:
                 "env": dict(launch.env) if launch else {},
                 "files": dict(launch.files) if launch else {},
                 "workdir": launch.workdir if launch else None,
+                "run_as": view.plan.run_as,
+                "run_options": dict(view.plan.run_options),
+                "run_command": command_json(view.run_command) if view.run_command else None,
                 "nodes": [_node_json(node, found) for node, found in nodes],
                 "findings": [f.as_json() for f in view.findings],
                 "memory": view.memory,
@@ -67,8 +71,10 @@ async def plan(arguments: argparse.Namespace) -> int:
     else:
         for node, found in nodes:
             say(f"# {node.name} (rank {node.rank})\n{found.shell()}")
-        if launch and not nodes:
-            say(launch.shell())
+        if view.real_command and not nodes:
+            for name, text in view.run_command.files.items() if view.run_command else ():
+                say(f"# file {name}:\n{text.rstrip()}")
+            say(view.real_command.shell())
         if view.memory and view.memory not in {f.text for f in view.findings}:
             note(view.memory)
         for finding in view.findings:
@@ -95,7 +101,9 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         session.plans.trust()
     await session.plans.look_for_engine()
     executable = session.plans.editor.plan.executable
-    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs)
+    session.plans.editor.assign(
+        arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
+    )
     if session.plans.editor.plan.executable != executable:
         await session.plans.look_for_engine()
     await session.plans.look_for_model(session.plans.editor)
@@ -128,11 +136,15 @@ def variables_json(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def _node_json(node: Node, command: Command) -> dict[str, Any]:
+    about = command_json(command)
+    return {"name": node.name, "rank": node.rank, **{n: about[n] for n in ("argv", "env", "workdir", "shell")}}
+
+
+def command_json(command: Command) -> dict[str, Any]:
     return {
-        "name": node.name,
-        "rank": node.rank,
         "argv": list(command.argv),
         "env": dict(command.env),
+        "files": dict(command.files),
         "workdir": command.workdir,
         "shell": command.shell(),
     }

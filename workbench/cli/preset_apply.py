@@ -14,7 +14,7 @@ from workbench.cli.plan import load_plan
 from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import command, option
 from workbench.cli.servers import status_json
-from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, TRUST, YES
+from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
 
 if TYPE_CHECKING:
     from workbench.session.preset_apply import AppliedPreset, PresetPart, WholePreset
@@ -31,6 +31,7 @@ LASTING = (
     "apply all that a preset carries: shows the changes and asks, starts the server, applies the settings, warms it up",
     PRESET,
     *CHANGES,
+    *RUN_AS,
     TRUST,
     option("--timeout S", "time limit in seconds until the server is READY (1800)", float, default=1800.0),
     DRY_RUN,

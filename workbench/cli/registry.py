@@ -30,6 +30,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "explain-log": ("explain_log",),
     "inforce": ("inforce",),
     "stop": ("servers",),
+    "adopt": ("servers",),
+    "restart": ("servers",),
     "runs": ("runs",),
     "bench": ("bench",),
     "compare": ("compare",),

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
+from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option
-from workbench.cli.shared_options import CHANGES, PRESET, TRUST
+from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST, YES
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.server_run import ServerState, ServerStatus, launcher_text
 
 if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
+EXAMPLES = ("systemd:sglang.service",)  # of servers that `adopt` follows
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
@@ -36,6 +38,7 @@ _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench serve
     "start a server that keeps running after this command, and print its run id",
     PRESET,
     *CHANGES,
+    *RUN_AS,
     TRUST,
     option("--wait", "wait until the server is READY or has failed"),
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
@@ -55,6 +58,8 @@ async def start(arguments: argparse.Namespace) -> int:
         await warn_if_measured(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
+        for finding in status.findings:  # what a launcher says about the start
+            note(finding_text(finding))
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
@@ -133,6 +138,8 @@ def _say_run(status: ServerStatus) -> None:
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     say(f"{status.run_id}  {status.state:<12} {status.engine:<9} {status.model}  {age}  {detail}{simulated}")
+    if runs_as := launcher_text(status, time.time()):
+        say(f"  {runs_as}{' (not started by Workbench)' if status.others else ''}")
     for finding in status.findings:
         if status.alive and finding.level in (Level.ERROR, Level.WARN):
             say(f"  {finding_line(finding)}")
@@ -144,6 +151,8 @@ def _say_other(other: FoundServer) -> None:
     models = ", ".join(names) + more or other.note
     say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  {other.url}")
     say(f"  {other.command}\n  to benchmark it: {other.bench}")
+    if other.adopt:
+        say(f"  unit {other.unit}; to follow it: {other.adopt}")
 
 
 @command(
@@ -177,7 +186,57 @@ async def stop(arguments: argparse.Namespace) -> int:
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-    return emit_or_say(arguments.json, status_json(status), f"{status.run_id} {status.state}")
+    kept = f": {status.reason}" if status.others and status.reason else ""
+    return emit_or_say(arguments.json, status_json(status), f"{status.run_id} {status.state}{kept}")
+
+
+@command(
+    "adopt",
+    "follow a server that somebody else started as a unit, container or job",
+    option("server WORD:HANDLE", f"what runs it, and its name there: {', '.join(EXAMPLES)}"),
+    RUN_AS[1],
+    option("--wait", "wait until the server is READY or has failed"),
+    option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+    examples=("workbench adopt systemd:sglang.service --run-option scope=system --wait",),
+)
+async def adopt(arguments: argparse.Namespace) -> int:
+    word, colon, handle = arguments.server.partition(":")
+    if not colon or not handle:
+        raise InputError(f"{arguments.server!r} is not of the form WORD:HANDLE", next_step=f"for example {EXAMPLES[0]}")
+    from workbench.session import adoption
+
+    async with connected(arguments) as session:
+        run_id = await adoption.follow(session, word, handle, arguments.run_options)
+        status = session.servers.supervisor.status(run_id)
+        if arguments.wait:
+            note(f"{run_id}: waiting for READY")
+            status = await session.servers.wait_ready(run_id, arguments.timeout)
+        emit_or_say(arguments.json, status_json(status), run_id)
+        return _start_exit_code(status, arguments)
+
+
+@command(
+    "restart",
+    "restart the unit, container or job of a run, with the same plan",
+    _RUN,
+    YES,
+    examples=("workbench restart RUN",),
+)
+async def restart(arguments: argparse.Namespace) -> int:
+    from workbench.session import adoption
+
+    async with connected(arguments) as session:
+        status = await find_run(session, arguments.run)
+        shown = await adoption.restart_command(session, status.run_id)
+        question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
+        problem = f"nobody can be asked whether to run: {shown}"
+        if not await confirm(arguments, question, problem=problem, next_step="add --yes to run it"):
+            raise InputError("nothing was restarted")
+        await warn_if_measured(session)
+        await adoption.restart(session, status.run_id)
+    return emit_or_say(
+        arguments.json, {"run_id": status.run_id, "command": shown}, f"{status.run_id} restarted: {shown}"
+    )
 
 
 def status_json(status: ServerStatus) -> dict[str, Any]:

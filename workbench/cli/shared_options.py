@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.cli.registry import option, repeatable
+from workbench.model.run_options import OPTIONS
 
 EXECUTABLE_HELP = "the program that starts the engine, for example one in a virtual environment"
 
@@ -13,6 +14,14 @@ CHANGES = (
     repeatable("--env K=V", "set an environment variable of the server; repeatable", dest="envs"),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable("--var name=value", "set a variable of the preset; repeatable", dest="variables"),
+)
+RUN_AS = (
+    option(
+        "--as WORD",
+        f"what runs the server on its host: {', '.join(OPTIONS)} (process, or what the preset or hosts.toml says)",
+        dest="run_as",
+    ),
+    repeatable("--run-option NAME=VALUE", "set an option of what runs the server; repeatable", dest="run_options"),
 )
 TRUST = option(
     "--trust",

@@ -17,7 +17,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
 from workbench.cli.questions import confirm
 from workbench.cli.registry import command, option, repeatable
-from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, TRUST, WAIT_FOR_LOCK, YES
+from workbench.cli.shared_options import CHANGES, MAX_MINUTES_LEFT, PRESET, RUN_AS, TRUST, WAIT_FOR_LOCK, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 
@@ -35,6 +35,7 @@ SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
     "try values of one or two launch flags, and compare the best with the current values in pairs",
     PRESET,
     *CHANGES,
+    *RUN_AS,
     TRUST,
     repeatable(
         "--flag NAME=v1,v2,…",

@@ -7,6 +7,7 @@ catalog.py          flags and variables of each version (data in catalogs/): loo
 flag_groups.py      groups of flags and the most used ones (data in catalogs/)
 flag_values.py      parse, format and check values
 plans.py            plans from presets and assignments; rows of a flag editor
+run_as.py           what runs the server, as rows of a flag editor
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 fit_table.py        what of a model fits: quantizations, numbers of GPUs, context lengths
@@ -49,11 +50,13 @@ from workbench.engines.plans import (
     with_executable,
 )
 from workbench.engines.registry import find, get, names, short_name
+from workbench.engines.run_as import RUN_AS, is_run_row, run_rows
 from workbench.engines.validate import check_value, validate
 
 __all__ = [
     "EXECUTABLE",
     "METRICS",
+    "RUN_AS",
     "Engine",
     "MemoryFit",
     "apply_assignments",
@@ -64,6 +67,7 @@ __all__ = [
     "format_value",
     "get",
     "group_names",
+    "is_run_row",
     "lookup",
     "names",
     "nearest_name",
@@ -71,6 +75,7 @@ __all__ = [
     "place_of",
     "plan_from_preset",
     "rows",
+    "run_rows",
     "satisfies",
     "search",
     "search_env",

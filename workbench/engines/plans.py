@@ -12,10 +12,12 @@ from workbench.engines import registry
 from workbench.engines.catalog import FlagMatch, lookup, nearest_env, nearest_name
 from workbench.engines.flag_values import parse_value
 from workbench.engines.model_facts import of_preset
+from workbench.engines.run_as import is_run_row, with_run_row
 from workbench.model.errors import InputError, PlanError
 from workbench.model.findings import Finding, worst
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSetting, FlagSpec, FlagValue, Origin
 from workbench.model.plan import LaunchPlan, Node, VariableSource
+from workbench.model.run_options import with_run_option
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
@@ -45,6 +47,7 @@ def plan_from_preset(
         executable_from="preset" if executable else "",
         workdir=_replace_variables(preset.engine.workdir, values) if preset.engine.workdir else None,
         image=preset.engine.image,
+        run_as=preset.launch.run_as,
         env=tuple(FlagSetting(k, _replace_variables(v, values), Origin.PRESET) for k, v in preset.env.items()),
         open_files=preset.engine.open_files,
         engine_versions=preset.engine.versions,
@@ -53,6 +56,9 @@ def plan_from_preset(
         variables=values,
         sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},
     )
+    for name, given in preset.launch.run_options.items():
+        texts = [given] if isinstance(given, str) else given
+        plan = with_run_option(plan, name, [_replace_variables(text, values) for text in texts])
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
@@ -89,7 +95,8 @@ def apply_assignments(
     """Return the plan after the assignments of the options --set ("flag=value" or "switch"), --unset (a flag or
     variable) and --env ("NAME=value").
 
-    The name "model" sets the model, "executable" the program that starts the engine. Unknown flags are kept. A flag
+    The name "model" sets the model, "executable" the program that starts the engine, "run-as" what runs the server.
+    Unknown flags are kept. A flag
     that may be repeated gets the values of all its assignments. Raises InputError for an invalid value.
     """
     for name in unsets:
@@ -104,6 +111,9 @@ def apply_assignments(
             continue
         if name.strip().lstrip("-") == EXECUTABLE:
             plan = with_executable(plan, text)
+            continue
+        if is_run_row(name):
+            plan = with_run_row(plan, name, text)
             continue
         match = lookup(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
@@ -250,6 +260,8 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     """
     if name.strip().lstrip("-") == EXECUTABLE:
         return with_executable(plan, "")
+    if is_run_row(name):
+        return with_run_row(plan, name, "")
     canonical = lookup(catalog, name).name
     if any(e.name == name for e in plan.env):
         return plan.without_env(name)

@@ -17,6 +17,7 @@ from workbench.engines import registry
 from workbench.engines.catalog import lookup
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
+from workbench.model.run_options import OPTIONS
 from workbench.model.secrets import mask_data, mask_text
 from workbench.model.untrusted_text import clean, clean_json
 
@@ -113,6 +114,15 @@ def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
         yield ForeignPart("preset.runs-code", "workdir", workdir, text)
 
 
+def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+    known = {option.name: option for option in OPTIONS.get(run_as, ())}
+    for name, value in options.items():
+        option = known.get(name)
+        if option is not None and option.foreign and value != option.default:
+            text = f"{run_as}, {name}: {option.foreign}: {_shown(name, value)}"
+            yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
+
+
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
     flag_of = {spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env}
     for name, value in env.items():
@@ -205,7 +215,8 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
     named = plan.executable if edited or plan.executable_from == "preset" else ()
     programs = (replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named))
-    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir)]
+    runs = foreign_run_options(plan.run_as, plan.run_options)
+    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir), *runs]
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
         found += [*foreign_env(plan.engine, its_env), *foreign_flags(plan.engine, its_flags, plan.model)]
     return tuple({part.digest: part for part in found}.values())

@@ -115,7 +115,29 @@ async def start(
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files)
-    done = await host.run(command, env=env)
+    return _started(await host.run(command, env=env), host, run_dir, argv, workdir)
+
+
+async def start_again(
+    host: Host, run_dir: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+) -> DetachedProcess:
+    """Start `argv` in the directory of a run whose own process has ended, as a part of the same run. The files of the
+    ended process are kept in a directory of their own, and processes that it left in its session are killed.
+
+    Raises RunDirUsed if somebody else did so meanwhile, and the errors of `start`.
+    """
+    look = await _read_run(host, run_dir)
+    if _status(look.run, look.survey, look.found).alive:
+        raise RunDirUsed(f"the process of the run in {run_dir} is alive", host=host.name)
+    left = [p for p in look.found.others if p.session == look.run.sid]
+    if left:
+        await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)
+    command = shell_scripts.start_again(run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv)
+    return _started(await host.run(command, env=env), host, run_dir, argv, None)
+
+
+def _started(done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None) -> DetachedProcess:
+    """Return the process that a start script has started. Raises the error that the script printed."""
     words = done.out.split()
     if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
         return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))

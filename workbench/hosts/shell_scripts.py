@@ -270,6 +270,34 @@ def start(
     return sh(_START, run_dir, token, workdir, str(open_files or ""), _LEAD, _BECOME, *argv)
 
 
+# $1 run directory, $2 id of the process that has ended, $3 _START, then its arguments from the working directory on.
+# Moves the files of the ended process into a directory of its own, then starts another process in the run directory, as
+# a part of the same run (same token and time of start). The new directory has the name of the ended process: of two
+# callers, only one can make it.
+_START_AGAIN = r"""
+dir=$1 before=$1/before-$2 start=$3
+shift 3
+umask 077
+{ IFS= read -r token <"$dir/token"; } 2>/dev/null || { echo "error write"; exit 1; }
+# Without the files of an ended process, another caller has just moved them, or was killed while it did.
+[ -e "$dir/pid" ] || [ -n "$(find "$dir" -prune -mmin +1)" ] || { echo "error used"; exit 1; }
+mkdir -- "$before" 2>/dev/null || { [ -d "$before" ] && echo "error used" || echo "error write"; exit 1; }
+for name in log pid starttime sid sid_starttime boot_id started exit exit.tmp ended; do
+    [ ! -e "$dir/$name" ] || mv -f -- "$dir/$name" "$before/$name" || { echo "error write"; exit 1; }
+done
+sh -c "$start" sh "$dir" "$token" "$@"
+code=$?
+cat "$before/started" >"$dir/started"
+exit "$code"
+"""
+
+
+def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended` identifies that
+    process."""
+    return sh(_START_AGAIN, run_dir, ended, _START, "", "", _LEAD, _BECOME, *argv)
+
+
 # $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a number: of the directories
 # that are marked as ended and are not among that many newest ones (by name), only the name is printed, as "older NAME".
 # The process table contains every process that has a session, as "pid state parent group session start". Each line of a

@@ -20,6 +20,7 @@ from pydantic import (
     field_validator,
 )
 
+from workbench.model.run_options import PROCESS
 from workbench.model.settings import SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting, SwitchSetting
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
@@ -68,6 +69,15 @@ class EngineRef(_Strict):
         ge=256,
         le=2**30,
         description="files that each process of the server may have open at least (LimitNOFILE, RLIMIT_NOFILE)",
+    )
+
+
+class LaunchEntry(_Strict):
+    """What runs the server on its host, and its options."""
+
+    run_as: str = Field(PROCESS, description="a word of `start --as`, such as systemd")
+    run_options: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="its options, as `--run-option` takes them; a list sets one several times"
     )
 
 
@@ -247,6 +257,7 @@ class Preset(_Strict):
     summary: str
     hardware: Hardware
     engine: EngineRef
+    launch: LaunchEntry = Field(default_factory=lambda: LaunchEntry.model_validate({}))
     model: PresetModel
     flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
     env: dict[str, str] = Field(default_factory=dict)

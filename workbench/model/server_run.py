@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding
+from workbench.model.run_options import PROCESS
 
 
 class ServerState(StrEnum):
@@ -58,10 +60,11 @@ class ServerStatus:
     run_dir: str | None = None
     served_model: str | None = None
     engine_version: str | None = None
-    adopted: bool = False
+    adopted: bool = False  # another Workbench or command started the run
+    others: bool = False  # somebody else started the server through a launcher: a stop only ends following it
     simulated: bool = False
     alive: bool = False  # the process is alive; that of a FAILED run may be, if it was only not ready in time
-    run_as: str = "process"  # what runs the server on its host, see server/launchers
+    run_as: str = PROCESS  # what runs the server on its host, see server/launchers
     handle: str | None = None  # of a launcher: the unit, the container or the job id
     launcher_state: str | None = None  # in the launcher's words, such as "PENDING (Resources)"
     node: str | None = None  # address of the server as its host sees it; None: the host itself
@@ -69,6 +72,22 @@ class ServerStatus:
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # of a container, with its digest
     outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
+
+
+def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
+    """Return what runs a server as "systemd workbench-….service, active (running), restarted 2 times, 3 h 10 min left";
+    "" for a process of Workbench."""
+    if status.run_as == PROCESS:
+        return ""
+    parts = [f"{status.run_as} {status.handle or ''}".rstrip()]
+    parts += [status.launcher_state] if status.launcher_state and status.alive else []
+    parts += [f"on {status.node}"] if status.node else []
+    parts += [f"restarted {count_of(status.restarts, 'time')}"] if status.restarts else []
+    if status.ends_unix_s is not None and status.alive:
+        hours, minutes = divmod(max(0, int(status.ends_unix_s - now_unix_s)) // 60, 60)
+        parts.append(f"{hours} h {minutes} min left" if hours else f"{minutes} min left")
+    parts += [f"image {status.image}"] if status.image else []
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

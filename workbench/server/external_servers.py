@@ -29,10 +29,12 @@ ASK_S = 3.0
 MOST = 64  # processes examined
 # Parts of the command lines of servers that Workbench finds but does not start; valid for both grep -E and re.
 _OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
-# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode N", the file of its
-# output as "log …"; finally "listen INODE PORT" for each listening socket of the host. OWN is 1 for a process that a
-# Workbench started. grep reads all command lines at once.
+# Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode N", its unit of
+# systemd as "unit SCOPE NAME" if it is the main process of the unit, the file of its output as "log …"; finally
+# "listen INODE PORT" for each listening socket of the host. OWN is 1 for a process that a Workbench started. grep reads
+# all command lines at once.
 _LOOK = r"""
+[ -n "${XDG_RUNTIME_DIR-}" ] || export XDG_RUNTIME_DIR="/run/user/$(id -u)"
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
     dir=${file%/cmdline}
     own=0
@@ -40,6 +42,14 @@ for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); d
     echo "proc ${dir#/proc/} $(stat -c %u "$dir" 2>/dev/null) $own"
     tr '\0\n' '\n ' <"$dir/cmdline" 2>/dev/null | head -c 65536 | sed 's/^/arg /'
     ls -l "$dir/fd" 2>/dev/null | sed -n 's/.*socket:\[\([0-9]*\)\]$/inode \1/p'
+    groups=$(sed -n 's/^0:://p; s/^[0-9]*:name=systemd://p' "$dir/cgroup" 2>/dev/null)
+    group=$(printf '%s\n' "$groups" | sed -n '/\.service$/{p;q;}')
+    if [ -n "$group" ] && command -v systemctl >/dev/null 2>&1; then
+        scope=system
+        case $group in */user@*.service/*) scope=user ;; esac
+        main=$(systemctl "--$scope" show --property=MainPID -- "${group##*/}" 2>/dev/null)
+        [ "$main" = "MainPID=${dir#/proc/}" ] && echo "unit $scope ${group##*/}"
+    fi
     log=$(readlink "$dir/fd/1" 2>/dev/null) && echo "log $log"
 done
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
@@ -60,6 +70,8 @@ class FoundServer:
     models: tuple[str, ...] = ()
     output: str | None = None  # where its standard output goes: a file, or None
     note: str = ""  # its answer if it named no models
+    unit: str | None = None  # of systemd, whose main process it is; None: not started by systemd
+    scope: str = "system"  # whose service manager runs the unit: "system" or "user"
 
     @property
     def url(self) -> str:
@@ -68,6 +80,11 @@ class FoundServer:
     @property
     def command(self) -> str:
         return shlex.join(self.argv)
+
+    @property
+    def adopt(self) -> str | None:
+        """The command line that follows this server as a run; None if it is not a unit of systemd."""
+        return f"workbench adopt systemd:{self.unit} --run-option scope={self.scope}" if self.unit else None
 
     @property
     def bench(self) -> str:
@@ -83,6 +100,8 @@ class _Seen:
     argv: list[str] = field(default_factory=list)
     inodes: set[str] = field(default_factory=set)
     log: str | None = None
+    unit: str | None = None
+    scope: str = "system"
 
 
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
@@ -117,6 +136,8 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
             processes[-1].argv.append(clean(rest))
         elif processes and kind == "inode":
             processes[-1].inodes.add(rest)
+        elif processes and kind == "unit" and len(words) == 2:
+            processes[-1].scope, processes[-1].unit = words[0], clean(words[1])
         elif processes and kind == "log":
             processes[-1].log = clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None
     return processes, listening
@@ -136,7 +157,8 @@ def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
 def _server(seen: _Seen, port: int) -> FoundServer:
     line = " ".join(seen.argv)
     engine = next((engine.name for engine in _engines() if re.search(engine.process_pattern, line)), "")
-    return FoundServer(seen.pid, port, engine, mask_argv(seen.argv), seen.uid, output=seen.log)
+    argv = mask_argv(seen.argv)
+    return FoundServer(seen.pid, port, engine, argv, seen.uid, output=seen.log, unit=seen.unit, scope=seen.scope)
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from workbench.hosts import detached_process, shell_scripts
 from workbench.hosts.base import Host
 from workbench.hosts.detached_process import ProcessStatus
+from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.run_directory import RUN_ID
 
+FULL_KIB = 64  # a disk with less free space counts as full
 _AT_ONCE = 1000  # runs in one command line, whose length is limited
 _FAILED = "failed"
 _KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerState.CRASHED: _FAILED}
@@ -58,6 +60,19 @@ async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
 async def mark_read(host: Host, run_dir: str) -> None:
     """Record that a user has seen the log of the run."""
     await host.run(shell_scripts.sh('umask 077; : >"$1/read"', run_dir))
+
+
+async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
+    """Return a finding if the disk with the run's directory is full, because the log may then lack the reason of a
+    failure; otherwise nothing."""
+    done = await host.run(["df", "-Pk", "--", run_dir])
+    lines = done.out.splitlines()
+    words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
+    if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
+        return ()
+    text = f"the disk of {run_dir} is full ({words[-1]}): the log may end before the reason of the failure"
+    fix = "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on another disk"
+    return (Finding(Level.ERROR, "disk.full", text, fix=fix),)
 
 
 async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:

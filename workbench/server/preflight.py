@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
@@ -13,6 +13,7 @@ from workbench.model.errors import ServerError
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server.launchers import launcher_of
 
 _ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
 
@@ -58,6 +59,16 @@ async def check(
     def refuse(message: str, next_step: str) -> ServerError:
         return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
+    if _looks_at("files", plan.run_as):
+        _check_files(plan, command, model, facts, refuse)
+    problem = _port_problem(command, runs, facts, listening) if _looks_at("port", plan.run_as) else None
+    if problem is not None:
+        raise refuse(*problem)
+
+
+def _check_files(
+    plan: LaunchPlan, command: Command, model: str, facts: Mapping[str, str], refuse: Callable[[str, str], ServerError]
+) -> None:
     if "workdir" in facts:
         raise refuse(f"working directory {command.workdir} does not exist", "correct the plan's working directory")
     if "executable" not in facts:
@@ -65,13 +76,21 @@ async def check(
     if "model" in facts:
         where = f" (relative to {command.workdir})" if command.workdir and not posixpath.isabs(model) else ""
         raise refuse(f"model path {model} does not exist{where}", "correct the model path, or give a Hugging Face id")
-    problem = _port_problem(command, runs, facts, listening)
-    if problem is not None:
-        raise refuse(*problem)
 
 
-async def port_problem(host: Host, command: Command, runs: Iterable[ServerStatus]) -> tuple[str, str] | None:
-    """Return who uses the port of `command`, and the next step with a free port. None if the port is free."""
+def _looks_at(what: str, run_as: str) -> bool:
+    """Return whether a server uses the host's own "files" or "port". One in a container or on a node may not."""
+    launcher = launcher_of(run_as)
+    return launcher is None or what in launcher.looks_at
+
+
+async def port_problem(
+    host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
+) -> tuple[str, str] | None:
+    """Return who uses the port of `command`, and the next step with a free port. None if the port is free, or the
+    server will not use a port of the host."""
+    if not _looks_at("port", plan.run_as):
+        return None
     facts, listening = await _look(host, command, "")
     return _port_problem(command, runs, facts, listening)
 
@@ -108,7 +127,7 @@ def _port_problem(
 ) -> tuple[str, str] | None:
     """Return (who uses the port, the next step), or None if the port is free."""
     # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
-    owners = {r.port: r for r in runs if r.port is not None and _alive(r)}
+    owners = {r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)}
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
     another = "set another port" + (f": {free} is free" if free else "")

@@ -3,7 +3,7 @@ can read.
 
 <state_dir>/runs/20261121-031502-vllm-3f2a/
     plan.json    the plan, the command with its secrets masked, versions; written before the start
-    ready.json   written once, when the server returned its first token: {unix_s, model, ready_after_s, port}
+    ready.json   written when the server returned its first token: {unix_s, model, ready_after_s, port, pid}
     stop.json    written before the first signal to a living server: {unix_s}
     shm          shared memory files that the server's processes had open: "inode path" per line
     launched     what the keeper of a launcher reports (server/launchers), such as a job id
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import Command, LaunchPlan
+from workbench.model.run_options import PROCESS
 from workbench.model.untrusted_text import clean_data, clean_json
 from workbench.server.launchers.launcher import Launched
 
@@ -59,6 +60,7 @@ class ReadyFacts:
     model: str
     ready_after_s: float
     port: int
+    pid: int | None = None  # of the server, if a launcher reported it: one that was restarted is not ready yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,20 @@ class RunFacts:
     now_unix_s: float = field(default_factory=time.time)
     lost: str | None = None  # why the end is unknown, e.g. the host was restarted
     launched: Launched | None = None  # what a launcher reported, such as the job id and its node
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process id of the server, which is not the run's own process if a launcher runs it."""
+        if self.record.plan.run_as == PROCESS:
+            return self.pid
+        return self.launched.pid if self.launched else None
+
+    @property
+    def server_began_unix_s(self) -> float | None:
+        """When the server's present process was started; None while a launcher has not started it."""
+        if self.record.plan.run_as == PROCESS:
+            return self.started_unix_s or self.record.created_unix_s
+        return self.launched.began_unix_s if self.launched else None
 
 
 def new_run_id(engine: str, unix_s: float) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 
 from workbench.hosts import detached_process
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.errors import HostError, PlanError
 from workbench.model.findings import Level
 from workbench.model.plan import Command
-from workbench.server.launchers import PROCESS, launcher_of
-from workbench.server.launchers.launcher import Keeper, Launch
+from workbench.model.run_options import PROCESS
+from workbench.server.launchers import launcher_of
+from workbench.server.launchers.launcher import Keeper
 from workbench.server.run_directory import encode_record
 from workbench.server.watched_run import WatchedRun
 
@@ -57,32 +59,15 @@ async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
     found = launcher_of(run.record.plan.run_as)
     if found is None:
         return Keeper(argv, command.env)
-    launch = Launch(
-        run.record.run_id,
-        run.run_dir,
-        run.record.plan,
-        argv,
-        command.env,
-        command.workdir,
-        command.open_files,
-        command.host,
-        command.port,
-    )
-    handle = run.record.adopts
-    if handle is not None:
-        return found.adopting_keeper(launch, handle)
-    against = [finding for finding in await found.check(host, launch) if finding.level is Level.ERROR]
-    if against:
-        raise PlanError(against[0].text, host=host.name, next_step=against[0].fix, findings=against)
+    launch = run.launch(replace(command, argv=argv))
+    if run.record.adopts is not None:
+        return found.adopting_keeper(launch, run.record.adopts)
+    against = await found.check(host, launch)
+    errors = [finding for finding in against if finding.level is Level.ERROR]
+    if errors:
+        raise PlanError(errors[0].text, host=host.name, next_step=errors[0].fix, findings=errors)
+    run.at_start = tuple(against)
     return found.keeper(launch)
-
-
-async def stop(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of the run to stop the server. A server that another program started through the launcher is not
-    stopped: only its keeper ends."""
-    found = launcher_of(run.record.plan.run_as)
-    if found is not None and run.facts.launched is not None and run.record.adopts is None:
-        await found.stop(host, run.run_dir, run.facts.launched)
 
 
 def _inside(run_dir: str, name: str) -> str:

@@ -46,12 +46,12 @@ def status_of(
         bind_host=record.command.host,
         port=port,
         url=f"http://{status_address(facts)}:{port}",
-        pid=facts.pid,
+        pid=facts.server_pid,
         started_unix_s=facts.started_unix_s or record.created_unix_s or None,
         ready_unix_s=ready.unix_s if ready else None,
         ended_unix_s=facts.ended_unix_s,
         ready_after_s=ready.ready_after_s if ready else None,
-        phase=phase if state is ServerState.STARTING else None,
+        phase=_phase(facts, phase) if state is ServerState.STARTING else None,
         exit_code=facts.exit_code,
         exit_signal=facts.exit_signal,
         reason=reason,
@@ -61,15 +61,23 @@ def status_of(
         engine_version=record.engine_version,
         simulated=record.simulated,
         alive=facts.alive,
+        others=record.adopts is not None,
         **_of_launcher(facts),
     )
+
+
+def _phase(facts: RunFacts, of_log: str | None) -> str | None:
+    """Return the phase of a start: what the log says, or while the server has no process, what its launcher says."""
+    if facts.server_began_unix_s is not None:
+        return of_log
+    return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"
 
 
 def _of_launcher(facts: RunFacts) -> _LauncherFields:
     launched = facts.launched or Launched()
     return {
         "run_as": facts.record.plan.run_as,
-        "handle": launched.handle,
+        "handle": launched.handle or facts.record.adopts,
         "launcher_state": launched.state,
         "node": launched.node,
         "restarts": launched.restarts,
@@ -94,11 +102,14 @@ def reachable_address(bind_host: str) -> str:
 
 
 def _state(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
+    record = facts.record
     if facts.stop_unix_s is not None:
-        return (ServerState.STOPPING if facts.alive or facts.members else ServerState.STOPPED), None
+        kept = f"no longer followed; {record.adopts} was left as it is" if record.adopts else None
+        return (ServerState.STOPPING, None) if facts.alive or facts.members else (ServerState.STOPPED, kept)
     if facts.alive:
         return _alive(facts, now_unix_s, silent_s)
-    return (ServerState.CRASHED if facts.ready else ServerState.FAILED), facts.lost or _ending(facts)
+    ended = facts.launched.ended if facts.launched else None
+    return (ServerState.CRASHED if facts.ready else ServerState.FAILED), ended or facts.lost or _ending(facts)
 
 
 def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
@@ -106,8 +117,8 @@ def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[
         if silent_s is None:
             return ServerState.READY, None
         return ServerState.UNRESPONSIVE, f"the server has not answered for {silent_s:.0f} s, but its process is alive"
-    limit_s = facts.record.ready_timeout_s
-    if limit_s and now_unix_s - (facts.started_unix_s or facts.record.created_unix_s) > limit_s:
+    limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_began_unix_s
+    if limit_s and began_unix_s is not None and now_unix_s - began_unix_s > limit_s:
         return ServerState.FAILED, f"the server was not ready within {limit_s:.0f} s, but its process still runs"
     return ServerState.STARTING, None
 
@@ -125,6 +136,12 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     if facts.record.problem:
         fix = f"run workbench stop {facts.record.run_id}, or end its process with kill"
         found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix=fix))
+    restarts = facts.launched.restarts if facts.launched else None
+    if restarts and facts.alive:
+        text = f"{facts.record.plan.run_as} has restarted the server {count_of(restarts, 'time')} since the run began"
+        found.append(
+            Finding(Level.WARN, "run.restarted", text, fix="look for the reason in the log before the restart")
+        )
     if facts.members and not facts.alive:
         alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
         text = f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"

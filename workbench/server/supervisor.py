@@ -24,11 +24,20 @@ from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
-from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.findings import Finding, by_severity
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan, mask_text
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server import log_lines, metrics, old_runs, preflight, readiness, run_start, running_server_secrets
+from workbench.server import (
+    kept_runs,
+    log_lines,
+    metrics,
+    old_runs,
+    preflight,
+    readiness,
+    run_start,
+    running_server_secrets,
+)
 from workbench.server.launchers import launcher
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, new_run_id
@@ -46,7 +55,6 @@ STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (
 _STOP_TRIES = 3  # if the link is lost during a stop
 NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
-FULL_KIB = 64  # a disk with less free space counts as full
 FILES = ("plan.json", "ready.json", "stop.json", launcher.FILE)
 
 _BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0  # between two log_grew: 0.25 s gives 4 batches a second
@@ -117,15 +125,18 @@ class Supervisor:
         ready_timeout_s: float = READY_TIMEOUT_S,
         engine_version: str | None = None,
         simulated: bool = False,
+        adopts: str | None = None,
     ) -> ServerStatus:
         """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
-        reports that the server is ready.
+        reports that the server is ready. With `adopts`, the handle of a server that runs already, only follow it.
 
         Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
         or directory), and HostError if the host cannot start the process. A server that is not ready within
         `ready_timeout_s` becomes FAILED, but its process is left running.
         """
-        await preflight.check(self.host, plan, command, await self.runs(), simulated=simulated)
+        await self.runs()
+        if adopts is None:
+            await preflight.check(self.host, plan, command, self.statuses(), simulated=simulated)
         run_id = new_run_id(engine.name, time.time())
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
@@ -138,6 +149,7 @@ class Supervisor:
             engine_version,
             __version__,
             simulated,
+            adopts,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
@@ -152,6 +164,15 @@ class Supervisor:
         self._ensure_watch()
         return run.status
 
+    async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
+        """Restart the server of a run through its launcher, and return the command; with `dry_run`, only return it. The
+        run is STARTING then, and READY again after a token. Raises ServerError if the launcher cannot do it."""
+        run = await self._find(run_id)
+        shown = await kept_runs.restart(self.host, run, dry_run=dry_run)
+        await self._read_status(run)
+        self._publish(run)
+        return shown
+
     # ---- list and adopt
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
@@ -162,6 +183,8 @@ class Supervisor:
         read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
         for process in read:
             self._take(process)
+        lost = (run for process in read if (run := self._runs.get(_id(process))) and kept_runs.is_lost(run))
+        await asyncio.gather(*(self._keep_again(run) for run in lost))
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
         shown = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
@@ -169,7 +192,9 @@ class Supervisor:
         adopted = [run for run in shown if run.facts.alive and not run.keys_known]
         explain = (self._explain(run) for run in failed if run.explained is None)
         marks = {
-            run_id: old_runs.mark_of(p, self._runs[run_id].status) for p in read if (run_id := _id(p)) in self._runs
+            run_id: old_runs.mark_of(p, run.status)
+            for p in read
+            if (run := self._runs.get(run_id := _id(p))) and not kept_runs.is_lost(run)
         }
         marking = old_runs.mark(self.host, root, marks)
         await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
@@ -186,10 +211,22 @@ class Supervisor:
             record = decode_record(run_id, process.files.get("plan.json", b""))
             run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
             run.update(process)
-            run.settled = run.has_ended
+            run.settled = run.has_ended and not kept_runs.is_lost(run)
             self._runs[run_id] = run
         elif not run.settled:
             run.update(process)
+        self._publish(run)
+
+    async def _keep_again(self, run: WatchedRun) -> None:
+        """Start a new keeper for a run that lost its own, if its launcher still runs the server."""
+        try:
+            await kept_runs.keep_again(self.host, run)
+            await self._read_status(run)
+        except HostError as error:
+            run.set_lost(error.message)
+        else:
+            run.set_lost(None)
+        run.settled = run.has_ended and not kept_runs.is_lost(run)
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
@@ -203,7 +240,8 @@ class Supervisor:
             await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
 
     async def _learn_keys(self, run: WatchedRun) -> None:
-        command = await running_server_secrets.command_of_process(self.host, run.facts.pid) if run.facts.pid else None
+        pid = run.facts.server_pid
+        command = await running_server_secrets.command_of_process(self.host, pid) if pid else None
         run.learn_secrets(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:
@@ -274,14 +312,15 @@ class Supervisor:
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
         await run.close()
         await self._read_status(run)
-        if run.facts.alive and run.facts.stop_unix_s is None:
+        if (run.facts.alive or kept_runs.is_lost(run)) and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
             with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
                 await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
             run.facts = replace(run.facts, stop_unix_s=asked)
         self._publish(run)
-        await run_start.stop(self.host, run)
+        await kept_runs.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
+        await kept_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
         await self._read_status(run)
         if report.left:
             self._publish(run)
@@ -425,6 +464,9 @@ class Supervisor:
         every_s = _FULL_READ_S.get(run.status.state, _FULL_READ_ELSE_S)
         if not alive or time.monotonic() - run.read_at_s > every_s:
             await self._read_fully(run)
+        if kept_runs.is_lost(run):
+            await kept_runs.keep_again(self.host, run)
+            await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
             await self._explain(run)
         if run.has_ended and not run.settled:
@@ -458,21 +500,9 @@ class Supervisor:
 
         await self._drain(run)
         first = log_patterns.first_error(run.follower.ring.lines())
-        found = by_severity((*run.scan.to_act_on, *await self._disk_full(run)))
+        found = by_severity((*run.scan.to_act_on, *await old_runs.disk_full(self.host, run.run_dir)))
         run.explained = (mask_text(first, run.secrets) if first else None, found)
         self._publish(run)
-
-    async def _disk_full(self, run: WatchedRun) -> tuple[Finding, ...]:
-        """Return a finding if the disk with the run's directory is full, because the log may then lack the reason of
-        the failure; otherwise nothing."""
-        done = await self.host.run(["df", "-Pk", "--", run.run_dir])
-        lines = done.out.splitlines()
-        words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
-        if len(words) < 6 or not words[3].isdecimal() or int(words[3]) >= FULL_KIB:
-            return ()
-        text = f"the disk of {run.run_dir} is full ({words[-1]}): the log may end before the reason of the failure"
-        fix = "free some space on that disk, or set XDG_STATE_HOME on the host to a directory on another disk"
-        return (Finding(Level.ERROR, "disk.full", text, fix=fix),)
 
     async def _drain(self, run: WatchedRun) -> None:
         while await self._read_log(run):
@@ -504,6 +534,8 @@ class Supervisor:
         """Start the next health or readiness check of the run's server, if it is due. Only one check runs at a time,
         because a request for a token may take minutes."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
+        if run.facts.server_began_unix_s is None:
+            return  # the launcher has not started it
         if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
             return
         if run.task is not None and not run.task.cancelled():

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.detached_process import ProcessStatus
+from workbench.hosts.run_processes import signal_name
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.findings import Finding
 from workbench.model.plan import Command
+from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import log_patterns, readiness
 from workbench.server.launchers import launcher
-from workbench.server.launchers.launcher import parse_launched
+from workbench.server.launchers.launcher import Launch, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
 from workbench.server.run_state import status_address, status_of
@@ -55,6 +57,7 @@ class WatchedRun:
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.reading = asyncio.Lock()
         self.settled = False  # the run has ended, and there is nothing more to find out
+        self.at_start: tuple[Finding, ...] = ()  # what the launcher found before the start
         self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # reason and findings, after the end
         self.api_key: str | None = None
         self.secrets: tuple[str, ...] = ()
@@ -97,7 +100,10 @@ class WatchedRun:
 
     def update(self, seen: ProcessStatus) -> None:
         """Update the run from `seen`, a full reading of its directory and its processes."""
-        ready = decode_ready(seen.files.get("ready.json", b""))
+        ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
+        launched = parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched
+        if ready and launched and ready.pid and launched.pid not in (ready.pid, None):
+            ready = None  # the launcher has restarted the server
         self.read_at_s = time.monotonic()
         self.start_time = seen.start_time
         self.facts = RunFacts(
@@ -105,16 +111,21 @@ class WatchedRun:
             alive=seen.alive,
             members=len(seen.members),
             pid=seen.pid,
-            exit_code=seen.exit_code,
-            exit_signal=seen.exit_signal,
+            exit_code=seen.exit_code if launched is None or not launched.ended else launched.exit_code,
+            exit_signal=seen.exit_signal if launched is None or not launched.ended else signal_name(launched.exit_code),
             started_unix_s=seen.started_unix_s,
             ended_unix_s=seen.ended_unix_s,
-            ready=ready or self.facts.ready,
+            ready=ready,
             stop_unix_s=_stop_time(seen.files.get("stop.json")) or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
-            launched=parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched,
+            launched=launched,
         )
+
+    def launch(self, command: Command | None = None) -> Launch:
+        """Return the run as its launcher is given it, with `command` in place of the recorded one, whose secrets are
+        masked."""
+        return launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
 
     def learn_secrets(self, command: Command) -> None:
         """Set the secrets and the API key of the run from `command`: the command that was started, or the one in the
@@ -128,9 +139,11 @@ class WatchedRun:
     def ready_now(self, model: str) -> ReadyFacts:
         """Return the content of ready.json for a server that has just returned its first token. `model` is the name
         under which it serves the model. Times are by the host's clock."""
-        started_unix_s = self.facts.started_unix_s or self.record.created_unix_s
-        after_s = time.monotonic() - self.started_s if self.started_s else self.now_unix_s - started_unix_s
-        return ReadyFacts(round(self.now_unix_s, 3), model, round(after_s, 3), self.port)
+        facts, own = self.facts, self.record.plan.run_as == PROCESS
+        began_unix_s = facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
+        after_s = time.monotonic() - self.started_s if self.started_s and own else self.now_unix_s - began_unix_s
+        pid = None if own else facts.server_pid
+        return ReadyFacts(round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
@@ -187,7 +200,7 @@ class WatchedRun:
         status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
         reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
-            reason, found = None, ()
+            reason, found = status.reason, ()
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = time.monotonic() - self._last_line_s
@@ -199,7 +212,7 @@ class WatchedRun:
             port=self.port,
             url=f"http://{self.address}:{self.port}",
             reason=reason or status.reason,
-            findings=(*status.findings, *found),
+            findings=(*(self.at_start if self.facts.alive else ()), *status.findings, *found),
             run_dir=self.run_dir,
             engine_version=self._version,
             adopted=self.adopted,

@@ -9,6 +9,7 @@ engine_live, engine_episodes     the engine's counters each second, with queuein
 presets, preset_variables       the library, and the values of a preset's variables
 plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one
+adoption                        servers that launchers run: following those of others, and restarts
 server_address                  servers that others started, known by a URL
 gpu_control                     GPU settings: plan, apply, revert; its parts are gpu_rights, gpu_guard, gpu_alterations
 gpu_proof, gpu_evidence         proofs that settings are in force; clock_probe tries another clock lock

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING
 from workbench import engines
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.engines.preset_trust import ForeignPart, untrusted
+from workbench.engines.run_as import with_run_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, Node, diff
+from workbench.model.run_options import with_assignments
 from workbench.model.secrets import MASK, is_secret_name, mask_command, mask_plan, mask_row, mask_text, secret_values
+from workbench.server.launchers import launcher_of
 from workbench.session.state import PlanView
 
 if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
 
 HISTORY_KEPT = 200
+RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,9 @@ class PlanEditor:
         if name == engines.EXECUTABLE:
             self._change(engines.with_executable(self.plan, ""))
             return
+        if engines.is_run_row(name):
+            self._change(engines.apply_assignments(self.plan, self.catalog, unsets=[name]))
+            return
         if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
             raise InputError(
                 "the model cannot be removed from a plan",
@@ -105,10 +112,18 @@ class PlanEditor:
     def unset_env(self, name: str) -> None:
         self._change(self.plan.without_env(name))
 
-    def assign(self, sets: Sequence[str], unsets: Sequence[str], envs: Sequence[str]) -> None:
-        """Apply the values of `--set flag=value`, `--unset flag` and `--env K=V` as one step of the undo history.
-        Raises InputError for an invalid value."""
-        self._change(engines.apply_assignments(self.plan, self.catalog, sets, unsets, envs))
+    def assign(
+        self,
+        sets: Sequence[str],
+        unsets: Sequence[str],
+        envs: Sequence[str],
+        run_as: str | None = None,
+        run_options: Sequence[str] = (),
+    ) -> None:
+        """Apply the values of `--set flag=value`, `--unset flag`, `--env K=V`, `--as` and `--run-option NAME=VALUE` as
+        one step of the undo history. Raises InputError for an invalid value."""
+        plan = with_assignments(self.plan, run_as, run_options)
+        self._change(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
     def apply(self, finding: Finding) -> Sequence[PlanChange]:
         """Make the changes that a finding of `view` proposes, as one step of the undo history. Return them. Raises
@@ -128,6 +143,8 @@ class PlanEditor:
             return engines.with_executable(plan, str(change.value or ""))
         if change.env:
             return plan.without_env(change.name) if change.value is None else plan.with_env(change.name, change.value)
+        if engines.is_run_row(change.name):
+            return with_run_row(plan, change.name, str(change.value or ""))
         if change.value is None:
             return plan.without_flag(change.name)
         return engines.set_flag(plan, self.catalog, change.name, change.value)
@@ -154,6 +171,26 @@ class PlanEditor:
         command can be made."""
         node = self.plan.nodes[0] if self.plan.nodes else None
         return self.engine.command(self.effective, node, self.catalog)
+
+    def run_command(self) -> Command | None:
+        """Return the command that will really run, if a launcher runs the server, with its secrets masked. None for a
+        process, and if no command can be made. The run id, not known before the start, is written as RUN."""
+        try:
+            launcher = launcher_of(self.plan.run_as)
+            if launcher is None or self.plan.nodes:
+                return None
+            command = self.command()
+        except WorkbenchError:
+            return None
+        from workbench.server.launchers.launcher import launch_of  # loads modules that a process does not need
+
+        launch = launch_of(RUN_ID, RUN_DIR, self.effective, command)
+        shown, values = mask_command(launcher.command(launch)), secret_values(command)
+        return replace(
+            shown,
+            argv=tuple(mask_text(word, values) for word in shown.argv),
+            files={name: mask_text(text, values) for name, text in shown.files.items()},
+        )
 
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
         """Return each node with its command. () for a plan of one host, or if no command can be made."""
@@ -213,7 +250,7 @@ class PlanEditor:
         wanted = query.lower()
         names = [spec.name for spec in engines.search(self.catalog, query)]
         names += [spec.name for spec in engines.search_env(self.catalog, query)]
-        own = (self.engine.model_flags[0], engines.EXECUTABLE)  # a catalog may lack these
+        own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)  # a catalog may lack these
         names = [*(name for name in own if name.startswith(wanted)), *names]
         place = {name: number for number, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in place or wanted in row.name.lower()]
@@ -230,7 +267,9 @@ class PlanEditor:
             if listed
             else FlagRow(name, self.plan.model, None, origin, spec, *engines.shown_finding(findings, name))
         )
-        return (replace(model, default=None), self._executable_row(findings), *(r for r in rows if r.name != name))
+        runs = engines.run_rows(self.plan, self.base, view)
+        rest = (row for row in rows if row.name != name)
+        return (replace(model, default=None), self._executable_row(findings), *runs, *rest)
 
     def _executable_row(self, findings: tuple[Finding, ...]) -> FlagRow:
         import shlex
@@ -261,6 +300,7 @@ class PlanEditor:
                 for f in findings
             ),
             command=mask_command(command) if command is not None else None,
+            run_command=self.run_command(),
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),

@@ -316,11 +316,12 @@ class Servers:
         free, or becomes free because a start stops the selected run."""
         from workbench.server import preflight
 
-        command, selected = self._plans.editor.command(), self._core.state.server
+        editor, selected = self._plans.editor, self._core.state.server
+        command = editor.command()
         stopped = selected is not None and (selected.state in LIVE or bool(selected.outlived))
         if stopped and selected is not None and selected.port == command.port:
             return None
-        return await preflight.port_problem(self._core.host, command, await self.supervisor.runs())
+        return await preflight.port_problem(self._core.host, editor.plan, command, await self.supervisor.runs())
 
     @property
     def starting(self) -> bool:
@@ -345,7 +346,7 @@ class Servers:
             engine_version=editor.around.installed_version,
             simulated=self._core.state.host.simulated is not None,
         )
-        self._core.record(mask_command(command).shell(), f"run {status.run_id}")
+        self._core.record((editor.run_command() or mask_command(command)).shell(), f"run {status.run_id}")
         self._follow(status.run_id)
         return status
 

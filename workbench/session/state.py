@@ -132,7 +132,7 @@ class PlanView:
     plan: LaunchPlan
     rows: tuple[FlagRow, ...]  # set flags, then environment; the whole catalog: plans.flag_rows("all")
     findings: tuple[Finding, ...]
-    command: Command | None  # None if the plan has no command (`findings` has the reason)
+    command: Command | None  # of the engine; None if the plan has no command (`findings` has the reason)
     catalog_version: str
     total_flags: int
     catalog_asked: bool = False  # the flags are those that the installed engine lists, not a shipped list
@@ -146,6 +146,12 @@ class PlanView:
     title: str = ""
     help: str = ""
     nodes: tuple[tuple[Node, Command], ...] = ()  # of a plan for several nodes
+    run_command: Command | None = None  # of the launcher that runs the server; None for a process
+
+    @property
+    def real_command(self) -> Command | None:
+        """The command that a start runs on the host: the launcher's, or else the engine's."""
+        return self.run_command or self.command
 
     @property
     def checked_against(self) -> str:
@@ -158,7 +164,7 @@ class PlanView:
         "" if the plan has no command."""
         if self.nodes:
             return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
-        return self.command.shell() if self.command else ""
+        return self.real_command.shell() if self.real_command else ""
 
 
 @dataclass(frozen=True, slots=True)

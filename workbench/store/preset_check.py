@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from workbench.engines import registry
+from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.preset import Preset
+from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.untrusted_text import clean
 from workbench.store import paths, preset_documents
 from workbench.store.preset_file import parse, read_text
@@ -60,6 +62,7 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
     lines = LineIndex(text)
     preset, schema = _validate(document)
     found = [*schema, *safety_findings(document), *_variable_findings(document), *_identity(document, file)]
+    found += _run_findings(document)
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
     findings = sorted((_placed(f, p, file and clean(file), lines) for p, f in shown), key=lambda f: f.line or 0)
@@ -244,6 +247,33 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
             yield (
                 ("variables", name),
                 Finding(Level.WARN, "preset.variable-unused", "no value of the preset uses this variable"),
+            )
+
+
+def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
+    """Yield a finding for an unknown launcher, and for each run option that the launcher would not accept."""
+    table = document.get("launch")
+    launch: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
+    word, options = launch.get("run_as", PROCESS), launch.get("run_options")
+    if not isinstance(word, str):
+        return  # a finding of the schema
+    if word not in OPTIONS:
+        text = f"expected one of {', '.join(OPTIONS)}, found {_found(word)}"
+        yield ("launch", "run_as"), Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS))
+        return
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        texts = value if isinstance(value, list) else [value]
+        try:
+            option = option_of(word, name)
+            for text in texts:
+                if isinstance(text, str) and not references(text):
+                    option.parse(text)
+            if len(texts) > 1 and not option.repeatable:
+                raise InputError(f"{name} takes one value")
+        except InputError as error:
+            yield (
+                ("launch", "run_options", name),
+                Finding(Level.ERROR, "preset.run-option", error.message, fix=error.next_step),
             )
 
 

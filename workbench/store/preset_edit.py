@@ -14,6 +14,7 @@ from workbench.model.errors import PresetError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import PROCESS
 from workbench.store.preset_check import check_text
 from workbench.store.preset_file import parse, read_text
 from workbench.store.text_files import write_atomic
@@ -93,6 +94,7 @@ def from_plan(
             "executable": _argv(plan.executable, engine.get("executable"), known),
             "workdir": _templated(plan.workdir, engine.get("workdir"), known),
         },
+        "launch": _launch(plan, parent.get("launch", {}), known),
         "model": _model(plan, parent["model"], known),
         "flags": flags,
         "env": _settings(plan.env, parent.get("env", {}), known),
@@ -125,6 +127,19 @@ def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
     if isinstance(template, list):
         return [_filled_in(t, known) for t in template]
     return {k: _filled_in(v, known) for k, v in template.items()} if isinstance(template, dict) else template
+
+
+def _launch(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the table about what runs the server; None for a process."""
+    if plan.run_as == PROCESS:
+        return None
+    before = parent.get("run_options", {})
+    lists = {name: text.split("\n") for name, text in plan.run_options.items()}
+    options = {name: texts if len(texts) > 1 else texts[0] for name, texts in lists.items()}
+    return {
+        "run_as": plan.run_as,
+        "run_options": {name: _templated(value, before.get(name), known) for name, value in options.items()},
+    }
 
 
 def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[str] | None:

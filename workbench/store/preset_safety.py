@@ -11,8 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.preset_trust import foreign_env, foreign_executable, foreign_flags, foreign_workdir
+from workbench.engines.preset_trust import (
+    foreign_env,
+    foreign_executable,
+    foreign_flags,
+    foreign_run_options,
+    foreign_workdir,
+)
 from workbench.model.findings import Finding, Level
+from workbench.model.run_options import PROCESS
 from workbench.model.secrets import is_secret_name
 from workbench.store.toml_lines import FieldPath
 
@@ -63,6 +70,9 @@ def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]
         table = document.get(section)
         if isinstance(table, Mapping):
             yield from (((section, k), table[k]) for k in keys if k in table)
+    launch = document.get("launch")
+    if isinstance(launch, Mapping) and "run_options" in launch:
+        yield ("launch", "run_options"), launch["run_options"]
     yield from (((k,), document[k]) for k in ("flags", "env") if k in document)
     nodes = document.get("nodes")
     for index, node in enumerate(nodes if isinstance(nodes, list) else ()):
@@ -103,6 +113,8 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
             yield from _flag_names(engine, part, path)
         elif path[-1] == "env":
             yield from _env_names(engine, part, path)
+        elif path[-1] == "run_options" and isinstance(part, Mapping):
+            yield from ((path, found.finding(LOOK)) for found in foreign_run_options(_run_as(document), part))
         elif path[-1] == "executable" and isinstance(part, list):
             yield from ((path, f) for f in _executable_findings(engine, [a for a in part if isinstance(a, str)]))
         elif path[-1] == "workdir" and isinstance(part, str):
@@ -115,6 +127,11 @@ def _engine(document: Mapping[str, Any]) -> str:
     table = document.get("engine")
     name = table.get("name") if isinstance(table, Mapping) else None
     return name if isinstance(name, str) and name in registry.names() else registry.names()[0]
+
+
+def _run_as(document: Mapping[str, Any]) -> str:
+    launch = document.get("launch")
+    return str(launch.get("run_as", PROCESS)) if isinstance(launch, Mapping) else PROCESS
 
 
 def _value_findings(value: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.model.counts import count_of
+from workbench.model.run_options import PROCESS
 from workbench.model.settings import label_of, text_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _facts(preset: Preset) -> list[Line]:
         ("program", shlex.join(map(preset.filled, engine.executable or ()))),
         ("directory", preset.filled(engine.workdir or "")),
         ("image", engine.image or ""),
+        ("runs as", _run_as(preset)),
         ("files", f"at least {engine.open_files:,} open" if engine.open_files else ""),
         ("model", f"{preset.filled(preset.model.id)} {preset.model.quantization or ''}"),
         ("weights", _weights(preset)),
@@ -103,6 +105,12 @@ def _facts(preset: Preset) -> list[Line]:
         ("source", f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) {source.note or ''}"),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
+
+
+def _run_as(preset: Preset) -> str:
+    """Return what runs the server, with its options; "" for a process."""
+    options = (f"{n}={value}" for n, v in preset.launch.run_options.items() for value in ([v] if v is str(v) else v))
+    return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
 
 
 def _weights(preset: Preset) -> str:

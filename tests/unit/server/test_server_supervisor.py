@@ -19,6 +19,7 @@ from support.serving import eventually, free_port, processes_of, supervised
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
 from workbench.model.server_run import LogBatch, ServerState
+from workbench.server import old_runs
 from workbench.server import supervisor as module
 from workbench.server.supervisor import Event, Supervisor
 
@@ -236,7 +237,7 @@ def test_a_full_disk_is_named_where_a_log_may_be_cut_off(make: Make, monkeypatch
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         first = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
         assert first.state is ServerState.FAILED and "disk.full" not in [f.code for f in first.findings]
-        monkeypatch.setattr(module, "FULL_KIB", 2**50)
+        monkeypatch.setattr(old_runs, "FULL_KIB", 2**50)
         failed = await supervisor.wait_ready(await start(supervisor, make("exit=1")), READY_S)
         (full,) = [f for f in failed.findings if f.code == "disk.full"]
         assert failed.run_dir is not None and failed.run_dir in full.text and full.fix

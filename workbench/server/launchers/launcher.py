@@ -1,14 +1,19 @@
-"""The Launcher protocol, what a launcher is given, and the file in which its keeper reports."""
+"""The Launcher protocol, what a launcher is given and returns, and the file in which its keeper reports.
+
+A keeper reports `handle` as soon as it knows it, `began_unix_s` (and `pid`, if the process is on the host) once the
+server's process runs, and `ended` before it exits because the server has ended. A keeper that is gone without `ended`
+was lost: the server may live, and the launcher is asked (server/kept_runs.py). SIGTERM ends a keeper, not its server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from workbench.hosts.base import Host
 from workbench.model.findings import Finding
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_text import clean
 
 FILE = "launched"  # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
@@ -16,8 +21,9 @@ FILE = "launched"  # in the run directory; the keeper replaces it as a whole (wr
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server to start. `argv` and `env` are those of the engine, with their secrets; `run_dir` is the run's directory
-    on the host, which exists when the keeper starts."""
+    """A server to start, or one that was started. `argv` and `env` are those of the engine: at a start with their
+    secrets, later with masks in their place. `run_dir` is the run's directory on the host, which exists when the keeper
+    starts."""
 
     run_id: str
     run_dir: str
@@ -28,6 +34,12 @@ class Launch:
     open_files: int | None = None
     address: str = "127.0.0.1"  # what the server binds to
     port: int = 8000
+
+
+def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
+    """Return what a launcher is given of a plan and its engine's command."""
+    files, host, port = command.open_files, command.host, command.port
+    return Launch(run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +64,49 @@ class Launched:
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # with its digest
     gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs that the launcher gave to the server
+    began_unix_s: float | None = None  # when the server's present process was started; None: it waits (queue, pull)
+    ended: str | None = None  # why the server has ended, in the launcher's words, such as "oom-kill" or "TIMEOUT"
+    exit_code: int | None = None  # of the server, once it has ended; 128 + n for signal n; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a launcher knows of a server whose keeper is gone. `lives` is also true for a server that still waits."""
+
+    lives: bool
+    handle: str | None = None
+    ended: str | None = None  # in the launcher's words, such as "unit x.service failed: oom-kill"
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoptable:
+    """A server that somebody else started through a launcher. `argv` are the words of its process, with their
+    secrets."""
+
+    handle: str  # in its full form
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)  # as far as this user may read it
+    workdir: str | None = None
+    address: str | None = None  # where its port is reached from the host; None: what the server binds to
+    port: int | None = None  # None: the one on its command line, or the engine's usual one
+    image: str | None = None
 
 
 class Launcher(Protocol):
     """What runs servers on a host in place of Workbench itself. `name` is the word of `--as`."""
 
     name: str
-    stop_s: float  # `stop` has this long; then the keeper gets SIGTERM
+    stop_s: float  # `stop` may take this long
+    looks_at: frozenset[str]  # of {"files", "port"}: those of the host that the server uses, checked before its start
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         """Return what is against this start: a missing program, image or right. An ERROR refuses the start."""
+        ...
+
+    def command(self, launch: Launch) -> Command:
+        """Return the command that starts the server through the launcher's program, to be shown before the start: a
+        person could run it. Its `files` are those that it needs, such as a job script."""
         ...
 
     def keeper(self, launch: Launch) -> Keeper:
@@ -72,9 +117,27 @@ class Launcher(Protocol):
         """Return the command that keeps a server which already runs as `handle`: it starts nothing."""
         ...
 
-    async def stop(self, host: Host, run_dir: str, launched: Launched) -> None:
+    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+        """Ask the launcher's program whether the server of a run lives. The keeper may have been lost before it
+        reported anything, so the server is also found by the run id. Raises HostError if the program cannot tell."""
+        ...
+
+    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         """Ask the launcher's program to stop the server, and wait up to `stop_s` for its end. The server may be queued
-        still, or have ended. Raises HostError or ServerError if the program refuses."""
+        still, or have ended, or never have been started. Raises HostError or ServerError if the program refuses."""
+        ...
+
+    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+        """Return the command that restarts the server in the same unit, container or job; () if there is none."""
+        ...
+
+    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+        """Run the restart command. Raises HostError or ServerError if the program refuses."""
+        ...
+
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+        """Return the server that runs as `handle`. `options` are run options. Raises ServerError if there is none, or
+        it does not run."""
         ...
 
 
@@ -88,14 +151,33 @@ def parse_launched(data: bytes | None) -> Launched | None:
     def text(key: str) -> str | None:
         return values.get(key, "").strip() or None
 
-    pid, restarts, ends = text("pid"), text("restarts"), text("ends_unix_s")
+    def number(key: str) -> int | None:
+        word = text(key)
+        return int(word) if word and word.isdecimal() else None
+
+    ends, began = number("ends_unix_s"), number("began_unix_s")
     return Launched(
         handle=text("handle"),
         state=text("state"),
         node=text("node"),
-        pid=int(pid) if pid and pid.isdecimal() and int(pid) else None,
-        restarts=int(restarts) if restarts and restarts.isdecimal() else None,
-        ends_unix_s=float(ends) if ends and ends.isdecimal() else None,
+        pid=number("pid") or None,
+        restarts=number("restarts"),
+        ends_unix_s=None if ends is None else float(ends),
         image=text("image"),
         gpus=tuple((text("gpus") or "").replace(",", " ").split()),
+        began_unix_s=None if began is None else float(began),
+        ended=text("ended"),
+        exit_code=number("exit_code"),
     )
+
+
+def encode_launched(launched: Launched) -> bytes:
+    """Return the bytes of the file `launched`."""
+    lines = []
+    for each in fields(launched):
+        value = getattr(launched, each.name)
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        if value not in (None, ""):
+            lines.append(f"{each.name} {int(value) if isinstance(value, float) else value}\n")
+    return "".join(lines).encode()

@@ -18,7 +18,7 @@ from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import command_rows, finding_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import fit_page_rows, preset_rows
-from workbench.tui.panes.launch import LEVELS, Launch
+from workbench.tui.panes.launch import LEVELS, NOT_FLAGS, Launch
 from workbench.tui.panes.presets import Presets
 
 if TYPE_CHECKING:
@@ -134,6 +134,10 @@ class PlanController(Controller):
             modal = FlagEdit(
                 row, lambda t: session.plans.set_env(row.name, t), lambda: session.plans.unset_env(row.name)
             )
+        elif row.name.partition(".")[0] in NOT_FLAGS:
+            modal = FlagEdit(
+                row, lambda t: session.plans.set_flag(row.name, t), lambda: session.plans.unset_flag(row.name)
+            )
         else:
             modal = FlagEdit(
                 row,
@@ -151,6 +155,11 @@ class PlanController(Controller):
                 row for row in self.session.plans.flag_rows("all") if row.name == "executable" and not row.is_env
             )
             await self._edit_executable(row)
+
+    async def choose_launcher(self) -> None:
+        """Choose what runs the server on its host."""
+        if self._plan() is not None:
+            await self.edit_row(next(row for row in self.session.plans.flag_rows("all") if row.name == "run-as"))
 
     async def _edit_executable(self, row: FlagRow) -> None:
         """Ask for the program that starts the engine: one of the programs found on the host, or a path from the
@@ -254,8 +263,8 @@ class PlanController(Controller):
             made: list[Row] = []
             for node, command in plan.nodes:
                 made += [((f"# {node.name} (rank {node.rank})", "strong"),), *command_rows(command, width), ()]
-            if plan.command and not plan.nodes:
-                made = command_rows(plan.command, width)
+            if plan.real_command and not plan.nodes:
+                made = command_rows(plan.real_command, width)
             elif not plan.command:
                 made = paragraph("x The plan gives no command; the findings below say why.", width, "bad")
             findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
+from workbench.model.run_options import PROCESS
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
@@ -19,11 +20,25 @@ from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
+    from workbench.model.server_run import ServerStatus
     from workbench.server.external_servers import FoundServer
     from workbench.tui.controllers import Controllers
 
 MOST_MATCHES = 500  # lines that the session's search returns
 NUMBER_CELLS = 9
+
+
+def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
+    """Return what a stop does to a server: ended by signals, by its launcher, or not at all."""
+    if server.others:
+        return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
+    if server.run_as != PROCESS:
+        return f"Workbench asks {server.run_as} to stop {server.handle or 'it'}."
+    return f"Workbench sends TERM to its processes, and KILL to those that still run after {grace_s:.0f} s."
+
+
+def _run_by(server: ServerStatus) -> str:
+    return "" if server.run_as == PROCESS else f"  {server.run_as} {server.handle or ''}".rstrip()
 
 
 class ServerController(Controller):
@@ -80,7 +95,7 @@ class ServerController(Controller):
         def text(width: int) -> list[Row]:
             about = "This preset did not come with Workbench, and it runs more than its engine's usual program:"
             rows = [*paragraph(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
-            return [*rows, *(command_rows(plan.command, width) if plan is not None and plan.command else ())]
+            return [*rows, *(command_rows(plan.real_command, width) if plan is not None and plan.real_command else ())]
 
         async def decided(yes: bool | None) -> None:
             if yes:
@@ -98,9 +113,10 @@ class ServerController(Controller):
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
 
         def text(width: int) -> list[Row]:
-            about = f"{server.run_id}: {server.engine} {server.model} on {server.host}, pid {server.pid}"
+            about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
+            about += f", pid {server.pid}" if server.pid else ""
             about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it" if server.outlived else ""
-            how = f"Workbench sends TERM to its processes, and KILL to those that still run after {STOP_GRACE_S:.0f} s."
+            how = _how_it_stops(server, STOP_GRACE_S)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph(about, width), *paragraph(how, width, "dim")]
 
@@ -110,6 +126,32 @@ class ServerController(Controller):
 
         box = Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None)
         await self.app.push_screen(box, decided)
+
+    def restart(self) -> None:
+        """Show the command that restarts the selected server through its launcher, and run it if the user agrees."""
+        from workbench.session import adoption  # loads modules that the first frame does not need
+
+        server = self.state.server
+        if server is None or not server.alive:
+            self.say("no running server is selected")
+        else:
+            self.attempt(
+                adoption.restart_command(self.session, server.run_id), lambda shown: self._ask_restart(server, shown)
+            )
+
+    def _ask_restart(self, server: ServerStatus, shown: str) -> None:
+        from workbench.session import adoption
+
+        def text(width: int) -> list[Row]:
+            rows = [*disturbed_rows(self.state.host.measured_by, width), *bench_rows(self.state, width)]
+            about = f"{server.engine} {server.model} loads its model again; run {server.run_id} goes on."
+            return [*rows, *paragraph(f"$ {shown}", width, "strong", "    "), *paragraph(about, width, "dim")]
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.attempt(adoption.restart(self.session, server.run_id))
+
+        self.app.push_screen(Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided)
 
     def pick_run(self) -> None:
         self.attempt(self.session.servers.others, self._show_runs, only="runs")
@@ -122,20 +164,33 @@ class ServerController(Controller):
             return
         by_hand = {f"pid {o.pid}": o for o in others}
         items = [
-            (s.run_id, f"{s.run_id}  {s.state:<13} {s.engine:<9} {s.model}", "text") for s in reversed(state.servers)
+            (s.run_id, f"{s.run_id}  {s.state:<13} {s.engine:<9} {s.model}{_run_by(s)}", "text")
+            for s in reversed(state.servers)
         ]
         for name, o in by_hand.items():
             models = ", ".join(o.models[:5]) or o.note
-            items.append((name, f"{'by hand':<13} {o.engine or '-':<9} {models}  {name}, port {o.port}", "dim"))
+            how = "by systemd" if o.unit else "by hand"
+            by = f"{o.unit}, {name}" if o.unit else name
+            items.append((name, f"{how:<13} {o.engine or '-':<9} {models}  {by}, port {o.port}", "dim"))
 
         def chosen(name: str | None) -> None:
             if name in by_hand:
                 other = by_hand[name]
-                self.services.pages.open(Page("Not started by Workbench", lambda w: found_rows(other, w)))
+                keys = {"t": ("Follow it", lambda: self._follow_unit(other))} if other.unit else {}
+                self.services.pages.open(Page("Not started by Workbench", lambda w: found_rows(other, w), lambda: keys))
             elif name:
                 self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    def _follow_unit(self, server: FoundServer) -> None:
+        """Follow the unit of a server that Workbench did not start, as a run of its own."""
+        from workbench.session import adoption
+
+        assert server.unit is not None
+        self.services.pages.clear()
+        following = adoption.follow(self.session, "systemd", server.unit, (f"scope={server.scope}",))
+        self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:
         """Open the page that compares what was asked of the selected server with what is in force in it."""

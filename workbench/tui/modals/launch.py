@@ -71,9 +71,11 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
+        *([("unit", f"{server.unit}, of the {server.scope}'s systemd")] if server.unit else []),
         ("models", ", ".join(server.models) or server.note),
         ("output", server.output or "in the terminal that started it: not shown here"),
         ("measure", server.bench),
+        *([("follow", server.adopt)] if server.adopt else []),
     ]
     rows: list[Row] = [((f"{name:<9}", "dim"), (text, "text")) for name, text in about]
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
@@ -163,8 +165,9 @@ class StartPlan(Modal[bool]):
             rows += change_rows(self.changes, width)
         serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
         rows += [(), *finding_rows(serious, width)] if serious else []
-        if plan.command is not None:
-            rows += [(), (("Command", "strong"),), *command_rows(plan.command, width)]
+        if plan.real_command is not None:
+            by = f", run by {plan.plan.run_as}" if plan.run_command else ""
+            rows += [(), ((f"Command{by}", "strong"),), *command_rows(plan.real_command, width)]
         hints = [f for f in findings if f not in serious]
         return [*rows, (), (("Hints", "strong"),), *finding_rows(hints, width)] if hints else rows
 
@@ -173,5 +176,5 @@ class StartPlan(Modal[bool]):
             self.dismiss(True)
 
     def action_copy(self) -> None:
-        if self.plan.command is not None:
-            self.copy_text(self.plan.command.shell())
+        if self.plan.real_command is not None:
+            self.copy_text(self.plan.real_command.shell())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
+NOT_FLAGS = ("executable", "run-as")  # rows about the start that are no flags of the engine
 LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
 
 
@@ -39,6 +40,12 @@ class Launch(Pane, PickList):
         Key("n", "next group", "go to the next group of flags", lambda c: c.plan.next_group(1)),
         Key("N", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)),
         Key("e", "engine", "choose the program that starts the engine", lambda c: c.plan.choose_engine()),
+        Key(
+            "L",
+            "launcher",
+            "choose what runs the server: a process, or a launcher such as systemd",
+            lambda c: c.plan.choose_launcher(),
+        ),
         Key("E", "env", "set an environment variable", lambda c: c.plan.add_env()),
         Key("f", "fix", "apply the fix of a finding, first of the flag under the cursor", lambda c: c.plan.fix()),
         Key("d", "unset", "remove the flag under the cursor from the plan", lambda c: c.plan.unset()),
@@ -194,7 +201,8 @@ class Launch(Pane, PickList):
             return []
         rows: list[Row] = []
         if not self.all and not self.query_text:
-            more = max(0, plan.total_flags - sum(not r.is_env and r.name != "executable" for r in plan.rows))
+            flags = sum(not r.is_env and r.name.partition(".")[0] not in NOT_FLAGS for r in plan.rows)
+            more = max(0, plan.total_flags - flags)
             whose = " of its own list" if plan.catalog_asked else ""
             rows.append(((f"   + {more} more flags{whose} (a: all, /: find)", "dim"),))
         item: FlagRow | None = self.current

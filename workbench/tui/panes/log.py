@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from textual.binding import Binding
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
-from workbench.model.server_run import ServerState
+from workbench.model.server_run import ServerState, launcher_text
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, paragraph, wrap
@@ -43,6 +44,7 @@ class LogPane(Pane):
         Key(
             "i", "known lines", "list what is known of the log: cause and fix", lambda c: c.servers.show_log_findings()
         ),
+        Key("t", "restart", "restart the unit, container or job of this run", lambda c: c.servers.restart()),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
     )
     HINTS = ("f", "e", "slash")
@@ -203,7 +205,9 @@ class LogPane(Pane):
                 return paragraph("No server has run yet. Press s to start the plan.", width, "dim")
             return paragraph("No server has run yet. Press p to load a preset, then s to start it.", width, "dim")
         rows = self._failure(width, height)
-        return rows or paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
+        runs_as = launcher_text(server, time.time())
+        waits = paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
+        return rows or [*waits, *(paragraph(runs_as, width, "text", "  ") if runs_as else ())]
 
     # position
     def action_move(self, by: int) -> None:

@@ -97,10 +97,10 @@ class CommandBar(Painted):
         if plan is None:
             missing = self.state is not None and bool(self.state.host.telemetry_problem)
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
-        if plan.command is None:
+        if plan.real_command is None:
             first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
         else:
-            first = self._command(plan.command, width)
+            first = self._command(plan.real_command, width)
         return [first, self._checks(plan, width)]
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import ReplayView, SessionState
 from workbench.tui.cells import Painted, Row, cut_middle, fit, joined, row_width
@@ -51,6 +52,11 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
         since = server.ready_unix_s if server.state is ServerState.READY else server.started_unix_s
         if since:
             runs.append((f" {elapsed(now_s - since)}", "text"))
+    if server.run_as != PROCESS and not least:
+        runs.append((f" {server.run_as}", "dim"))
+        runs += [(f" restarted {server.restarts}x", "warn")] if server.restarts and server.alive else []
+        if server.ends_unix_s is not None and server.alive:
+            runs.append((f" {elapsed(max(0.0, server.ends_unix_s - now_s))} left", "dim"))
     if server.state is ServerState.STARTING and server.phase and not least:
         runs.append((f" {server.phase}", "dim"))
     return tuple(runs)

@@ -1,0 +1,68 @@
+"""What runs a server, as rows of a flag editor: "run-as" has the launcher, "run-as.NAME" its option NAME."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from workbench.model.errors import InputError
+from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
+from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import OPTIONS, PROCESS, check_word, with_run_as, with_run_option
+from workbench.model.run_options.option import RunOption
+
+RUN_AS = "run-as"
+_OPTION = f"{RUN_AS}."
+_ABOUT = "What runs the server on its host: Workbench itself as a process, or a launcher. Each has options of its own."
+
+
+def is_run_row(name: str) -> bool:
+    """Return whether `name` is the name of a row that says what runs the server."""
+    return name == RUN_AS or name.startswith(_OPTION)
+
+
+def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
+    """Return the plan after an edit of the row `name`; "" stands for the default. Raises InputError for an unknown
+    launcher or option, and for an invalid value."""
+    if name == RUN_AS:
+        return with_run_as(plan, check_word(text.strip() or PROCESS))
+    option = name.removeprefix(_OPTION)
+    repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
+    try:
+        values = shlex.split(text) if repeatable else [text] if text.strip() else []
+    except ValueError as error:
+        raise InputError(f"{name}: {error}", next_step="quote the values as in a shell") from None
+    return with_run_option(plan, option, values)
+
+
+def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
+    """Yield the rows about what runs the server. View "changed" has none for a process, and only options that are
+    set."""
+    if view == "changed" and plan.run_as == PROCESS:
+        return
+    spec = FlagSpec(RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1)
+    value = None if plan.run_as == PROCESS else plan.run_as
+    yield FlagRow(RUN_AS, value, PROCESS, _origin(plan.run_as != base.run_as, value), spec)
+    for option in OPTIONS[plan.run_as]:
+        kept = plan.run_options.get(option.name)
+        if kept is None and view == "changed":
+            continue
+        text = None if kept is None else shlex.join(kept.splitlines()) if option.repeatable else kept
+        edited = kept != base.run_options.get(option.name)
+        yield FlagRow(f"{_OPTION}{option.name}", text, option.default or None, _origin(edited, text), _spec_of(option))
+
+
+def _origin(edited: bool, value: str | None) -> Origin:
+    return Origin.DEFAULT if value is None else Origin.EDITED if edited else Origin.PRESET
+
+
+def _spec_of(option: RunOption) -> FlagSpec:
+    about = f"{option.help[:1].upper()}{option.help[1:]}."
+    return FlagSpec(
+        f"{_OPTION}{option.name}",
+        FlagKind.STR,
+        choices=option.choices,
+        default=option.default or None,
+        help=about,
+        most_used=1,
+    )

@@ -1,0 +1,88 @@
+"""What can run a server on its host, and the options of each: words of `--as`, names of `--run-option`.
+
+option      one option with its help and its check
+systemd     the options of the launcher `systemd`
+
+A launcher's module is in server/launchers. Its options are here, because presets, plans and their checks use them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError
+from workbench.model.run_options import systemd
+from workbench.model.run_options.option import RunOption
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+
+PROCESS = "process"  # a server that Workbench starts itself, without a launcher
+OPTIONS: dict[str, tuple[RunOption, ...]] = {PROCESS: (), "systemd": systemd.OPTIONS}
+
+
+def check_word(word: str) -> str:
+    """Return a word of `--as`. Raises InputError for an unknown one."""
+    if word not in OPTIONS:
+        raise InputError(f"{word!r} is not a way to start a server", next_step=f"use one of {', '.join(OPTIONS)}")
+    return word
+
+
+def option_of(word: str, name: str) -> RunOption:
+    """Return the option `name` of the launcher `word`. Raises InputError if it has no such option."""
+    options = {option.name: option for option in OPTIONS[check_word(word)]}
+    if name in options:
+        return options[name]
+    near = get_close_matches(name, options, n=1, cutoff=0.6)
+    known = ", ".join(options) or "none; choose a launcher with --as first"
+    raise InputError(
+        f"{word!r} has no run option {name!r}",
+        next_step=f"did you mean {near[0]}?" if near else f"its options: {known}",
+    )
+
+
+def value_of(word: str, options: Mapping[str, str], name: str) -> str:
+    """Return the value of an option of the launcher `word`, which is its default if `options` does not set it."""
+    return options.get(name, option_of(word, name).default)
+
+
+def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return the values of a repeatable option, in order."""
+    return tuple(value_of(word, options, name).splitlines())
+
+
+def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
+    """Return the plan to be run by the launcher `word`. Options that the launcher does not have are left out. Raises
+    InputError for an unknown word."""
+    names = {option.name for option in OPTIONS[check_word(word)]}
+    return replace(plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names})
+
+
+def with_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
+    """Return the plan with an option of its launcher; without values, the option has its default. Raises InputError for
+    an unknown option or an invalid value."""
+    option = option_of(plan.run_as, name)
+    kept = [option.parse(value) for value in values]
+    if len(kept) > 1 and not option.repeatable:
+        raise InputError(f"the run option {name} is given {len(kept)} times", next_step="give it once")
+    others = {n: v for n, v in plan.run_options.items() if n != name}
+    return replace(plan, run_options={**others, name: "\n".join(kept)} if kept else others)
+
+
+def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[str]) -> LaunchPlan:
+    """Return the plan with the values of `--as` (None: as it is) and of each `--run-option NAME=VALUE`. Raises
+    InputError for an invalid value."""
+    if word is not None:
+        plan = with_run_as(plan, word)
+    given: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise InputError(f"--run-option {assignment!r} is not of the form NAME=VALUE")
+        given.setdefault(name.strip(), []).append(value)
+    for name, values in given.items():
+        plan = with_run_option(plan, name, values)
+    return plan

@@ -1,0 +1,71 @@
+"""One option of a launcher, and the checks of the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workbench.model.errors import InputError
+
+_BREAK = re.compile(r"[\0\n\r]")
+
+
+def one_line(text: str) -> str:
+    """Return `text` without blanks at its ends. Raises InputError if it is empty or has several lines."""
+    text = text.strip()
+    if not text or _BREAK.search(text):
+        raise InputError("expected one line of text")
+    return text
+
+
+def matching(pattern: str, expected: str) -> Callable[[str], str]:
+    """Return a check that accepts only values that match `pattern` as a whole. `expected` describes them."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text.strip()):
+            raise InputError(f"expected {expected}, got {text!r}")
+        return text.strip()
+
+    return check
+
+
+def whole_number(least: int, most: int) -> Callable[[str], str]:
+    """Return a check that accepts whole numbers from `least` to `most`."""
+
+    def check(text: str) -> str:
+        if not text.strip().isdecimal() or not least <= int(text) <= most:
+            raise InputError(f"expected a whole number from {least} to {most}, got {text!r}")
+        return str(int(text))
+
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class RunOption:
+    """An option of a launcher, as `--run-option NAME=VALUE` sets it.
+
+    A repeatable option keeps its values one per line. `foreign` says what somebody else could do with the option in a
+    preset; such a value is shown before the first start of the preset. "" is harmless.
+    """
+
+    name: str
+    help: str
+    metavar: str = "TEXT"
+    check: Callable[[str], str] = one_line  # returns the value as it is kept; raises InputError
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    repeatable: bool = False
+    foreign: str = ""
+
+    def parse(self, text: str) -> str:
+        """Return one value as it is kept. Raises InputError, which names the option, for an invalid value."""
+        if self.choices:
+            text = text.strip().lower()
+            if text not in self.choices:
+                raise InputError(f"{self.name}: expected one of {', '.join(self.choices)}, got {text!r}")
+            return text
+        try:
+            return self.check(text)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error.message}", next_step=error.next_step) from None

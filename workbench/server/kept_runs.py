@@ -1,0 +1,103 @@
+"""Runs whose launcher may still run the server although their keeper is gone: it was killed, or the host was rebooted.
+
+The launcher is asked. If the server lives, a new keeper follows it, in the same run. If not, the launcher's answer is
+written into the file `launched`, so that nobody has to ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from dataclasses import replace
+
+from workbench.hosts import detached_process
+from workbench.hosts.base import FileError, Host
+from workbench.hosts.detached_process import RunDirUsed
+from workbench.hosts.run_processes import signal_name
+from workbench.model.errors import InputError, ServerError
+from workbench.model.plan import LaunchPlan
+from workbench.server.launchers import launcher_of
+from workbench.server.launchers.launcher import FILE, Launched, Launcher, encode_launched
+from workbench.server.watched_run import WatchedRun
+
+
+def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
+    """Return the launcher of a run's plan. None for a process, and for a launcher that this Workbench does not know."""
+    try:
+        return launcher_of(plan.run_as)
+    except InputError:
+        return None
+
+
+def is_lost(run: WatchedRun) -> bool:
+    """Return whether the keeper of a run is gone without saying that the server has ended."""
+    facts = run.facts
+    said = facts.launched is not None and facts.launched.ended is not None
+    undecided = not facts.alive and facts.stop_unix_s is None and not said
+    return undecided and launcher_of_plan(run.record.plan) is not None
+
+
+async def keep_again(host: Host, run: WatchedRun) -> None:
+    """Ask the launcher of a run, whose keeper is lost, whether the server lives, and start a new keeper if it does.
+    Afterwards the run has to be read again. Raises HostError if the launcher cannot be asked."""
+    launcher = launcher_of_plan(run.record.plan)
+    assert launcher is not None
+    launched = run.facts.launched or Launched()
+    fate = await launcher.ask(host, run.launch(), launched)
+    handle = fate.handle or launched.handle
+    if fate.lives and handle is not None:
+        keeper = launcher.adopting_keeper(run.launch(), handle)
+        try:
+            await detached_process.start_again(host, run.run_dir, keeper.argv, keeper.env)
+        except RunDirUsed as error:
+            await _wait_for_keeper(host, run, error)
+        return
+    unknown = f"its keeper was lost, and {launcher.name} no longer knows the server"
+    ended = replace(launched, handle=handle, ended=fate.ended or unknown, exit_code=fate.exit_code)
+    with contextlib.suppress(FileError):  # a full disk: the next Workbench asks again
+        await host.write_file(f"{run.run_dir}/{FILE}", encode_launched(ended))
+    run.facts = replace(
+        run.facts, launched=ended, exit_code=fate.exit_code, exit_signal=signal_name(fate.exit_code), lost=None
+    )
+
+
+async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
+    """Wait until the keeper that another Workbench is starting runs. Raises `error` if it does not within 3 s."""
+    for _ in range(30):
+        if (await detached_process.status(host, run.run_dir)).alive:
+            return
+        await asyncio.sleep(0.1)
+    raise error
+
+
+async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
+    """Ask the launcher of a run to stop its server; with `again`, only if it still lives. A server that another program
+    started through the launcher is left running. Does nothing for a server that has ended, or without a launcher."""
+    launcher = launcher_of_plan(run.record.plan)
+    if launcher is None or run.record.adopts is not None:
+        return
+    launch, launched = run.launch(), run.facts.launched or Launched()
+    if launched.ended:
+        return
+    if not again or (await launcher.ask(host, launch, launched)).lives:
+        await launcher.stop(host, launch, launched)
+
+
+async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
+    """Restart the server of a run through its launcher, unless `dry_run` is set. Return the command, as for a shell.
+    Raises ServerError if the run has ended, or its launcher cannot restart a server."""
+    launcher, launch, launched = launcher_of_plan(run.record.plan), run.launch(), run.facts.launched or Launched()
+    words = launcher.restart_command(launch, launched) if launcher is not None else ()
+    if launcher is None or not words or not run.facts.alive:
+        run_id = run.record.run_id
+        raise ServerError(
+            f"the server of run {run_id} cannot be restarted in place"
+            if run.facts.alive
+            else f"run {run_id} has ended",
+            host=host.name,
+            next_step="start it again: `workbench start PRESET`, or s on the screen",
+        )
+    if not dry_run:
+        await launcher.restart(host, launch, launched)
+    return shlex.join(words)

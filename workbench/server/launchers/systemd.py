@@ -1,0 +1,256 @@
+"""Servers as units of systemd: transient units of the user's or the system's service manager.
+
+The unit runs the engine's own command with the environment that a process of Workbench would have. The environment is
+in the file `environment` of the run directory, which only the user can read: `systemctl show`, which every user of the
+host may call, names the run directory, the command line and the limits, and no variable. The keeper polls the unit, and
+copies its journal. A unit whose main process ends stays loaded until the keeper has read how it ended.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from workbench.hosts.base import CommandTimeout, Completed, Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, ServerError
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import Command
+from workbench.model.run_options import value_of, values_of
+from workbench.server.launchers import systemd_keeper as script
+from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.process_command import read_command
+
+WORD = "systemd"
+OLDEST = 236  # the first version whose `systemctl show` tells of a unit that is gone instead of failing
+STOP_S = 15  # from SIGTERM to SIGKILL
+_LIVING = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
+
+
+def launcher(word: str) -> Systemd:
+    """Return the launcher of the word `systemd`."""
+    return Systemd(word)
+
+
+class Systemd:
+    looks_at = frozenset({"files", "port"})
+    stop_s = STOP_S + 10.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
+        scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
+        done = await host.run(sh(script.CHECK, scope, unit))
+        seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
+        return tuple(_problems(host, scope, unit, seen))
+
+    def command(self, launch: Launch) -> Command:
+        scope = _scope(launch.plan.run_options)
+        if _installed(launch):
+            start = ("enable", "--now") if _installed(launch) == "boot" else ("start",)
+            files = {_new_unit(launch): unit_text(launch)}
+            argv = ["systemctl", f"--{scope}", *start, _new_unit(launch)]
+            return Command(tuple(argv), launch.env, files, host=launch.address, port=launch.port)
+        argv = ["systemd-run", f"--{scope}", f"--unit={unit_of(launch.run_id)}", *_properties(launch)]
+        argv += [f"--setenv={name}" for name in launch.env]
+        argv += [f"--working-directory={launch.workdir}"] if launch.workdir else []
+        words = (*argv, "--", *map(_literal, launch.argv))
+        return Command(words, launch.env, host=launch.address, port=launch.port)
+
+    def keeper(self, launch: Launch) -> Keeper:
+        scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
+        if kind := _installed(launch):
+            argv = sh(script.KEEPER, "install", launch.run_dir, unit, scope, _home_of(launch), kind)
+            return Keeper(argv, launch.env, {"unit": unit_text(launch)})
+        words = (*_properties(launch), "--", *map(_literal, _program(launch, launch.run_dir)))
+        argv = sh(script.KEEPER, "start", launch.run_dir, unit, scope, *words)
+        return Keeper(argv, launch.env)
+
+    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+        # The journal of a unit of the run is followed from its beginning, that of another unit from its present start.
+        since = "all" if handle == unit_of(launch.run_id) else "start"
+        scope = _scope(launch.plan.run_options)
+        return Keeper(sh(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
+
+    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+        unit = _unit(launch, launched)
+        seen = await self._show(host, launch.plan.run_options, unit)
+        state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
+        if state in _LIVING and sub != "exited":
+            return Fate(True, unit)
+        if seen.get("LoadState") == "not-found":
+            return Fate(False, unit, f"{unit} is gone: it was stopped from outside, or the host was restarted")
+        if seen.get("ExecMainCode") in (None, "", "0"):
+            return Fate(False, unit, f"{unit} is {state}: it was not started again after the host was restarted")
+        code = int(seen.get("ExecMainStatus") or 0)
+        killed = seen.get("ExecMainCode") in ("2", "3")
+        return Fate(False, unit, f"{unit} ended: {seen.get('Result') or state}", 128 + code if killed else code)
+
+    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+        unit = _unit(launch, launched)
+        done = await self._systemctl(host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s)
+        if done.returncode not in (0, 5):  # 5: not loaded
+            raise ServerError(
+                f"systemd did not stop {unit}: {done.problem}",
+                host=host.name,
+                command=f"systemctl --{_scope(launch.plan.run_options)} stop {unit}",
+                next_step="run the command on the host; it may need the rights of root",
+            )
+
+    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+        scope = _scope(launch.plan.run_options)
+        return ("systemctl", f"--{scope}", "restart", "--", _unit(launch, launched))
+
+    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+        unit, scope = _unit(launch, launched), _scope(launch.plan.run_options)
+        words = ("restart", "--no-block", "--", unit)
+        done = await self._systemctl(host, launch.plan.run_options, *words, timeout_s=self.stop_s)
+        if done.returncode:
+            raise ServerError(
+                f"systemd did not restart {unit}: {done.problem}",
+                host=host.name,
+                command=f"systemctl --{scope} restart {unit}",
+                next_step="run the command on the host; it may need the rights of root",
+            )
+
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+        unit = handle if "." in handle else f"{handle}.service"
+        seen = await self._show(host, options, unit)
+        pid = int(seen.get("MainPID") or 0)
+        if not pid:
+            state = "not found" if seen.get("LoadState") == "not-found" else seen.get("ActiveState") or "unknown"
+            other = "system" if _scope(options) == "user" else "user"
+            raise ServerError(
+                f"{unit} is {state} in the {_scope(options)}'s service manager",
+                host=host.name,
+                command=f"systemctl --{_scope(options)} status {unit}",
+                next_step=f"start the unit, or look in the other manager with --run-option scope={other}",
+            )
+        command = await read_command(host, pid)
+        return Adoptable(unit, command.argv, command.env or {}, command.workdir)
+
+    async def _show(self, host: Host, options: Mapping[str, str], unit: str) -> Mapping[str, str]:
+        names = "LoadState,ActiveState,SubState,MainPID,Result,ExecMainCode,ExecMainStatus"
+        done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
+        if done.returncode:
+            raise HostError(f"systemd cannot be asked about {unit}: {done.problem}", host=host.name)
+        return dict(line.partition("=")[::2] for line in done.out.splitlines())
+
+    async def _systemctl(
+        self, host: Host, options: Mapping[str, str], *words: str, timeout_s: float = 30.0
+    ) -> Completed:
+        try:
+            return await host.run(sh(script.SYSTEMCTL, _scope(options), *words), timeout_s=timeout_s)
+        except CommandTimeout as error:
+            raise ServerError(
+                error.message, host=host.name, next_step="look at the unit with systemctl status"
+            ) from None
+
+
+def unit_text(launch: Launch) -> str:
+    """Return the text of an installed unit. Its environment is in a file that only the user can read."""
+    command = " ".join(_quoted(_literal(word)) for word in _program(launch, _home_of(launch)))
+    target = "default.target" if _scope(launch.plan.run_options) == "user" else "multi-user.target"
+    lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
+    lines += ["After=network-online.target", "", "[Service]", *_settings(launch), f"ExecStart={command}"]
+    return "\n".join([*lines, "", "[Install]", f"WantedBy={target}", ""])
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
+
+
+def _quoted(word: str) -> str:
+    """Return one word of a command line in a unit file."""
+    return '"' + "".join(_ESCAPES.get(c, c) for c in word) + '"'
+
+
+def _program(launch: Launch, home: str) -> tuple[str, ...]:
+    """Return the command line of the unit. The directory `home` has its environment."""
+    return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
+
+
+def _installed(launch: Launch) -> str:
+    """Return "yes" or "boot" for an installed unit; "" for a transient one."""
+    kind = value_of(WORD, launch.plan.run_options, "installed")
+    return "" if kind == "no" else kind
+
+
+def _new_unit(launch: Launch) -> str:
+    """Return the name of the unit that a start makes."""
+    if not _installed(launch):
+        return unit_of(launch.run_id)
+    name = value_of(WORD, launch.plan.run_options, "unit") or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
+    return f"{name.removesuffix('.service')}.service"
+
+
+def _home_of(launch: Launch) -> str:
+    """Return the directory with the environment of an installed unit, which must outlive the run's directory."""
+    state = posixpath.dirname(posixpath.dirname(launch.run_dir))
+    return posixpath.join(state, "units", _new_unit(launch))
+
+
+def _literal(word: str) -> str:
+    """Return a word of a unit's command line that stands for `word`: systemd replaces $NAME, and $$ by $."""
+    return word.replace("$", "$$")
+
+
+def unit_of(run_id: str) -> str:
+    """Return the name of the unit of a run that Workbench starts."""
+    return f"workbench-{run_id}.service"
+
+
+def _unit(launch: Launch, launched: Launched) -> str:
+    return launched.handle or unit_of(launch.run_id)
+
+
+def _scope(options: Mapping[str, str]) -> str:
+    return value_of(WORD, options, "scope")
+
+
+def _properties(launch: Launch) -> list[str]:
+    """Return the options of systemd-run that set the properties of the unit."""
+    return [f"--property={text}" for text in _settings(launch)]
+
+
+def _settings(launch: Launch) -> list[str]:
+    """Return the properties of the unit, each as NAME=VALUE."""
+    options = launch.plan.run_options
+    restart = value_of(WORD, options, "restart")
+    given = [f"TimeoutStopSec={STOP_S}"]
+    given += [f"Restart={restart}"] if restart != "no" else []
+    forgets = restart != "always" and not _installed(launch)  # systemd forgets a unit that has succeeded
+    given += ["RemainAfterExit=yes"] if forgets else []
+    given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
+    return [*given, *values_of(WORD, options, "property")]
+
+
+def _problems(host: Host, scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
+    """Return what the answers of the script CHECK say against a start."""
+    version = int(seen.get("version") or 0)
+    user, problem = seen.get("user") or "USER", seen.get("problem", "")
+    fix = ""
+    if not version:
+        text = f"{host.name} has no systemd: systemctl or systemd-run is missing"
+        fix = "start the server without --as systemd"
+    elif version < OLDEST:
+        text = f"systemd {version} on {host.name} is too old: Workbench needs {OLDEST} or later"
+        fix = "start the server without --as systemd"
+    elif problem and scope == "user":
+        text = f"the service manager of {user} on {host.name} cannot be reached: {problem}"
+        fix = f"log in as {user}, or run `loginctl enable-linger {user}`, or use --run-option scope=system"
+    elif problem:
+        text = f"{user} may not manage units of the system on {host.name}: {problem}"
+        fix = "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or use scope=user"
+    elif seen.get("journal"):
+        text = f"{user} may not read the journal of the unit: {seen['journal']}"
+        fix = f"add {user} to the group systemd-journal, or make the journal persistent: mkdir /var/log/journal"
+    elif seen.get("active"):
+        text = f"{unit} runs already on {host.name}"
+        fix = f"stop it, follow it with `workbench adopt systemd:{unit}`, or choose --run-option unit=NAME"
+    else:
+        linger = scope == "user" and seen.get("linger") == "no"
+        text = f"lingering is off for {user}: systemd ends the server when {user}'s last session on the host ends"
+        fix = f"run `loginctl enable-linger {user}` on the host"
+        return [Finding(Level.WARN, "systemd.linger", text, fix=fix)] if linger else []
+    return [Finding(Level.ERROR, "systemd.unusable", text, fix=fix)]

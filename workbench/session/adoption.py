@@ -1,0 +1,79 @@
+"""Servers that launchers run: following those that somebody else started, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.engines.command_line import read_plan, recognize
+from workbench.engines.preset_trust import is_tuning_variable
+from workbench.model.errors import InputError, ServerError
+from workbench.model.plan import Command, LaunchPlan
+from workbench.model.run_options import with_assignments
+from workbench.model.secrets import mask_argv
+from workbench.server.launchers import launcher_of
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+    from workbench.hosts.base import Host
+    from workbench.session.session import Session
+
+
+async def follow(session: Session, run_as: str, handle: str, options: Sequence[str] = ()) -> str:
+    """Follow a server that somebody else started through the launcher `run_as`, as a run of its own. `options` are of
+    the form NAME=VALUE. Return the run id; that of the run which follows it already, if there is one. Raises
+    ServerError if no known engine runs as `handle`."""
+    plan, command, engine, handle = await plan_of_server(session.host, run_as, handle, options)
+    supervisor = session.servers.supervisor
+    runs = await supervisor.runs()
+    following = next((s for s in runs if (s.run_as, s.handle) == (run_as, handle) and s.alive), None)
+    if following is None:
+        following = await supervisor.start(plan, command, engine, adopts=handle)
+        session.core.record(f"workbench adopt {run_as}:{handle}", f"run {following.run_id}")
+    await session.servers.select(following.run_id)
+    return following.run_id
+
+
+async def restart_command(session: Session, run_id: str) -> str:
+    """Return the command with which the launcher of a run restarts its server. Raises ServerError if it has none."""
+    return await session.servers.supervisor.restart(run_id, dry_run=True)
+
+
+async def restart(session: Session, run_id: str) -> None:
+    """Restart the server of a run through its launcher: in the same unit, container or job."""
+    session.servers.check_free()
+    for prepare in session.servers.before_end:
+        await prepare(run_id)
+    with session.core.busy("restarting"):
+        shown = await session.servers.supervisor.restart(run_id)
+    session.core.record(shown, f"run {run_id}")
+
+
+async def plan_of_server(
+    host: Host, run_as: str, handle: str, options: Sequence[str]
+) -> tuple[LaunchPlan, Command, Engine, str]:
+    """Return the plan, the command, the engine and the full handle of the server that runs as `handle`. Raises
+    ServerError if there is no such server, or its command starts no engine that Workbench knows."""
+    launcher = launcher_of(run_as)
+    if launcher is None:
+        raise InputError(
+            "a process cannot be adopted", next_step="`workbench bench --url URL` benchmarks a server by its address"
+        )
+    asked = with_assignments(LaunchPlan("", ""), run_as, options)
+    found = await launcher.find(host, handle, asked.run_options)
+    start = recognize(found.argv)
+    if start is None:
+        raise ServerError(
+            f"{found.handle} runs no engine that Workbench knows: {' '.join(mask_argv(found.argv))[:200]}",
+            host=host.name,
+            next_step="`workbench bench --url URL` benchmarks any server that speaks the OpenAI API",
+        )
+    engine = start.engine
+    env = {n: v for n, v in found.env.items() if is_tuning_variable(n) or n == engine.api_key_env}
+    read, _ = read_plan(start, env, found.workdir)
+    plan = replace(read, run_as=run_as, run_options=asked.run_options, image=found.image)
+    made = engine.command(plan)
+    port = found.port if found.port is not None else made.port
+    command = Command(found.argv, env, workdir=found.workdir, host=found.address or made.host, port=port)
+    return plan, command, engine, found.handle

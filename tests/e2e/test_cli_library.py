@@ -33,7 +33,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         (("flags",), "ENGINE"),
         (("plan", "vllm-any", "--nosuch"), "--nosuch"),
         (("--simulate", "gb10", "gpu", "status", "--simulate", "h100"), "--simulate is given twice"),
-        (("frobnicate",), "ssh knows no host of that name"),
+        (("frobnicate",), "nor ssh knows a host of that name"),
         (("results", "show", "three"), "invalid int"),
         (("compare", "1"), "there is no result 1"),
         (("--simulate", "h100", "gpu", "status"), "no simulated host is called 'h100'"),

@@ -105,7 +105,7 @@ def accepted(parser: argparse.ArgumentParser) -> Iterator[tuple[str, set[str]]]:
     """Yield each command of the parser with its own options."""
     for name, command in commands_of(parser):
         options = {option for action in command._actions for option in action.option_strings if option.startswith("--")}
-        yield name, options - {"--help", "--host", "--simulate", "--json"}
+        yield name, options - {"--help", "--host", "--container", "--cluster", "--simulate", "--json"}
 
 
 def commands_of(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -32,6 +32,7 @@ from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
 from workbench.server import log_patterns
 from workbench.session.advice import Advised
+from workbench.session.host_names import KnownHost
 from workbench.session.state import (
     Activity,
     BenchRow,
@@ -239,6 +240,7 @@ class FakeSession(FakeMeasuring):
     def __init__(self, gpus: int = 1, simulated: bool = True, **fields: Any) -> None:
         self.gpu_count, self.ticks, self.interval_s = gpus, 100, 1.0
         self.simulated = simulated
+        self.added_hosts: list[KnownHost] = []
         self.calls: list[tuple[Any, ...]] = []
         self.listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
         self.log = FakeLog()
@@ -691,8 +693,13 @@ class FakeSession(FakeMeasuring):
     async def try_again(self) -> None:
         self._called("try_again")
 
-    def known_hosts(self) -> Sequence[str]:
-        return ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")
+    def known_hosts(self) -> Sequence[KnownHost]:
+        listed = [KnownHost(name) for name in ("local", "spark-01", "spark-02", "sim:four-pcie", "sim:gb10")]
+        return (*listed, *self.added_hosts)
+
+    def add_host(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
+        self._called("add_host", name, ssh, container, label)
+        self.added_hosts.append(KnownHost(name, "hosts.toml", label, "/".join(filter(None, (ssh, container)))))
 
     async def switch_host(self, name: str) -> None:
         self._called("switch_host", name)

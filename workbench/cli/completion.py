@@ -68,9 +68,15 @@ def _runs() -> list[str]:
 
 
 def _hosts() -> Iterable[str]:
-    from workbench import hosts
+    from workbench.session import host_names
 
-    return hosts.known_names()
+    return (host.name for host in host_names.real_hosts())
+
+
+def _clusters() -> Iterable[str]:
+    from workbench.store.hosts_file import HostsStore
+
+    return HostsStore().content.clusters
 
 
 def _profiles() -> list[str]:
@@ -92,6 +98,7 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "RUN": _runs,
     "ENGINE": _engines,
     "--host": _hosts,
+    "--cluster": _clusters,
     "--simulate": _profiles,
     "--host-profile": _profiles,
 }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
 from workbench.cli.questions import ask_login_secret, ask_yes_no, can_ask
+from workbench.hosts import split_container
+from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
+    from workbench.hosts.base import HostUnreachable
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -19,7 +23,33 @@ def session_of(arguments: argparse.Namespace) -> Session:
     """Return a session for the host that the command line names. The session is not connected yet."""
     from workbench.session.session import Session
 
-    return Session.of_host(getattr(arguments, "target", None) or arguments.host, arguments.simulate)
+    return Session.of_host(host_named(arguments), arguments.simulate)
+
+
+def host_named(arguments: argparse.Namespace) -> str | None:
+    """Return the name of the host that the command line names: with --cluster the head of the cluster, with --container
+    a container on the host. None for this machine. Raises InputError for an unknown cluster or kind of container."""
+    host: str | None = getattr(arguments, "target", None) or arguments.host
+    if arguments.cluster is not None:
+        from workbench.store.hosts_file import HostsStore
+
+        if host is not None:
+            raise InputError("a host and a cluster are given", next_step="use either --host or --cluster")
+        host = HostsStore().cluster(arguments.cluster).nodes[0].host
+    if arguments.container is None:
+        return host
+    name = f"{host}/{arguments.container}" if host else arguments.container
+    if split_container(name)[1] is None:
+        from workbench.hosts.container import KINDS
+
+        kind = arguments.container.partition(":")[0]
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(
+            f"--container {arguments.container!r} does not name a container",
+            next_step=f"{hint}write it as KIND:NAME; the kinds are {', '.join(KINDS)}",
+        )
+    return name
 
 
 def local_session() -> Session:
@@ -31,7 +61,7 @@ def local_session() -> Session:
 
 def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
     """Make the command use the host of a stored experiment or sweep, unless the command line names a host."""
-    if not (arguments.host or arguments.simulate):
+    if not (arguments.host or arguments.simulate or arguments.container or arguments.cluster):
         arguments.host = None if host == "local" else host
 
 
@@ -40,7 +70,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
     """Connect to the host that the command line names, and yield the session. It is closed at the end. If the host key
     is unknown, ask the user on the terminal whether to trust it.
     """
-    from workbench.hosts.base import HostKeyUnknown
+    from workbench.hosts.base import HostKeyUnknown, HostUnreachable
 
     session = session_of(arguments)
     session.subscribe(_report_link())
@@ -56,9 +86,20 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
                 raise
             session.link.trust_host_key()
             await session.link.connect()
+        except HostUnreachable as error:
+            _suggest_name(error, session.host.name)
+            raise
         yield session
     finally:
         await session.close()
+
+
+def _suggest_name(error: HostUnreachable, name: str) -> None:
+    """Add a similar name to the error of a host that could not be reached, if no file has the name `name`."""
+    from workbench.session.host_names import known_names, near
+
+    if name not in known_names() and (other := near(name)) is not None:
+        error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 
 async def warn_if_measured(session: Session) -> None:

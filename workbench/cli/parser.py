@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from workbench.cli.registry import FILES, GROUPS, CommandEntry, commands_of
 
-USAGE = """workbench [--host NAME | --simulate PROFILE] [--json] COMMAND …
-       workbench [HOST]             open the screen (HOST: a name from your ssh config; default: this machine)
+USAGE = """workbench [--host NAME | --cluster NAME | --simulate PROFILE] [--container KIND:NAME] [--json] COMMAND …
+       workbench [HOST]             open the screen (HOST: of hosts.toml or your ssh config; default: this machine)
        workbench demo               open the screen on a simulated host
        workbench help COMMAND       explain a command"""
 EPILOG = """examples:
@@ -28,6 +28,13 @@ exit codes:
   130  interrupted"""
 
 _SCREEN_OPTIONS = ("--mouse", "--interval")
+_HOST_OPTIONS = (
+    ("--host", "NAME", "a host of hosts.toml or of your ssh config, USER@HOST, or HOST/KIND:NAME for a container"),
+    ("--container", "KIND:NAME", "a container on the host, such as podman:vllm or pct:101"),
+    ("--cluster", "NAME", "the head of a cluster of hosts.toml"),
+    ("--simulate", "PROFILE", "a simulated host; `workbench demo --list` lists them"),
+)
+_WITH_VALUE = tuple(name for name, *_ in _HOST_OPTIONS)
 _Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
@@ -136,10 +143,7 @@ def _add_parser(subparsers: _Subparsers, name: str, summary: str, examples: Iter
 def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
     """Add the options that every command accepts, both before and after the name of the command."""
     options = parser.add_argument_group("options of every command")
-    for name, metavar, text in (
-        ("--host", "NAME", "a host from your ssh config, or USER@HOST"),
-        ("--simulate", "PROFILE", "a simulated host; `workbench demo --list` lists them"),
-    ):
+    for name, metavar, text in _HOST_OPTIONS:
         options.add_argument(name, metavar=metavar, default=default, action=_StoreOnce, help=text)
     text = "print one JSON document on stdout, and messages on stderr"
     options.add_argument("--json", action="store_true", default=default or False, help=text)
@@ -172,24 +176,24 @@ def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
 def _count_leading(argv: Sequence[str]) -> int:
     """Return how many words at the start of the command line are global options or their values."""
     count = 0
-    while count < len(argv) and argv[count].split("=")[0] in ("--host", "--simulate", "--json"):
-        count += 2 if argv[count] in ("--host", "--simulate") else 1
+    while count < len(argv) and argv[count].split("=")[0] in (*_WITH_VALUE, "--json"):
+        count += 2 if argv[count] in _WITH_VALUE else 1
     return count
 
 
 def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
-    """Return the namespace that opens the screen on the ssh host `host`. Raises InputError if ssh knows no such host,
-    because the word is then probably a mistyped command.
+    """Return the namespace that opens the screen on the host `host`. Raises InputError if neither hosts.toml nor ssh
+    knows such a host, because the word is then probably a mistyped command.
     """
     import difflib
 
-    from workbench import hosts
+    from workbench.session import host_names
 
-    if (options and not options[0].startswith("-")) or not hosts.is_known(host):
-        near = difflib.get_close_matches(host, [*FILES, "help"], n=1, cutoff=0.75)
+    if (options and not options[0].startswith("-")) or not host_names.is_known(host):
+        near = difflib.get_close_matches(host, [*FILES, "help", *host_names.known_names()], n=1, cutoff=0.75)
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise _input_error(
-            f"{host!r} is not a command, and ssh knows no host of that name.{hint}",
+            f"{host!r} is not a command, and neither hosts.toml nor ssh knows a host of that name.{hint}",
             "`workbench --help` lists the commands; `workbench --host NAME` tries to reach any host",
         )
     return _parse_screen(host, [*leading, *options])

@@ -41,6 +41,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "sweep": ("sweeps",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),
+    "hosts": ("hosts",),
     "config": ("about",),
     "version": ("about",),
     "completion": ("completion",),
@@ -52,6 +53,7 @@ GROUPS = {
     "results": "list, annotate, export and import stored benchmark results",
     "runs": "remove the directories of runs that have ended",
     "gpu": "show, change, verify and sweep GPU settings",
+    "hosts": "list, show, add and check the hosts that commands can name",
     "config": "show the configuration",
 }
 

@@ -6,12 +6,16 @@ import gc
 import os
 import sys
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_error
 from workbench.cli.parser import parse
 from workbench.cli.streams import OutputLost, discard_the_rest
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.untrusted_text import clean
+
+if TYPE_CHECKING:
+    from workbench.model.findings import Finding
 
 
 def run(argv: list[str]) -> int:
@@ -70,13 +74,18 @@ def _run(argv: list[str]) -> int:
 def _report_config_errors() -> None:
     from workbench.store import paths
 
-    if not paths.config_file().exists():
-        return
-    from workbench.store.config import ConfigStore
+    findings: list[Finding] = []
+    if paths.config_file().exists():
+        from workbench.store.config import ConfigStore
 
-    store = ConfigStore()
-    _ = store.config
-    for finding in store.findings:
+        store = ConfigStore()
+        _ = store.config
+        findings += store.findings
+    if paths.hosts_file().exists():
+        from workbench.store.hosts_file import HostsStore
+
+        findings += HostsStore().findings
+    for finding in findings:
         sys.stderr.write(clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n")
 
 

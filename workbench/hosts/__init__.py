@@ -35,13 +35,13 @@ class HostKind:
 
     is_name: Callable[[str], bool]  # whether a name is of this kind; may look it up
     names: Callable[[], Iterable[str]]  # names to offer to the user
-    open: Callable[[str], Host]
+    open: Callable[[str, str], Host]  # its name, and the name by which the user knows it
 
 
-def _open_local(name: str) -> Host:
+def _open_local(name: str, known_as: str) -> Host:
     from workbench.hosts.local import LocalHost
 
-    return LocalHost()
+    return LocalHost(known_as)
 
 
 def _is_ssh_name(name: str) -> bool:
@@ -56,21 +56,36 @@ def _ssh_names() -> Iterable[str]:
     return ssh_names.aliases()
 
 
-def _open_ssh(name: str) -> Host:
+def _open_ssh(name: str, known_as: str) -> Host:
     from workbench.hosts.ssh import SshHost
 
-    return SshHost(name)
+    return SshHost(name, known_as=known_as)
 
 
 SSH = HostKind(_is_ssh_name, _ssh_names, _open_ssh)  # last: opens every name that no other kind has
 KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 
-def open_host(name: str | None = None) -> Host:
-    """Return the host called `name`, or this machine for None. The host is not connected until its first use."""
+def open_host(name: str | None = None, known_as: str | None = None) -> Host:
+    """Return the host called `name`, or this machine for None. The host is not connected until its first use.
+    `known_as` is the name by which the user knows the host, if that is another one.
+    """
     name = name or "local"
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
-    return kind.open(name)
+    return kind.open(name, known_as or name)
+
+
+def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
+    """Split the name of a container, `[HOST/]KIND:NAME`. Return the name of the host around it ("" for this machine),
+    and the kind and name of the container; None if `name` is not that of a container.
+    """
+    around, _, last = name.rpartition("/")
+    kind, colon, container = last.partition(":")
+    if not colon or not container or not kind.isalpha():  # as in an IPv6 address
+        return name, None
+    from workbench.hosts.container import KINDS as CONTAINERS
+
+    return (around, (kind, container)) if kind in CONTAINERS else (name, None)
 
 
 def known_names() -> tuple[str, ...]:

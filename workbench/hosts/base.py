@@ -168,6 +168,27 @@ class LinkEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class SshAddress:
+    """Where an sshd is found. `alias` is what this machine's ssh calls it, `through` the hosts on the way."""
+
+    host: str
+    user: str = ""
+    port: int | None = None
+    through: str = ""
+    alias: str = ""
+
+    @property
+    def target(self) -> str:
+        """The argument of `ssh`."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+    @property
+    def text(self) -> str:
+        port = f":{self.port}" if self.port else ""
+        return f"{self.target}{port}{f' through {self.through}' if self.through else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """The properties of a host: system, user, memory, tools. A property that could not be determined is None."""
 
@@ -316,6 +337,10 @@ class Host(Protocol):
 
     async def facts(self) -> HostFacts: ...
 
+    async def ssh_address(self) -> SshAddress | None:
+        """Return where an sshd of the host is found, without a connection; None for a host that is not behind ssh."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -338,6 +363,9 @@ class BaseHost(ABC):
 
     async def connect(self) -> None:
         return
+
+    async def ssh_address(self) -> SshAddress | None:
+        return None
 
     async def close(self) -> None:
         return

@@ -33,14 +33,17 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host. It checks the key that the host presents and keeps the result of the check.
+    """The known keys of one host. It checks the key that the host presents and keeps the result of the check. `host` is
+    the name by which the user knows the host, `address` the one by which ssh knows it.
 
     `problem` is the reason for rejecting the key. `accepting` is the known_hosts file and the line to add there to
     accept the key. `aliased` says that HostKeyAlias is set; known_hosts lists an alias without a port.
     """
 
-    def __init__(self, host: str, known: KnownKeys, *, file: str, aliased: bool, accepted: set[str]) -> None:
-        self._host = host
+    def __init__(
+        self, host: str, known: KnownKeys, *, address: str, file: str, aliased: bool, accepted: set[str]
+    ) -> None:
+        self._host, self._address = host, address
         self._all = known
         self._file = file
         self._aliased = aliased
@@ -79,7 +82,7 @@ class HostKeys:
             fingerprint=fingerprint,
             key_type=kind,
             next_step=f"compare the fingerprint with that of the host's key file (ssh-keygen -lf FILE on the host),"
-            f" then accept the key, or log in once with: ssh {self._host}",
+            f" then accept the key, or log in once with: ssh {self._address}",
         )
         return False
 

@@ -139,10 +139,13 @@ async def _feed(process: Process, input: bytes | None) -> None:
 
 
 class LocalHost(BaseHost):
-    """This machine as a host."""
+    """This machine as a host. `name` is the name by which the user knows it."""
 
-    name = kind = "local"
+    kind = "local"
     is_local = connected = True
+
+    def __init__(self, name: str = "local") -> None:
+        self.name = name
 
     async def state_dir(self) -> str:
         base = os.environ.get("XDG_STATE_HOME", "")

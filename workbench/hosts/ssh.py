@@ -29,6 +29,7 @@ from workbench.hosts.base import (
     HostKeyUnknown,
     HostUnreachable,
     LinkEvent,
+    SshAddress,
     check_argv,
     not_found,
     timed_out,
@@ -184,14 +185,23 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """A host behind ssh. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the user for a passphrase or
-    password; without it, a login that needs one fails.
+    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST, and `known_as` the name by
+    which the user knows the host, if that is another one. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the
+    user for a passphrase or password; without it, a login that needs one fails.
     """
 
     kind = "ssh"
 
-    def __init__(self, name: str, *, ssh_config: str | Path | None = None, ask: Ask | None = None) -> None:
-        self.name = ssh_names.check(name)
+    def __init__(
+        self,
+        address: str,
+        *,
+        known_as: str | None = None,
+        ssh_config: str | Path | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        self.address = ssh_names.check(address)
+        self.name = known_as or address
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.ask = ask
         self._passphrases: dict[str, str | None] = {}
@@ -199,7 +209,7 @@ class SshHost(BaseHost):
         self._limit = asyncio.Timeout(None)  # of the connection attempt
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
-        self._link: Link[asyncssh.SSHClientConnection] = Link(name, self._dial)
+        self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._dial)
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
         self._streams = asyncio.Semaphore(STREAMS_MAX)
         self._relays: list[Relay] = []
@@ -235,7 +245,7 @@ class SshHost(BaseHost):
                 await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
 
     async def _dial(self) -> asyncssh.SSHClientConnection:
-        user, _, host = self.name.rpartition("@")
+        user, _, host = self.address.rpartition("@")
         self._methods.clear()
         try:
             return await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
@@ -249,16 +259,16 @@ class SshHost(BaseHost):
 
     def _login_failed(self, error: Exception) -> HostError:
         if not isinstance(error, asyncssh.PermissionDenied):
-            return _explain(error, self.name)
+            return _explain(error, self.name, self.address)
         typed = [file for file, passphrase in self._passphrases.items() if passphrase]
         if typed and not self._methods:
             message = f"the host accepted none of your keys, or the passphrase of {' or '.join(typed)} is wrong"
             return AuthFailed(message, host=self.name, next_step="connect again and retype the passphrase")
         if not self._methods:
-            return _explain(error, self.name)
+            return _explain(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
         if self.ask is None:
-            step = f"run the command in a terminal, or make `ssh {self.name} true` work without a question"
+            step = f"run the command in a terminal, or make `ssh {self.address} true` work without a question"
             message = f"the host asks for a {kinds}, and there is no terminal to ask the user"
             return AuthFailed(message, host=self.name, next_step=step)
         return AuthFailed(
@@ -366,7 +376,7 @@ class SshHost(BaseHost):
         known = known_hosts.read(files, asyncssh.import_known_hosts)
         file = user_files[0] if user_files else known_hosts.DEFAULT_USER[0]
         aliased = options.host_key_alias is not None
-        return HostKeys(self.name, known, file=file, aliased=aliased, accepted=self._accepted)
+        return HostKeys(self.name, known, address=self.address, file=file, aliased=aliased, accepted=self._accepted)
 
     def cut(self) -> HostUnreachable:
         """Return the error for an operation during which the connection was lost."""
@@ -473,6 +483,16 @@ class SshHost(BaseHost):
             raise
         return stream
 
+    async def ssh_address(self) -> SshAddress:
+        user, _, host = self.address.rpartition("@")
+        try:
+            options = await self._configured(host, {"username": user} if user else {})
+        except Exception as error:  # no error of asyncssh may end a listing
+            raise _explain(error, self.name, self.address) from None
+        through = options.tunnel if isinstance(options.tunnel, str) else ""
+        port = options.port or known_hosts.DEFAULT_PORT
+        return SshAddress(options.host or host, options.username, port, through, self.address)
+
     async def state_dir(self) -> str:
         if self._state_dir is None:
             self._state_dir = await files_via_shell.state_dir(self)
@@ -518,9 +538,9 @@ class SshHost(BaseHost):
         return host_facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))
 
 
-def _explain(error: Exception, name: str) -> HostError:
+def _explain(error: Exception, name: str, address: str) -> HostError:
     if isinstance(error, asyncssh.PermissionDenied):
-        step = f"make `ssh {name} true` work without a question: ssh-add, or ssh-copy-id {name}"
+        step = f"make `ssh {address} true` work without a question: ssh-add, or ssh-copy-id {address}"
         return AuthFailed("the host accepted none of your keys", host=name, next_step=step)
     if isinstance(error, asyncssh.KeyImportError):
         return AuthFailed(f"a key is not usable: {error}", host=name, next_step="unlock the key first: ssh-add KEYFILE")
@@ -536,11 +556,11 @@ def _explain(error: Exception, name: str) -> HostError:
         return HostError(f"cannot read your ssh configuration: {error}", host=name)
     if isinstance(error, TimeoutError):
         return HostUnreachable(
-            "the host does not answer", host=name, next_step=f"check the connection with: ssh {name} true"
+            "the host does not answer", host=name, next_step=f"check the connection with: ssh {address} true"
         )
     reason = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionError) and error.errno:
         reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
     return HostUnreachable(
-        f"no connection: {reason}", host=name, next_step=f"check the connection with: ssh {name} true"
+        f"no connection: {reason}", host=name, next_step=f"check the connection with: ssh {address} true"
     )

@@ -26,6 +26,7 @@ class FlagKind(StrEnum):
 class Origin(StrEnum):
     PRESET = "preset"
     EDITED = "edited"
+    HOST = "hosts.toml"  # what the user has written about the host
     DEFAULT = "default"
 
 

@@ -69,7 +69,7 @@ class LaunchPlan:
     env: tuple[FlagSetting, ...] = ()
     executable: tuple[str, ...] = ()  # argv prefix that overrides the engine's own, e.g. ("/opt/v/bin/vllm",)
     stranger: bool = False  # the preset is not a shipped one; see engines/preset_trust.py
-    executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "given"; "" for the engine's own
+    executable_from: str = ""  # origin of `executable`: "preset", "config.toml", "hosts.toml", "given"; "": its own
     workdir: str | None = None
     image: str | None = None  # container image, for exports and for a start as a container
     run_as: str = "process"  # what runs the server on its host: a word of `--as`, see server/launchers

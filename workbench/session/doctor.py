@@ -11,6 +11,8 @@ from workbench.engines import registry
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.server_run import ServerState
+from workbench.session.host_settings import HostSettings
+from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.doctor.examination import Examination
@@ -63,8 +65,9 @@ async def examine(session: Session) -> HostReport:
 
     parts, config = examination.TimedParts(), ConfigStore()
     host = session.host
+    programs = _programs(HostSettings(session.core, config))
     seen, rights, runs, own = await asyncio.gather(
-        examination.examine(host, _executables(config, host.name), parts),
+        examination.examine(host, programs, parts),
         parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
         parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
         _own_files(session, config),
@@ -76,15 +79,13 @@ async def examine(session: Session) -> HostReport:
     return HostReport(seen, by_severity(found), rights is not None and rights.refusal is None)
 
 
-def _executables(config: ConfigStore, host: str) -> Mapping[str, str]:
+def _programs(settings: HostSettings) -> Mapping[str, str]:
     """Return the programs that the user has chosen for this host, by engine."""
-    if not config.path.exists():  # its schema takes 0.1 s to load
-        return {}
-    return {engine: path for engine in registry.names() if (path := config.executable(host, engine))}
+    return {engine: found[0] for engine in registry.names() if (found := settings.program(engine))}
 
 
 async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:
-    """Return the problems of the journal of GPU settings, of the stored results and of config.toml."""
+    """Return the problems of the journal of GPU settings, of the stored results, of config.toml and of hosts.toml."""
     found: list[Finding] = []
     for code, read in (("gpu.journal", session.gpu.alterations.read), ("results", session.results.refresh)):
         try:
@@ -94,7 +95,7 @@ async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]
     if config.path.exists():
         _ = config.config
         found += config.findings
-    return found
+    return [*found, *HostsStore().findings]
 
 
 def _rights(rights: Rights | None) -> Iterator[Finding]:

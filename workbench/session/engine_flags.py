@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.engines import catalog as catalogs
 from workbench.model.errors import HostError
+from workbench.session.host_settings import HostSettings
 from workbench.store import flag_cache
 
 if TYPE_CHECKING:
@@ -24,16 +25,16 @@ class EngineFlags:
     of modification are the same."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
-        self._core, self._config = core, config
+        self._core, self._settings = core, HostSettings(core, config)
         self._refused: dict[tuple[str, ...], str] = {}  # why an engine did not answer in this session
         self._asking = asyncio.Lock()
 
     async def find(self, engine: Engine, executable: str = "") -> InstalledEngine:
-        """Return the engine on the host that `executable`, config.toml or PATH names. No program is run but the
-        engine's own, for its version."""
+        """Return the engine on the host that `executable`, config.toml, hosts.toml or PATH names. No program is run but
+        the engine's own, for its version."""
         from workbench.server.engine_probe import probe
 
-        named = executable or self._config.executable(self._core.host.name, engine.name) or ""
+        named = executable or next(iter(self._settings.program(engine.name) or ()), "")
         return await probe(self._core.host, engine, shlex.split(named))
 
     def known(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:

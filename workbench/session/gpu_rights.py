@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.rights import Rights, rights_on, with_password
+from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -24,10 +25,17 @@ class GpuRights:
             rights = self._known[1]
             if not (rights.refusal or rights.by_sudoers):
                 return rights
-        rights = await rights_on(host)
+        rights = await self._rights_on(host)
         self._known = (host, rights)
         self._core.update_host(can_change_gpus=rights.refusal, user=rights.user, sudo_password=rights.sudo_password)
         return rights
+
+    async def _rights_on(self, host: Host) -> Rights:
+        entry = HostsStore().host(host.name)
+        rights = await rights_on(host)
+        if entry is None or entry.sudo is not False or not rights.by_sudoers:
+            return rights
+        return Rights(rights.nvidia_smi, refusal=f"hosts.toml says sudo = false for {host.name}", user=rights.user)
 
     async def with_password(self, password: str | None) -> Rights:
         """Return the rights that the user has with this password for sudo, for one change. The password is not stored.

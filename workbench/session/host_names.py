@@ -1,24 +1,39 @@
-"""The names of hosts: this machine, hosts behind SSH, and simulated hosts."""
+"""The names of hosts: this machine, hosts of hosts.toml, hosts behind SSH, containers, and simulated hosts."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from workbench import hosts
-from workbench.hosts import open_host
+from workbench.hosts import open_host, split_container
 from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.store import paths
+from workbench.store.hosts_file import HostsStore
 
+LOCAL = "local"
 SIMULATED = "sim:"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownHost:
+    """A name that the user can pick. `source` says where it is written: "hosts.toml", "ssh config", or "" for this
+    machine and for simulated hosts. `way` is the machine and the container that the name stands for."""
+
+    name: str
+    source: str = ""
+    label: str = ""
+    way: str = ""
+
+
 def host_called(name: str | None, simulate: str | None = None) -> Host:
-    """Return the host with this name: None or "local", an SSH name, or "sim:PROFILE". `simulate` names a profile whose
-    simulated driver and engines are put on that host. Raises InputError for an unknown profile."""
+    """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a container on one of these
+    ("gpu-box/podman:vllm"), or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on
+    that host. Raises InputError for an unknown profile, and for a host of hosts.toml that cannot be used."""
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
-    inner = open_host(name)
+    inner = _opened(name, name, HostsStore()) if name and name != LOCAL else open_host()
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
@@ -27,12 +42,72 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
     return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate), shared)
 
 
+def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
+    """Return the host called `name`, which the user knows as `known_as`."""
+    around, container = split_container(name)
+    if container is not None:
+        inner = _opened(around, around, entries) if around else open_host()
+        return _contained(inner, container, known_as, None)
+    entry = entries.host(name)
+    if entry is None:
+        return open_host(name, known_as)
+    machine = entry.ssh or name
+    if entry.container is None:
+        return open_host(name, known_as) if machine == name else _opened(machine, known_as, entries)
+    inner = open_host(machine) if machine == name else _opened(machine, machine, entries)
+    kind, _, contained = entry.container.partition(":")
+    return _contained(inner, (kind, contained), known_as, entry.sudo)
+
+
+def _contained(inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None) -> Host:
+    from workbench.hosts.container import open_container
+
+    host: Host = open_container(inner, *container, sudo=sudo)
+    host.name = known_as
+    return host
+
+
 def known_names() -> tuple[str, ...]:
-    """Return the names of hosts that the user can pick: this machine, the aliases of the SSH config, and the simulated
-    profiles."""
+    """Return the names of hosts that the user can pick, without their sources."""
+    return tuple(host.name for host in known_hosts())
+
+
+def known_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts that the user can pick: this machine, those of hosts.toml, the aliases of the SSH config, and
+    the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return (*hosts.known_names(), *(SIMULATED + name for name in PROFILES))
+    return (*real_hosts(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+
+
+def real_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts that the user can pick and that are not simulated."""
+    entries = HostsStore().content.hosts
+    written = {
+        entry.name: KnownHost(
+            entry.name, "hosts.toml", entry.label, "/".join(filter(None, (entry.ssh, entry.container)))
+        )
+        for entry in entries.values()
+    }
+    own = written.pop(LOCAL, KnownHost(LOCAL))
+    others = [KnownHost(name, "ssh config") for name in hosts.known_names() if name != LOCAL and name not in written]
+    return (own, *written.values(), *others)
+
+
+def is_known(name: str) -> bool:
+    """Return whether a host called `name` exists, as far as this machine can tell without a connection. Asking the name
+    resolver can take up to one second. Raises InputError for a host of hosts.toml that cannot be used."""
+    around, container = split_container(name)
+    if container is not None:
+        return not around or is_known(around)
+    return HostsStore().host(name) is not None or hosts.is_known(name)
+
+
+def near(name: str) -> str | None:
+    """Return the known name that is the most like `name`, None if there is none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known_names(), n=1, cutoff=0.75)), None)
 
 
 def check_same_host(series: str, ran_on: str, host: str) -> None:

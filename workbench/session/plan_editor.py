@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
+from workbench.engines.host_entries import FILES
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.engines.preset_trust import ForeignPart, untrusted
 from workbench.engines.run_as import with_run_row
@@ -159,6 +160,11 @@ class PlanEditor:
             self._undo.append(self.plan)
             self.plan = self._redo.pop()
 
+    def adapt(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
+        """Change the plan and its whole history, for another host."""
+        self.base, self.plan = change(self.base), change(self.plan)
+        self._undo, self._redo = [*map(change, self._undo)], [*map(change, self._redo)]
+
     def _change(self, plan: LaunchPlan) -> None:
         if not diff(self.plan, plan) and len(plan.flags) == len(self.plan.flags):  # not a flag that was set twice
             return
@@ -223,8 +229,8 @@ class PlanEditor:
     def _about_executable(self) -> Iterator[Finding]:
         """Yield findings about the program that starts the engine, for example that the program is missing."""
         plan, title = self.plan, self.engine.title
-        if plan.executable_from == "config.toml":
-            text = f"{title} is started by {plan.executable[0]}, which config.toml names for this host"
+        if plan.executable_from in FILES:
+            text = f"{title} is started by {plan.executable[0]}, which {plan.executable_from} names for this host"
             yield Finding(
                 Level.INFO, "engine.executable", text, engines.EXECUTABLE, "name another program with --executable PATH"
             )

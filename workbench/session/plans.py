@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
+from workbench.engines import host_entries
+from workbench.engines.host_entries import for_host, for_no_host
 from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
 from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
@@ -15,12 +17,14 @@ from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
 from workbench.session.engine_flags import EngineFlags
+from workbench.session.host_settings import HostSettings
 from workbench.session.plan_editor import PlanEditor
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import GpuInfo, Telemetry
+    from workbench.model.host_entry import HostEntry
     from workbench.model.plan import LaunchPlan
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu_alterations import GpuAlterations
@@ -40,6 +44,8 @@ class Plans:
 
     def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
+        self._settings = HostSettings(core, config)
+        self._entry: HostEntry | None = None  # of the host, as the plan under edit contains it
         self.current: PlanEditor | None = None
         self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
@@ -66,13 +72,15 @@ class Plans:
     def take(self, plan: LaunchPlan, title: str) -> None:
         """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
         plan against the host."""
-        self.current = PlanEditor(plan, title)
+        self.current, self._entry = PlanEditor(plan, title), self._settings.entry
         self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted())
         self.show()
 
     def leave_host(self) -> None:
-        """Forget the GPUs, engines and models of the host, before the session changes to another host."""
+        """Forget the GPUs, engines and models of the former host, and replace what hosts.toml says about it by what it
+        says about the present one."""
         if self.current is not None:
+            self._adapt(self.current)
             self.current.around = replace(
                 self.current.around,
                 gpus=(),
@@ -85,6 +93,14 @@ class Plans:
                 models={},
             )
             self.show()
+
+    def _adapt(self, editor: PlanEditor) -> None:
+        old, self._entry, program = self._entry, None, None
+        try:
+            self._entry, program = self._settings.entry, self._settings.program(editor.plan.engine)
+        except WorkbenchError as error:  # the entry cannot be used
+            self._core.notify_error(error)
+        editor.adapt(lambda plan: for_host(for_no_host(plan, old), self._entry, program))
 
     def show(self) -> None:
         """Show the plan and the unapplied GPU settings of its preset in the session's state."""
@@ -101,6 +117,7 @@ class Plans:
     def view(self) -> PlanView:
         """Return the plan as it is shown. Its findings include the GPU settings of its preset that are not in force."""
         view = self.editor.view()
+        view = replace(view, findings=(*view.findings, *host_entries.findings(view.plan, self._entry)))
         lacks = self._presets.lacks(view.plan.preset_id)
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"

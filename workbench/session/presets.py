@@ -1,4 +1,4 @@
-"""The preset library, and the values that config.toml remembers for presets on this host."""
+"""The preset library, and what config.toml and hosts.toml say about presets and engines on this host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import count_of
 from workbench.model.errors import PresetError, StoreError
 from workbench.model.findings import Level
+from workbench.session.host_settings import HostSettings
 from workbench.session.state import PresetEntry
 from workbench.store.presets import PresetLibrary
 
@@ -29,7 +30,7 @@ class Presets:
     machine."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
-        self._core, self._config = core, config
+        self._core, self._config, self._settings = core, config, HostSettings(core, config)
 
     @cached_property
     def library(self) -> PresetLibrary:
@@ -107,6 +108,7 @@ class Presets:
         """Return the launch plan of a preset. `variables` are the values that the user gave for the preset's
         variables."""
         from workbench import engines
+        from workbench.engines.host_entries import for_host
 
         preset = self.get(preset_id)
         known = self._known_variables(preset, variables)
@@ -114,10 +116,7 @@ class Presets:
         plan = engines.plan_from_preset(preset, values, {name: source for name, (_, source) in known.items()})
         path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
         plan = replace(plan, stranger=not self.library.is_shipped(path))
-        executable = self._config.executable(self._core.host.name, plan.engine)
-        if executable and not plan.executable:
-            return engines.with_executable(plan, executable, "config.toml")
-        return plan
+        return for_host(plan, self._settings.entry, self._settings.program(plan.engine))
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
         """Write the variables that the user gave for a run to config.toml, for later plans of the same preset on this

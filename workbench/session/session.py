@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
-from workbench.session.host_names import host_called, known_names
+from workbench.session.host_names import KnownHost, host_called, known_hosts
 from workbench.session.run_log import RunLog
 from workbench.session.state import SessionState
 from workbench.session.state_holder import Listener, StateHolder, host_view
+from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
@@ -52,8 +53,8 @@ class Session:
 
     @classmethod
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
-        """Return a session of this machine (None), of an SSH host, or of a simulated host. `simulate` names a profile
-        whose simulated driver and engines are put on that host."""
+        """Return a session of this machine (None), of the host or container with this name, or of a simulated host.
+        `simulate` names a profile whose simulated driver and engines are put on that host."""
         return cls(host_called(name, simulate))
 
     def __init__(self, host: Host) -> None:
@@ -252,8 +253,10 @@ class Session:
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Use the refresh interval of config.toml, and report the file's problems. If the file does not exist, its
-        schema is not imported, which saves time."""
+        """Use the refresh interval of config.toml, and report the problems of config.toml and hosts.toml. If a file
+        does not exist, its schema is not imported, which saves time."""
+        for finding in await asyncio.to_thread(lambda: HostsStore().findings):
+            self.core.notify(finding.level, f"{finding.place}: {finding.text}", finding.fix)
         config = self._config
         if not config.path.exists():
             return
@@ -365,10 +368,16 @@ class Session:
 
     # ---- hosts
 
-    def known_hosts(self) -> Sequence[str]:
-        """Return the names of hosts that the user can pick: "local", the aliases of the SSH config, and
-        "sim:PROFILE"."""
-        return known_names()
+    def known_hosts(self) -> Sequence[KnownHost]:
+        """Return the hosts that the user can pick."""
+        return known_hosts()
+
+    def add_host(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
+        """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has a host of this
+        name."""
+        from workbench.model.host_entry import HostEntry
+
+        HostsStore().add(HostEntry(name, ssh or None, container or None, label))
 
     async def try_again(self) -> None:
         """Connect again to a host that could not be reached. Raises InputError if the last attempt has not failed."""

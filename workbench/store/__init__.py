@@ -21,6 +21,8 @@ result_timelines.py   the seconds around each benchmark
 trusted_presets.py    what the user has agreed to run
 preset_list_cache.py  the list of presets on disk, for libraries of many files
 config.py             config.toml; config_schema.py is its schema
+hosts_file.py         hosts.toml: hosts and clusters; hosts_schema.py is its schema
+toml_schema.py        checks of the tables of a TOML document
 screen_state.py       marks and forms of the screen between two starts
 activity_log.py       what was done to hosts
 crash_files.py        tracebacks of defects

@@ -1,14 +1,12 @@
-"""The schema of config.toml: its settings with their defaults, and the check of a document against it.
-
-Plain dataclasses, because a library for schemas takes longer to load than everything else that the first frame needs.
-"""
+"""The schema of config.toml: its settings with their defaults, and the check of a document against it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from workbench.store.toml_schema import Problem, choice, map_of, number, table, text
 
 THEMES = ("dark", "light", "high-contrast", "256")
 
@@ -42,78 +40,12 @@ class Config:
     remembered: Mapping[str, Mapping[str, Mapping[str, Remembered]]] = field(default_factory=dict)
 
 
-class Problem(NamedTuple):
-    """A value that cannot be used: its place in the document, and what is wrong; None for an unknown setting."""
-
-    path: tuple[str, ...]
-    text: str | None
-
-
-Kind = Callable[[Any, tuple[str, ...], list[Problem]], Any]
-_UNUSABLE = object()
-
-
-def _wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
-    problems.append(Problem(path, text))
-    return _UNUSABLE
-
-
-def _text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    return value if isinstance(value, str) else _wrong(path, "text is expected", problems)
-
-
-def _choice(*choices: str) -> Kind:
-    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        return value if value in choices else _wrong(path, f"one of {', '.join(choices)} is expected", problems)
-
-    return check
-
-
-def _number(lowest: float, highest: float) -> Kind:
-    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if number and lowest <= value <= highest:
-            return float(value)
-        return _wrong(path, f"a number from {lowest:g} to {highest:g} is expected", problems)
-
-    return check
-
-
-def _map_of(kind: Kind) -> Kind:
-    """Return the check of a table with any keys and values of one kind. Values that are not usable are left out."""
-
-    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        if not isinstance(value, dict):
-            return _wrong(path, "a table is expected", problems)
-        found = {name: kind(each, (*path, name), problems) for name, each in value.items()}
-        return {name: each for name, each in found.items() if each is not _UNUSABLE}
-
-    return check
-
-
-def _table(made: Callable[..., Any], required: bool = False, **kinds: Kind) -> Kind:
-    """Return the check of a table with these keys, which become the arguments of `made`."""
-
-    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        if not isinstance(value, dict):
-            return _wrong(path, "a table is expected", problems)
-        problems += [Problem((*path, name), None) for name in value if name not in kinds]
-        found = {name: kind(value[name], (*path, name), problems) for name, kind in kinds.items() if name in value}
-        usable = {name: each for name, each in found.items() if each is not _UNUSABLE}
-        missing = [name for name in kinds if name not in value]
-        if required and missing:
-            return _wrong(path, f"{' and '.join(missing)} is missing", problems)
-        return _UNUSABLE if required and len(usable) < len(kinds) else made(**usable)
-
-    return check
-
-
-_CONFIG = _table(
+_CONFIG = table(
     Config,
-    ui=_table(Ui, refresh_s=_number(0.2, 60), theme=_choice(*THEMES)),
-    gpu=_table(GpuConfig, heartbeat_s=_number(1, 3600)),
-    executables=_map_of(_map_of(_text)),
-    remembered=_map_of(_map_of(_map_of(_table(Remembered, required=True, value=_text, run=_text)))),
+    ui=table(Ui, refresh_s=number(0.2, 60), theme=choice(*THEMES)),
+    gpu=table(GpuConfig, heartbeat_s=number(1, 3600)),
+    executables=map_of(map_of(text)),
+    remembered=map_of(map_of(map_of(table(Remembered, required=True, value=text, run=text)))),
 )
 
 

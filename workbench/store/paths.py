@@ -40,6 +40,10 @@ def config_file() -> Path:
     return config_dir() / "config.toml"
 
 
+def hosts_file() -> Path:
+    return config_dir() / "hosts.toml"
+
+
 def sweeps_dir() -> Path:
     """Return the directory of the stored sweeps."""
     return data_dir() / "sweeps"

@@ -113,7 +113,8 @@ def from_plan(
 
 
 def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    return {s.name: _templated(s.value, parent.get(s.name), known) for s in settings if s.origin is not Origin.DEFAULT}
+    elsewhere = (Origin.DEFAULT, Origin.HOST)  # where the values stand already
+    return {s.name: _templated(s.value, parent.get(s.name), known) for s in settings if s.origin not in elsewhere}
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:

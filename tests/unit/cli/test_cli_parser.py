@@ -103,7 +103,7 @@ def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> Non
     assert not ssh_names.is_known("frobnicate")
 
 
-@pytest.mark.parametrize(("word", "hint"), [("frobnicate", "ssh knows no host"), ("benhc", "workbench bench")])
+@pytest.mark.parametrize(("word", "hint"), [("frobnicate", "nor ssh knows a host"), ("benhc", "workbench bench")])
 def test_a_mistyped_command_is_not_opened_as_a_host(word: str, hint: str, ssh_home: Path) -> None:
     with pytest.raises(InputError, match=hint):
         parse([word])

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
 
 from workbench.model.counts import count_of
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, pad, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, running_rows
-from workbench.tui.modals.base import PickModal
+from workbench.tui.modals.base import Choice, PickModal
+from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
 from workbench.tui.pages.doctor import doctor_rows
 
 if TYPE_CHECKING:
     from workbench.session.doctor import HostReport
+    from workbench.session.host_names import KnownHost
 
 DEMO_PROFILE = "four-pcie"
 
 
-def _about(name: str, now: str) -> str:
-    simulated = "  simulated: needs no GPU" if name.startswith("sim:") else ""
-    return simulated + ("  (now)" if name == now else "")
+NAME_CELLS = 20
+FIELDS = (
+    Field("name", "name", hint="by which commands name it"),
+    Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: as name"),
+    Field("container", "container", hint="podman:NAME, pct:ID …; empty: none"),
+    Field("label", "label", hint="any text"),
+)
+
+
+def _about(host: KnownHost, now: str) -> str:
+    simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
+    parts = (host.label, host.way, simulated, host.source, "(now)" if host.name == now else "")
+    return f"{pad(host.name, NAME_CELLS)} {'  '.join(filter(None, parts))}"
+
+
+class HostList(PickModal):
+    """The list of hosts. Its outcome is the name of a host, or `ADD`."""
+
+    ADD = "\n"  # no host has this name
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+n", "add", show=False, priority=True)]
+
+    def __init__(self, items: Sequence[Choice], chosen: str) -> None:
+        super().__init__("Work on another host", items, chosen=chosen, filter=True)
+        self.keys += "   ctrl+n add a host"
+
+    def action_add(self) -> None:
+        self.dismiss(self.ADD)
 
 
 class HostController(Controller):
-    async def pick(self) -> None:
-        names = self.try_now(self.session.known_hosts) or ()
+    async def pick(self, chosen: str = "") -> None:
+        """Open the list of hosts, with the cursor on `chosen`, by default the present host."""
         now = self.state.host.name
-        items = [(n, n + _about(n, now), "text") for n in names]
+        items = [(host.name, _about(host, now), "text") for host in self.try_now(self.session.known_hosts) or ()]
 
-        async def chosen(name: str | None) -> None:
-            if name and name != now:
+        async def taken(name: str | None) -> None:
+            if name == HostList.ADD:
+                await self.add()
+            elif name and name != now:
                 await self.switch(name)
 
-        await self.app.push_screen(PickModal("Work on another host", items, chosen=now, filter=True), chosen)
+        await self.app.push_screen(HostList(items, chosen or now).add_class("-wide"), taken)
+
+    async def add(self) -> None:
+        """Ask for a host, write it to hosts.toml, and open the list of hosts again."""
+
+        async def submit(values: Values) -> None:
+            self.session.add_host(values["name"], values["ssh"], values["container"], values["label"])
+
+        async def added(values: Values | None) -> None:
+            if values is not None:
+                await self.pick(values["name"])
+
+        form = Form("Add a host to hosts.toml", FIELDS, submit=submit, accept="add", label_cells=11, wide=True)
+        await self.app.push_screen(form, added)
 
     async def demo(self) -> None:
         """Work on four simulated GPUs, to try Workbench without any."""

@@ -55,7 +55,7 @@ class PaletteController(Controller):
         for preset in self.state.presets:
             yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))
         for host in self.session.known_hosts():
-            yield Entry(f"Host {host}", "", partial(self.controllers.hosts.switch, host))
+            yield Entry(f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name))
 
     async def _run(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first and act on the item under its

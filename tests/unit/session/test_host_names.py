@@ -1,0 +1,204 @@
+"""Names of hosts: hosts.toml first, then ssh; containers on them; and what hosts.toml says in a plan."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from workbench.cli.open_session import host_named
+from workbench.cli.parser import parse
+from workbench.gpu.settings.rights import Rights
+from workbench.hosts import ssh_names
+from workbench.hosts.local import LocalHost
+from workbench.hosts.ssh import SshHost
+from workbench.model.errors import InputError
+from workbench.model.flags import Origin
+from workbench.session import gpu_rights, host_names
+from workbench.session.session import Session
+from workbench.store import paths
+
+HOSTS = """\
+[hosts.local]
+env = { HF_HOME = "/data/hf", VLLM_LOGGING_LEVEL = "DEBUG", HF_TOKEN = "hf_abcdefghijklmnopqrst" }
+engines = { vllm = "/opt/v/bin/vllm" }
+sudo = false
+
+[hosts.spark-01]
+ssh = "nvidia@10.0.0.1"
+label = "left Spark"
+env = { NCCL_IB_HCA = "rocep1s0f0" }
+run_as = "systemd"
+run_options = { user = "yes" }
+
+[hosts.again]
+ssh = "spark-01"
+
+[hosts.desk]
+ssh = "local"
+
+[hosts.box]
+
+[hosts.wrong]
+ssh = 1
+
+[clusters.sparks]
+nodes = ["spark-01", "spark-02"]
+"""
+PRESET = """schema = 1
+id = "mine"
+title = "Mine"
+summary = "A small preset."
+[hardware]
+count = 1
+[engine]
+name = "vllm"
+[model]
+id = "org/tiny"
+[env]
+VLLM_LOGGING_LEVEL = "WARN"
+[provenance]
+document = "none"
+status = "untested"
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(ssh_names, "_resolves", lambda host: False)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host box gpu-box\n  HostName 192.0.2.1\n")
+    paths.hosts_file().parent.mkdir(parents=True)
+    paths.hosts_file().write_text(HOSTS)
+    paths.own_presets_dir().mkdir()
+    (paths.own_presets_dir() / "mine.toml").write_text(PRESET)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("spark-01", "nvidia@10.0.0.1"), ("again", "nvidia@10.0.0.1"), ("box", "box"), ("gpu-box", "gpu-box")],
+)
+def test_a_name_is_looked_up_in_hosts_toml_first(name: str, address: str) -> None:
+    host = host_names.host_called(name)
+    assert isinstance(host, SshHost) and (host.name, host.address) == (name, address)
+
+
+def test_this_machine_has_a_name_of_its_own() -> None:
+    host = host_names.host_called("desk")
+    assert isinstance(host, LocalHost) and (host.name, host.is_local) == ("desk", True)
+    assert host_names.host_called(None).name == "local"
+
+
+def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
+    with pytest.raises(InputError, match="the host wrong cannot be used"):
+        host_names.host_called("wrong")
+    with pytest.raises(InputError, match="the host wrong cannot be used"):
+        parse(["wrong"])
+
+
+def test_all_names_are_listed_with_their_sources() -> None:
+    listed = {host.name: host for host in host_names.real_hosts()}
+    assert list(listed) == ["local", "spark-01", "again", "desk", "box", "gpu-box"]
+    assert listed["spark-01"] == host_names.KnownHost("spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1")
+    assert (listed["box"].source, listed["gpu-box"].source) == ("hosts.toml", "ssh config")
+    assert (host_names.near("sprak-01"), host_names.near("zzz")) == ("spark-01", None)
+    assert host_names.is_known("desk") and not host_names.is_known("nowhere")
+
+
+def named(*words: str) -> str | None:
+    return host_named(parse([*words, "servers"]))
+
+
+def test_the_command_line_names_hosts_containers_and_clusters() -> None:
+    assert (named(), named("--host", "box"), named("--cluster", "sparks")) == (None, "box", "spark-01")
+    assert parse(["servers", "--cluster=sparks"]).cluster == "sparks"
+    assert parse(["--cluster", "sparks"]).command == "screen"
+    assert parse(["spark-01"]).target == "spark-01"
+    with pytest.raises(InputError) as unknown:
+        named("--cluster", "spark")
+    assert unknown.value.next_step == "did you mean sparks?"
+    with pytest.raises(InputError, match="a host and a cluster are given"):
+        named("--cluster", "sparks", "--host", "box")
+
+
+def test_a_mistyped_host_is_suggested() -> None:
+    with pytest.raises(InputError, match="Did you mean `workbench spark-01`"):
+        parse(["sprak-01"])
+
+
+def plan_of(session: Session, preset: str = "mine"):  # type: ignore[no-untyped-def]
+    session.plans.take(session.presets.plan_of(preset), preset)
+    return session.plans.editor.plan
+
+
+def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
+    session = Session.of_host()
+    plan = plan_of(session)
+    env = {setting.name: (setting.value, setting.origin) for setting in plan.env}
+    assert env["HF_HOME"] == ("/data/hf", Origin.HOST) and env["VLLM_LOGGING_LEVEL"] == ("WARN", Origin.PRESET)
+    assert (plan.executable, plan.executable_from) == (("/opt/v/bin/vllm",), "hosts.toml")
+    view = session.plans.view()
+    texts = " ".join(finding.text for finding in view.findings)
+    assert "hosts.toml sets HF_HOME, HF_TOKEN for servers on local" in texts
+    assert "the plan's own value of VLLM_LOGGING_LEVEL is used, not DEBUG of hosts.toml" in texts
+    assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
+    assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
+    assert session.plans.editor.command().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
+    assert not session.plans.untrusted()  # the user wrote hosts.toml
+    assert view.edited == 0
+
+
+def test_a_choice_kept_on_the_screen_counts_before_hosts_toml() -> None:
+    session = Session.of_host()
+    session._config.set(("executables", "local", "vllm"), "/usr/bin/vllm")
+    assert plan_of(session).executable_from == "config.toml"
+
+
+def test_a_saved_preset_has_nothing_of_the_host() -> None:
+    session = Session.of_host()
+    plan_of(session)
+    file = asyncio.run(session.plans.save_preset("saved", "Saved"))
+    text = Path(file).read_text()
+    assert "HF_HOME" not in text and "hf_abc" not in text and "VLLM_LOGGING_LEVEL" in text
+
+
+def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
+    session = Session.of_host()
+    plan_of(session)
+    session.plans.set_env("OWN", "1")
+    session.core.host = host_names.host_called("spark-01")
+    session.plans.leave_host()
+    editor = session.plans.editor
+    assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "OWN", "NCCL_IB_HCA"]
+    assert (editor.plan.executable, editor.plan.run_as, dict(editor.plan.run_options)) == (
+        (),
+        "systemd",
+        {"user": "yes"},
+    )
+    assert session.plans.view().edited == 1
+    editor.undo()
+    assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "NCCL_IB_HCA"]
+    session.core.host = host_names.host_called("box")
+    session.plans.leave_host()
+    assert (editor.plan.run_as, dict(editor.plan.run_options)) == ("process", {})
+    assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL"]
+
+
+def test_sudo_is_not_used_where_hosts_toml_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def rights_on(host: object) -> Rights:
+        return Rights(prefix=("sudo", "-n"), by_sudoers=True, unasked=True, user="me")
+
+    monkeypatch.setattr(gpu_rights, "rights_on", rights_on)
+    rights = asyncio.run(Session.of_host().gpu.rights.get())
+    assert rights.refusal == "hosts.toml says sudo = false for local" and not rights.prefix
+    session = Session.of_host("box")
+    assert asyncio.run(session.gpu.rights.get()).prefix == ("sudo", "-n")
+
+
+def test_the_namespace_has_the_hosts_options() -> None:
+    space: argparse.Namespace = parse(["--container", "podman:x", "servers"])
+    assert (space.container, space.cluster) == ("podman:x", None)

@@ -1,0 +1,230 @@
+"""Tests of hosts.toml: a wrong entry harms only itself, and nothing in the user's file is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.findings import Level
+from workbench.model.host_entry import ClusterNode, HostEntry
+from workbench.store import paths
+from workbench.store.hosts_file import HostsStore
+from workbench.store.hosts_schema import checked
+
+WRITTEN = """\
+# the rack
+[hosts.spark-01]
+ssh = "nvidia@10.0.0.1"  # left
+label = "left Spark"
+engines = { vllm = "/opt/v/bin/vllm serve" }
+env = { HF_HOME = "/data/hf", NCCL_IB_DISABLE = 1 }
+run_as = "slurm"
+run_options = { partition = "gpu", nodes = 1 }
+models = ["/data/models", "~/models"]
+sudo = false
+
+[hosts.llm]
+ssh = "proxmox"
+container = "pct:101"
+
+[clusters.sparks]
+label = "both"
+reserve_gib = 8
+nodes = ["spark-01", { host = "spark-02", address = "10.0.0.2", interface = "enp1s0f0np0", rdma = ["rocep1s0f0"] }]
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HostsStore:
+    return HostsStore(tmp_path / "conf" / "hosts.toml")
+
+
+def write(store: HostsStore, text: str) -> None:
+    store.path.parent.mkdir(exist_ok=True)
+    store.path.write_text(text)
+
+
+def test_a_missing_file_counts_as_empty(store: HostsStore) -> None:
+    assert (dict(store.content.hosts), dict(store.content.clusters), store.findings) == ({}, {}, ())
+    assert store.host("spark-01") is None and HostsStore().path == paths.config_dir() / "hosts.toml"
+    with pytest.raises(InputError, match="has no cluster 'sparks'"):
+        store.cluster("sparks")
+
+
+def test_every_field_is_read(store: HostsStore) -> None:
+    write(store, WRITTEN)
+    assert store.findings == ()
+    assert store.host("spark-01") == HostEntry(
+        "spark-01",
+        "nvidia@10.0.0.1",
+        label="left Spark",
+        engines={"vllm": "/opt/v/bin/vllm serve"},
+        env={"HF_HOME": "/data/hf", "NCCL_IB_DISABLE": "1"},
+        run_as="slurm",
+        run_options={"partition": "gpu", "nodes": "1"},
+        models=("/data/models", "~/models"),
+        sudo=False,
+    )
+    assert store.host("llm") == HostEntry("llm", "proxmox", "pct:101")
+    cluster = store.cluster("sparks")
+    assert (cluster.label, cluster.reserve_gib) == ("both", 8.0)
+    assert cluster.nodes == (
+        ClusterNode("spark-01"),
+        ClusterNode("spark-02", "10.0.0.2", "enp1s0f0np0", ("rocep1s0f0",)),
+    )
+    with pytest.raises(InputError) as unknown:
+        store.cluster("spraks")
+    assert unknown.value.next_step == "did you mean sparks?"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ssh = 7", "text is expected"),
+        ('ssh = "-oProxyCommand=evil"', "an alias of your ssh configuration"),
+        ('ssh = "a b"', "an alias of your ssh configuration"),
+        ('container = "vllm"', "KIND:NAME"),
+        ('container = "podman:a\\u001bb"', "KIND:NAME"),
+        ("label = 1", "text is expected"),
+        ('engines = { vlm = "x" }', "the name of an engine (vllm, sglang"),
+        ('engines = { vllm = "\'x" }', "quoted as in a shell"),
+        ('env = { "A B" = "x" }', "the name of an environment variable"),
+        ('env = { A = "a\\u0007" }', "text without control characters"),
+        ("env = { A = true }", "text without control characters"),
+        ("env = 3", "a table is expected"),
+        ('run_as = ""', "a way to start a server"),
+        ('run_options = { "--x" = "1" }', "the name of an option"),
+        ('models = "/x"', "a list is expected"),
+        ('models = ["x"]', "absolute paths"),
+        ('sudo = "no"', "true or false"),
+    ],
+)
+def test_a_wrong_value_makes_its_own_host_unusable(store: HostsStore, line: str, expected: str) -> None:
+    write(store, f'{WRITTEN}\n[hosts.other]\n{line}\n[hosts.last]\nssh = "me@last"\n')
+    (finding,) = store.findings
+    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 23, str(store.path))
+    assert expected in finding.text and finding.field and finding.field.startswith("hosts.other.")
+    with pytest.raises(InputError, match="the host other cannot be used") as refused:
+        store.host("other")
+    assert refused.value.findings == (finding,)
+    assert set(store.content.hosts) == {"spark-01", "llm", "last"} and store.cluster("sparks")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ('"spark-01"', "a list is expected"),
+        ("[]", "at least one node"),
+        ("[1]", "a list of names of hosts"),
+        ('[{ address = "10.0.0.1" }]', "with a host"),
+        ('["a b"]', "the name of a host"),
+        ('[{ host = "a", interface = "eth0; rm" }]', "a network interface"),
+        ('[{ host = "a", rdma = "x" }]', "a list is expected"),
+    ],
+)
+def test_a_wrong_node_makes_its_own_cluster_unusable(store: HostsStore, nodes: str, expected: str) -> None:
+    write(store, f"{WRITTEN}\n[clusters.other]\nnodes = {nodes}\n")
+    assert expected in store.findings[0].text and store.cluster("sparks")
+    with pytest.raises(InputError, match="the cluster other cannot be used"):
+        store.cluster("other")
+
+
+def test_a_cluster_without_nodes_and_an_unknown_field_are_reported(store: HostsStore) -> None:
+    write(store, '[clusters.c]\nlabel = "x"\n[hosts.a]\nssh = "a"\ncolour = "red"\n[host.b]\n')
+    texts = {finding.text: finding.level for finding in store.findings}
+    assert texts == {
+        "host: Workbench has no such field and ignores it": Level.WARN,
+        "hosts.a.colour: Workbench has no such field and ignores it": Level.WARN,
+        "clusters.c: nodes is missing; the entry is not used": Level.ERROR,
+    }
+    assert store.host("a") is not None
+
+
+def test_a_host_name_with_dots_needs_quotes(store: HostsStore) -> None:
+    write(store, '[hosts.gpu.example]\nssh = "x"\n[hosts."box.example"]\nssh = "x"\n')
+    assert [f.line for f in store.findings] == [1] and '[hosts."gpu.example"]' in store.findings[0].text
+    assert store.host("box.example") is not None
+
+
+def test_names_that_would_mean_another_machine_are_refused(store: HostsStore) -> None:
+    write(store, '[hosts.local]\nssh = "box"\n[hosts."a/b"]\n[hosts."sim:x"]\n')
+    assert len(store.findings) == 3 and not store.content.hosts
+
+
+def test_hosts_that_lead_to_one_another_are_unusable(store: HostsStore) -> None:
+    write(store, '[hosts.a]\nssh = "b"\n[hosts.b]\nssh = "a"\n[hosts.c]\nssh = "c"\n[hosts.d]\nssh = "c"\n')
+    assert set(store.content.hosts) == {"c", "d"}
+    with pytest.raises(InputError, match="circle"):
+        store.host("a")
+
+
+@pytest.mark.parametrize("data", [b"[hosts", b"\xff\xfe", b"a = " + b"[" * 5000])
+def test_a_file_that_is_not_toml_is_named_and_never_changed(store: HostsStore, data: bytes) -> None:
+    store.path.parent.mkdir()
+    store.path.write_bytes(data)
+    assert store.findings[0].code == "hosts.unusable" and not store.content.hosts
+    with pytest.raises(StoreError):  # not the ssh host of that name, which may be another machine
+        store.host("spark-01")
+    with pytest.raises(StoreError):
+        store.add(HostEntry("a", "b"))
+    assert store.path.read_bytes() == data
+
+
+def test_an_added_host_keeps_everything_else_in_the_file(store: HostsStore) -> None:
+    write(store, WRITTEN)
+    entry = HostEntry(
+        "new", "me@box", "podman:x", "text", {"vllm": "v"}, {"A": "1"}, "slurm", {"p": "q"}, ("/m",), True
+    )
+    store.add(entry)
+    text = store.path.read_text()
+    assert store.host("new") == entry and "# the rack" in text and "# left" in text
+    assert HostsStore(store.path).content == store.content and not store.findings
+
+
+def test_an_entry_is_replaced_only_on_request(store: HostsStore) -> None:
+    write(store, WRITTEN)
+    with pytest.raises(InputError, match="already has a host spark-01") as refused:
+        store.add(HostEntry("spark-01", "x"))
+    assert "--replace" in str(refused.value.next_step) and store.path.read_text() == WRITTEN
+    store.add(HostEntry("spark-01", "x"), replace=True)
+    assert store.host("spark-01") == HostEntry("spark-01", "x") and store.host("llm") is not None
+    assert "# the rack" in store.path.read_text()
+
+
+def test_an_invalid_host_is_not_written(store: HostsStore) -> None:
+    for entry in (HostEntry("a b"), HostEntry(""), HostEntry("a", "-x"), HostEntry("a", container="x")):
+        with pytest.raises(InputError):
+            store.add(entry)
+    assert not store.path.exists()
+
+
+def test_a_changed_file_is_read_again(store: HostsStore) -> None:
+    write(store, '[hosts.a]\nssh = "x"\n')
+    assert store.host("b") is None
+    write(store, '[hosts.b]\nssh = "xy"\n')
+    os.utime(store.path, ns=(1, 1))
+    assert store.host("b") is not None and store.host("a") is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["ssh", "container", "label", "engines", "env", "run_options", "models", "sudo", "nodes"])
+
+
+@given(st.dictionaries(st.sampled_from(["hosts", "clusters", "x"]), VALUES, max_size=3))
+def test_no_document_is_too_strange(document: dict[str, object]) -> None:
+    checked(document)
+
+
+@given(st.dictionaries(st.text(max_size=4), st.dictionaries(FIELDS, VALUES, max_size=4), max_size=3))
+def test_no_entry_is_too_strange(entries: dict[str, object]) -> None:
+    found = checked({"hosts": entries, "clusters": entries})
+    assert set(found.file.hosts) | {n for s, n in found.unusable if s == "hosts"} == set(entries)

@@ -1,0 +1,201 @@
+"""The commands `hosts`, which list, show, add and check the hosts that the user can name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.open_session import host_named, session_of
+from workbench.cli.output import emit, emit_or_say, finding_text, say
+from workbench.cli.questions import ask_login_secret, can_ask
+from workbench.cli.registry import command, option, repeatable, switch
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.host_entry import HostEntry
+    from workbench.session.host_check import HostCheck
+
+_UNKNOWN = "`workbench hosts list` lists the names"
+
+
+@command(
+    "hosts list",
+    "list the hosts that can be named: of hosts.toml and of the ssh configuration, and the clusters",
+    examples=("workbench hosts list", "workbench hosts list --json"),
+)
+def hosts_list(arguments: argparse.Namespace) -> int:
+    from workbench.session.host_names import real_hosts
+    from workbench.store.hosts_file import HostsStore
+
+    store = HostsStore()
+    listed, clusters = real_hosts(), store.content.clusters
+    if arguments.json:
+        return emit(
+            {
+                "file": str(store.path),
+                "hosts": [asdict(host) for host in listed],
+                "clusters": [asdict(cluster) for cluster in clusters.values()],
+                "findings": [finding.as_json() for finding in store.findings],
+            }
+        )
+    width = max(len(host.name) for host in listed)
+    for host in listed:
+        say("  ".join(filter(None, (f"{host.name:<{width}}", f"{host.source:<10}", host.way, host.label))).rstrip())
+    for cluster in clusters.values():
+        nodes = ", ".join(node.host for node in cluster.nodes)
+        say(f"cluster {cluster.name}: {nodes}  {cluster.label}".rstrip())
+    return 0
+
+
+@command(
+    "hosts show",
+    "show what hosts.toml says about a host, where the host is found, and what is used there",
+    option("name NAME", "name of a host; `workbench hosts list` lists them"),
+    examples=("workbench hosts show gpu-box",),
+)
+async def hosts_show(arguments: argparse.Namespace) -> int:
+    from workbench.engines import registry
+    from workbench.model.secrets import mask_env
+    from workbench.session.host_names import is_known, known_names, near
+    from workbench.session.host_settings import HostSettings
+    from workbench.store.config import ConfigStore
+    from workbench.store.hosts_file import HostsStore
+
+    name = arguments.name
+    if name not in known_names() and not is_known(name):
+        other = near(name)
+        step = f"did you mean {other}? {_UNKNOWN}" if other else _UNKNOWN
+        raise InputError(f"there is no host {name!r}", next_step=step)
+    arguments.host = name
+    session = session_of(arguments)
+    settings = HostSettings(session.core, ConfigStore())
+    entry, address = settings.entry, await session.host.ssh_address()
+    engines = {engine: found for engine in registry.names() if (found := settings.program(engine))}
+    clusters = [c.name for c in HostsStore().content.clusters.values() if name in (node.host for node in c.nodes)]
+    document = {
+        "name": name,
+        "kind": session.host.kind,
+        "address": address.text if address else None,
+        "entry": asdict(entry) | {"env": mask_env(entry.env)} if entry is not None else None,
+        "engines": {engine: {"program": program, "from": file} for engine, (program, file) in engines.items()},
+        "clusters": clusters,
+    }
+    return emit_or_say(arguments.json, document, [f"{label:<12}{text}" for label, text in _shown(document)])
+
+
+def _shown(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    entry = document["entry"] or {}
+    yield "host", f"{document['name']} ({document['kind']})  {entry.get('label', '')}".rstrip()
+    if document["address"]:
+        yield "address", document["address"]
+    for label, key in (("ssh", "ssh"), ("container", "container"), ("start as", "run_as")):
+        if entry.get(key):
+            yield label, entry[key]
+    if entry.get("run_options"):
+        yield "options", " ".join(f"{name}={text}" for name, text in entry["run_options"].items())
+    if entry.get("sudo") is not None:
+        yield "sudo", "may be used" if entry["sudo"] else "is not used"
+    for engine, found in document["engines"].items():
+        yield "engine", f"{engine}: {found['program']} ({found['from']})"
+    for variable, value in entry.get("env", {}).items():
+        yield "environment", f"{variable}={value}"
+    for place in entry.get("models", ()):
+        yield "models", place
+    if document["clusters"]:
+        yield "clusters", ", ".join(document["clusters"])
+    if not entry:
+        yield "entry", f"none: workbench hosts add {document['name']} …"
+
+
+@command(
+    "hosts add",
+    "write a host to hosts.toml; --container names the container on the machine",
+    option("name NAME", "name by which commands name the host"),
+    option("--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"),
+    option("--label TEXT", "text that the screen and lists show"),
+    repeatable("--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"),
+    repeatable("--env K=V", "environment variable of the servers there; repeatable", dest="envs"),
+    option("--run-as WAY", "how servers are started there: process, systemd, docker, podman, slurm or pbs"),
+    repeatable("--run-option K=V", "option of that way, such as partition=gpu; repeatable", dest="run_options"),
+    repeatable("--models DIRECTORY", "directory with model files; repeatable", dest="models"),
+    switch("--sudo", "whether Workbench may use sudo there (if it is possible)"),
+    option("--replace", "replace the entry if there is one"),
+    examples=(
+        "workbench hosts add spark-01 --ssh nvidia@spark-01.lan --label 'left Spark'",
+        "workbench hosts add llm --ssh root@proxmox --container pct:101",
+    ),
+)
+def hosts_add(arguments: argparse.Namespace) -> int:
+    from workbench.model.host_entry import HostEntry
+    from workbench.store.hosts_file import HostsStore
+
+    store = HostsStore()
+    entry = HostEntry(
+        arguments.name,
+        arguments.ssh,
+        arguments.container,
+        arguments.label or "",
+        _pairs("--engine", arguments.engines),
+        _pairs("--env", arguments.envs),
+        arguments.run_as,
+        _pairs("--run-option", arguments.run_options),
+        tuple(arguments.models),
+        arguments.sudo,
+    )
+    store.add(entry, replace=arguments.replace)
+    text = f"{entry.name} is written to {store.path}; check it with: workbench hosts check {entry.name}"
+    return emit_or_say(arguments.json, {"file": str(store.path), "entry": _masked(entry)}, text)
+
+
+def _masked(entry: HostEntry) -> dict[str, Any]:
+    from workbench.model.secrets import mask_env
+
+    return asdict(entry) | {"env": mask_env(entry.env)}
+
+
+def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"{option} {pair!r} is not of the form name=value", next_step=f"{option} name=value")
+        values[name] = value
+    return values
+
+
+@command(
+    "hosts check",
+    "check whether hosts are reached and have what Workbench and their entries need",
+    option("names NAME", "names of hosts (all of hosts.toml)", nargs="*"),
+    option("--timeout S", "time limit for each host in seconds (30)", float, default=30.0),
+    examples=("workbench hosts check", "workbench hosts check spark-01 spark-02"),
+)
+async def hosts_check(arguments: argparse.Namespace) -> int:
+    """Check the hosts. Return 0 if all can be used, otherwise 1."""
+    from workbench.session.host_check import check_all, names_to_check, summary
+    from workbench.session.session import Session
+    from workbench.store.hosts_file import HostsStore
+
+    if arguments.timeout <= 0:
+        raise InputError("--timeout is not above 0", next_step="give seconds, such as --timeout 30")
+    store, own = HostsStore(), host_named(arguments)
+    names = names_to_check([*arguments.names, *([own] if own else [])], tuple(store.content.hosts))
+    ask = ask_login_secret if can_ask(arguments) else None
+    checks = await check_all(names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout)
+    if arguments.json:
+        emit({"hosts": [check.as_json() for check in checks], "findings": [f.as_json() for f in store.findings]})
+    else:
+        for check in checks:
+            _say_check(check)
+        say(summary(checks))
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def _say_check(check: HostCheck) -> None:
+    say(f"{check.name}: {'ok' if check.ok else 'cannot be used'}")
+    for label, text in check.lines:
+        say(f"  {label:<9}{text}")
+    for finding in check.findings:
+        say(f"  {finding.level}: {finding_text(finding)}")

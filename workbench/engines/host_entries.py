@@ -1,0 +1,61 @@
+"""What hosts.toml says about a host, as part of a plan for that host, and findings about it. What the plan sets itself
+counts before hosts.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from workbench.engines.plans import with_executable
+from workbench.model.findings import Finding, Level
+from workbench.model.flags import FlagSetting, Origin
+from workbench.model.host_entry import HostEntry
+from workbench.model.plan import LaunchPlan
+from workbench.model.secrets import MASK, is_secret_name
+
+FILE = "hosts.toml"
+FILES = ("config.toml", FILE)  # that name programs for a host
+PROCESS = "process"
+
+
+def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
+    """Return the plan for a host: with the environment and the way to start of `entry`, and with the program that a
+    file names, as (program, file)."""
+    if program is not None and not plan.executable:
+        plan = with_executable(plan, *program)
+    if entry is None:
+        return plan
+    own = {setting.name for setting in plan.env}
+    added = (FlagSetting(name, value, Origin.HOST) for name, value in entry.env.items() if name not in own)
+    plan = replace(plan, env=(*plan.env, *added))
+    if entry.run_as is None or plan.run_as not in (PROCESS, entry.run_as):
+        return plan
+    return replace(plan, run_as=entry.run_as, run_options={**entry.run_options, **plan.run_options})
+
+
+def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
+    """Return the plan without what `for_host` has added for the host of `entry`."""
+    plan = replace(plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST))
+    if plan.executable_from in FILES:
+        plan = with_executable(plan, "")
+    if entry is not None and plan.run_as == entry.run_as:
+        rest = {name: text for name, text in plan.run_options.items() if entry.run_options.get(name) != text}
+        plan = replace(plan, run_as=PROCESS, run_options=rest)
+    return plan
+
+
+def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
+    """Yield what hosts.toml adds to a plan, and what of it the plan does not use."""
+    if entry is None:
+        return
+    if names := [setting.name for setting in plan.env if setting.origin is Origin.HOST]:
+        yield Finding(Level.INFO, "host.env", f"{FILE} sets {', '.join(names)} for servers on {entry.name}")
+    for setting in plan.env:
+        if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(setting.name, str(setting.value)):
+            value = MASK if is_secret_name(setting.name) else entry.env[setting.name]
+            text = f"the plan's own value of {setting.name} is used, not {value} of {FILE}"
+            yield Finding(Level.INFO, "host.env-unused", text, setting.name, f"--unset {setting.name} uses {FILE}")
+    if entry.run_as not in (None, PROCESS) and plan.run_as == entry.run_as:
+        options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
+        text = f"{FILE} says how servers are started on {entry.name}: {entry.run_as}{options}"
+        yield Finding(Level.INFO, "host.run-as", text, fix="start it otherwise with --as")

@@ -1,0 +1,33 @@
+"""What the user has written about the session's host in config.toml and hosts.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.model.host_entry import HostEntry
+    from workbench.session.state_holder import StateHolder
+    from workbench.store.config import ConfigStore
+
+
+class HostSettings:
+    """The entry of the session's host in hosts.toml, and the programs that start engines there."""
+
+    def __init__(self, core: StateHolder, config: ConfigStore) -> None:
+        self._core, self._config, self._hosts = core, config, HostsStore()
+
+    @property
+    def entry(self) -> HostEntry | None:
+        """The host's entry in hosts.toml; None if there is none. Raises InputError if the entry cannot be used."""
+        return self._hosts.host(self._core.host.name)
+
+    def program(self, engine: str) -> tuple[str, str] | None:
+        """Return the program that starts an engine on the host, quoted as in a shell, and the file that names it; None
+        if neither file does. The choice that the screen keeps in config.toml counts before hosts.toml."""
+        if chosen := self._config.executable(self._core.host.name, engine):
+            return chosen, "config.toml"
+        entry = self.entry
+        written = entry.engines.get(engine) if entry is not None else None
+        return (written, "hosts.toml") if written else None

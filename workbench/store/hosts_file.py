@@ -1,0 +1,178 @@
+"""The user's file hosts.toml: hosts with their containers, engines and environments, and clusters of hosts.
+
+A missing file counts as empty. A wrong entry is reported and cannot be used; the others can. A change keeps comments
+and unknown fields; a file that is not valid TOML is not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model.errors import InputError, StoreError
+from workbench.store import paths
+
+if TYPE_CHECKING:  # most starts have no hosts.toml, and load nothing for it
+    from workbench.model.findings import Finding
+    from workbench.model.host_entry import ClusterEntry, HostEntry, HostsFile
+    from workbench.store.hosts_schema import Checked, Problem
+
+_WHAT = {"hosts": "host", "clusters": "cluster"}
+
+
+class HostsStore:
+    """hosts.toml. It is read at its first use, and again whenever it has changed."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or paths.hosts_file()
+        self._read: tuple[tuple[int, int] | None, Checked, tuple[Finding, ...]] | None = None
+        self._broken: StoreError | None = None
+
+    @property
+    def content(self) -> HostsFile:
+        """The usable hosts and clusters of the file."""
+        from workbench.model.host_entry import HostsFile
+
+        return self._load()[0].file if self.path.exists() else HostsFile()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """A finding for each value that cannot be used, and for each unknown field."""
+        return self._load()[1] if self.path.exists() else ()
+
+    def host(self, name: str) -> HostEntry | None:
+        """Return the host called `name`; None if the file has none. Raises InputError if the entry cannot be used, and
+        StoreError if the file cannot be read: the name would otherwise stand for another machine."""
+        entry: HostEntry | None = self._entry("hosts", name)
+        return entry
+
+    def cluster(self, name: str) -> ClusterEntry:
+        """Return the cluster called `name`. Raises InputError if there is none, or if it cannot be used."""
+        entry: ClusterEntry | None = self._entry("clusters", name)
+        if entry is None:
+            import difflib
+
+            known = tuple(self.content.clusters)
+            near = difflib.get_close_matches(name, known, n=1)
+            step = f"did you mean {near[0]}?" if near else f"its clusters: {', '.join(known) or 'none'}"
+            raise InputError(f"{self.path} has no cluster {name!r}", next_step=step)
+        return entry
+
+    def _entry(self, section: str, name: str) -> Any:
+        if not self.path.exists():
+            return None
+        found, findings = self._load()
+        if self._broken is not None:
+            raise self._broken
+        if (section, name) in found.unusable:
+            field = f"{section}.{name}"
+            own = [f for f in findings if f.field == field or (f.field or "").startswith(f"{field}.")]
+            raise InputError(
+                f"the {_WHAT[section]} {name} cannot be used: {own[0].place}: {own[0].text}",
+                next_step=f"correct {self.path}",
+                findings=own,
+            )
+        return getattr(found.file, section).get(name)
+
+    def add(self, entry: HostEntry, *, replace: bool = False) -> None:
+        """Write a host to the file. Raises InputError if the entry is not valid, or if the file has a host of this name
+        and `replace` is not set. Raises StoreError if the file cannot be changed."""
+        import tomlkit
+
+        from workbench.store.hosts_schema import checked
+        from workbench.store.text_files import write_atomic
+        from workbench.store.toml_edit import merge
+
+        text = self._text() or ""
+        _parsed(text, self.path)
+        document = tomlkit.parse(text)
+        wanted = document.unwrap()
+        hosts = wanted.setdefault("hosts", {})
+        if not isinstance(hosts, dict):
+            raise StoreError(f"{self.path}: hosts is not a table", next_step="correct the file, then try again")
+        if entry.name in hosts and not replace:
+            step = "give --replace to replace it, or choose another name"
+            raise InputError(f"{self.path} already has a host {entry.name}", next_step=step)
+        new = entry.name not in hosts
+        hosts[entry.name] = _document(entry)
+        path = ("hosts", entry.name)
+        against = [p for p in checked(wanted).problems if p.path[:2] == path and p.text]
+        if against:
+            name = ".".join(against[0].path[2:]) or "name"
+            raise InputError(f"{name}: {against[0].text}", next_step="correct the value, then try again")
+        if "hosts" not in document:
+            document["hosts"] = tomlkit.table(is_super_table=True)
+        merge(document, wanted)
+        if new:  # an empty line before what follows
+            document["hosts"][entry.name].add(tomlkit.nl())
+        write_atomic(self.path, tomlkit.dumps(document))
+        self._read = None
+
+    def _text(self) -> str | None:
+        try:
+            return self.path.read_bytes().decode("utf-8-sig")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+            raise StoreError(f"{self.path} cannot be read: {reason}", next_step="correct or remove the file") from error
+
+    def _load(self) -> tuple[Checked, tuple[Finding, ...]]:
+        from workbench.model.findings import Finding, Level
+        from workbench.store.hosts_schema import Checked, checked
+        from workbench.store.toml_lines import LineIndex
+
+        stamp = self._stamp()
+        if self._read is not None and self._read[0] == stamp:
+            return self._read[1], self._read[2]
+        self._broken = None
+        try:
+            text = self._text() or ""
+            found = checked(_parsed(text, self.path))
+            lines = LineIndex(text)
+            findings = tuple(_finding(problem, str(self.path), lines.line(problem.path)) for problem in found.problems)
+        except StoreError as error:
+            self._broken, found = error, Checked()
+            findings = (
+                Finding(Level.ERROR, "hosts.unusable", error.message, file=str(self.path), fix=error.next_step),
+            )
+        self._read = stamp, found, findings
+        return found, findings
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is not valid TOML: {error}", next_step="correct or remove the file") from error
+
+
+def _document(entry: HostEntry) -> dict[str, Any]:
+    """Return the fields of an entry that differ from their defaults."""
+    from dataclasses import fields
+
+    values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
+    plain = {
+        k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for k, v in values.items()
+    }
+    return {name: value for name, value in plain.items() if value or value is False}
+
+
+def _finding(problem: Problem, file: str, line: int | None) -> Finding:
+    from workbench.model.findings import Finding, Level
+
+    name = ".".join(problem.path)
+    if problem.text is None:
+        text = f"{name}: Workbench has no such field and ignores it"
+        return Finding(Level.WARN, "hosts.unknown-field", text, file=file, line=line, field=name)
+    text = f"{name}: {problem.text}; the entry is not used"
+    return Finding(Level.ERROR, "hosts.wrong-value", text, file=file, line=line, field=name)

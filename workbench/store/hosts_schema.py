@@ -1,0 +1,212 @@
+"""The schema of hosts.toml: hosts and clusters with their fields, and the check of a document against it.
+
+A wrong value makes its host or cluster unusable, and no other: a host without its container, for example, would be
+another machine. An unknown field is only reported.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from workbench.engines import registry
+from workbench.hosts import ssh_names
+from workbench.model.errors import InputError
+from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
+from workbench.model.untrusted_text import UNSAFE, clean
+from workbench.store.toml_schema import UNUSABLE, Kind, Problem, list_of, number, table, wrong, yes_or_no
+from workbench.store.toml_schema import text as any_text
+
+LOCAL = "local"
+SECTIONS = ("hosts", "clusters")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+_CONTAINER = re.compile(r"[a-z]+:[^/\s]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NODE = re.compile(r"[^\s]+")
+
+Path = tuple[str, ...]
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> Kind:
+    def check(value: Any, path: Path, problems: list[Problem]) -> Any:
+        if isinstance(value, str) and pattern.fullmatch(value) and not UNSAFE.search(value):
+            return value
+        return wrong(path, f"{expected} is expected", problems)
+
+    return check
+
+
+def _label(value: Any, path: Path, problems: list[Problem]) -> Any:
+    checked = any_text(value, path, problems)
+    return checked if checked is UNUSABLE else clean(checked).strip()
+
+
+def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
+    if isinstance(value, str) and value and not UNSAFE.search(value) and "\n" not in value:
+        return value
+    return wrong(path, "one line of text without control characters is expected", problems)
+
+
+def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
+    """Return the value of a variable or an option as text. A whole number stands for its digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and not UNSAFE.search(value):
+        return value
+    return wrong(path, "text without control characters, or a whole number, is expected", problems)
+
+
+def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
+    try:
+        return ssh_names.check(value) if isinstance(value, str) else any_text(value, path, problems)
+    except InputError:
+        expected = "an alias of your ssh configuration, HOST, USER@HOST or another host of this file is expected"
+        return wrong(path, expected, problems)
+
+
+def _program(value: Any, path: Path, problems: list[Problem]) -> Any:
+    checked = _text(value, path, problems)
+    try:
+        return (
+            checked if checked is UNUSABLE or shlex.split(checked) else wrong(path, "a program is expected", problems)
+        )
+    except ValueError:
+        return wrong(path, "a program, quoted as in a shell, is expected", problems)
+
+
+def _directory(value: Any, path: Path, problems: list[Problem]) -> Any:
+    checked = _text(value, path, problems)
+    if checked is UNUSABLE or checked.startswith(("/", "~/")):
+        return checked
+    return wrong(path, "absolute paths, or paths that begin with ~/, are expected", problems)
+
+
+def _keyed(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
+    """Return the check of a table whose keys match a pattern. One wrong key or value makes the table unusable."""
+
+    def check(value: Any, path: Path, problems: list[Problem]) -> Any:
+        if not isinstance(value, dict):
+            return wrong(path, "a table is expected", problems)
+        found = {
+            name: kind(each, (*path, name), problems)
+            if keys.fullmatch(name)
+            else wrong((*path, name), f"{expected} is expected", problems)
+            for name, each in value.items()
+        }
+        return UNUSABLE if any(each is UNUSABLE for each in found.values()) else found
+
+    return check
+
+
+_ENGINES = re.compile("|".join(registry.names()))
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_FIELDS: dict[str, Kind] = {
+    "ssh": _ssh,
+    "container": _matching(_CONTAINER, 'KIND:NAME, such as "podman:vllm" or "pct:101",'),
+    "label": _label,
+    "engines": _keyed(_ENGINES, f"the name of an engine ({', '.join(registry.names())})", _program),
+    "env": _keyed(_VARIABLE, "the name of an environment variable", _value),
+    "run_as": _matching(_OPTION, 'a way to start a server, such as "systemd",'),
+    "run_options": _keyed(_OPTION, "the name of an option", _value),
+    "models": list_of(_directory),
+    "sudo": yes_or_no,
+}
+_NODE_FIELDS: dict[str, Kind] = {
+    "host": _matching(_NODE, "the name of a host"),
+    "address": _matching(re.compile(r"[0-9A-Za-z.:_-]+"), "an address"),
+    "interface": _matching(re.compile(r"[\w.:@-]+"), "the name of a network interface"),
+    "rdma": list_of(_matching(re.compile(r"[\w.:-]+"), "the names of RDMA devices")),
+}
+
+
+def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
+    value = {"host": value} if isinstance(value, str) else value
+    if not isinstance(value, dict) or "host" not in value:
+        return wrong(path, "a list of names of hosts, or of tables with a host, is expected", problems)
+    before = len(problems)
+    node = table(ClusterNode, **_NODE_FIELDS)(value, path, problems) if "host" in value else UNUSABLE
+    return UNUSABLE if any(problem.text for problem in problems[before:]) else node
+
+
+def _nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
+    found = list_of(_node)(value, path, problems)
+    return found if found is UNUSABLE or found else wrong(path, "at least one node is expected", problems)
+
+
+_CLUSTER_FIELDS: dict[str, Kind] = {"label": _label, "nodes": _nodes, "reserve_gib": number(0, 100_000)}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The content of a document, its problems, and the sections and names of the entries that cannot be used."""
+
+    file: HostsFile = field(default_factory=HostsFile)
+    problems: tuple[Problem, ...] = ()
+    unusable: frozenset[tuple[str, str]] = frozenset()
+
+
+def checked(document: Mapping[str, Any]) -> Checked:
+    """Return what a document says about hosts and clusters."""
+    problems = [Problem((name,), None) for name in document if name not in SECTIONS]
+    unusable: set[tuple[str, str]] = set()
+
+    def entries(section: str, made: Any, fields: dict[str, Kind]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        tables = document.get(section, {})
+        if not isinstance(tables, dict):
+            wrong((section,), "a table is expected", problems)
+            return found
+        for name, value in tables.items():
+            before = len(problems)
+            entry = table(partial(made, name), **fields)(value, (section, name), problems)
+            _check_entry(section, name, value, problems)
+            if any(problem.text for problem in problems[before:]):
+                unusable.add((section, name))
+            else:
+                found[name] = entry
+        return found
+
+    hosts = entries("hosts", HostEntry, _FIELDS)
+    clusters = entries("clusters", ClusterEntry, _CLUSTER_FIELDS)
+    for name in _in_circles(hosts):
+        del hosts[name]
+        unusable.add(("hosts", name))
+        wrong(("hosts", name, "ssh"), "a machine is expected, but the hosts lead to one another in a circle", problems)
+    explained = {problem.path for problem in problems if problem.text}
+    told = tuple(problem for problem in problems if problem.text or problem.path not in explained)
+    return Checked(HostsFile(hosts, clusters), told, frozenset(unusable))
+
+
+def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
+    """Note the problems of an entry that no field of it has alone."""
+    if not _NAME.fullmatch(name):
+        wrong((section, name), "a name of letters, digits and . _ - @ is expected", problems)
+    if not isinstance(value, dict):
+        return
+    if section == "clusters" and "nodes" not in value:
+        wrong((section, name), "nodes is missing", problems)
+    for field_name, inner in value.items():
+        if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
+            text = f'a name that contains dots in quotes is expected: [hosts."{name}.{field_name}"]'
+            wrong((section, name, field_name), text, problems)
+    if section == "hosts" and name == LOCAL and (value.get("ssh", LOCAL) != LOCAL or "container" in value):
+        wrong((section, name), "local is this machine: another name is expected for another host", problems)
+
+
+def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
+    """Return the names of the hosts whose machine is never reached, because their `ssh` lead to one another."""
+
+    def circles(name: str) -> bool:
+        seen = set()
+        while (entry := hosts.get(name)) is not None and entry.ssh not in (None, name):
+            if name in seen:
+                return True
+            seen.add(name)
+            name = entry.ssh or name
+        return False
+
+    return [name for name in hosts if circles(name)]

@@ -1,0 +1,93 @@
+"""Checks of the tables of a TOML document: each returns a usable value or notes a problem.
+
+Plain functions, because a library for schemas takes longer to load than everything else that the first frame needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Problem(NamedTuple):
+    """A value that cannot be used: its place in the document, and what is wrong; None for an unknown setting."""
+
+    path: tuple[str, ...]
+    text: str | None
+
+
+Kind = Callable[[Any, tuple[str, ...], list[Problem]], Any]
+UNUSABLE = object()
+
+
+def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
+    """Note a problem, and return UNUSABLE."""
+    problems.append(Problem(path, text))
+    return UNUSABLE
+
+
+def text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    return value if isinstance(value, str) else wrong(path, "text is expected", problems)
+
+
+def yes_or_no(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    return value if isinstance(value, bool) else wrong(path, "true or false is expected", problems)
+
+
+def choice(*choices: str) -> Kind:
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        return value if value in choices else wrong(path, f"one of {', '.join(choices)} is expected", problems)
+
+    return check
+
+
+def number(lowest: float, highest: float) -> Kind:
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if is_number and lowest <= value <= highest:
+            return float(value)
+        return wrong(path, f"a number from {lowest:g} to {highest:g} is expected", problems)
+
+    return check
+
+
+def list_of(kind: Kind) -> Kind:
+    """Return the check of a list of one kind, as a tuple. One wrong item makes the list unusable."""
+
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        if not isinstance(value, list):
+            return wrong(path, "a list is expected", problems)
+        found = [kind(each, path, problems) for each in value]
+        return UNUSABLE if any(each is UNUSABLE for each in found) else tuple(found)
+
+    return check
+
+
+def map_of(kind: Kind) -> Kind:
+    """Return the check of a table with any keys and values of one kind. Values that are not usable are left out."""
+
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        if not isinstance(value, dict):
+            return wrong(path, "a table is expected", problems)
+        found = {name: kind(each, (*path, name), problems) for name, each in value.items()}
+        return {name: each for name, each in found.items() if each is not UNUSABLE}
+
+    return check
+
+
+def table(made: Callable[..., Any], required: bool = False, **kinds: Kind) -> Kind:
+    """Return the check of a table with these keys, which become the arguments of `made`."""
+
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        if not isinstance(value, dict):
+            return wrong(path, "a table is expected", problems)
+        problems += [Problem((*path, name), None) for name in value if name not in kinds]
+        found = {name: kind(value[name], (*path, name), problems) for name, kind in kinds.items() if name in value}
+        usable = {name: each for name, each in found.items() if each is not UNUSABLE}
+        missing = [name for name in kinds if name not in value]
+        if required and missing:
+            return wrong(path, f"{' and '.join(missing)} is missing", problems)
+        return UNUSABLE if required and len(usable) < len(kinds) else made(**usable)
+
+    return check

@@ -19,9 +19,10 @@ A new kind of host (a container, for example) is one module here and one entry i
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -83,9 +84,11 @@ def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None
-    from workbench.hosts.container import KINDS as CONTAINERS
+    return (around, (kind, container)) if kind in container_module().KINDS else (name, None)
 
-    return (around, (kind, container)) if kind in CONTAINERS else (name, None)
+
+def container_module() -> Any:
+    return importlib.import_module("workbench.hosts.container")
 
 
 def known_names() -> tuple[str, ...]:

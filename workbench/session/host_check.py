@@ -100,8 +100,8 @@ async def check_all(
                 text, step = f"the check did not end within {limit_s:g} s", f"workbench --host {name} doctor"
                 return HostCheck(name, False, findings=(Finding(Level.ERROR, "host.slow", text, fix=step),))
             except WorkbenchError as error:
-                step = error.next_step
-                return HostCheck(name, False, findings=(_finding(Level.ERROR, "unreachable", error.message, step),))
+                against = _finding(Level.ERROR, "unreachable", error.message, error.next_step)
+                return HostCheck(name, False, findings=(against,))
 
     return await asyncio.gather(*map(one, names))
 
@@ -113,7 +113,7 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.entry, examination.TimedParts()
-        programs = {engine: found[0] for engine in registry.names() if (found := settings.program(engine))}
+        programs = {engine: known[0] for engine in registry.names() if (known := settings.program(engine))}
         seen, looked = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read("the state directory and the clock", _look(session, entry), _LOOK_S, _Looked()),

@@ -42,10 +42,12 @@ class Config:
 
 _CONFIG = table(
     Config,
-    ui=table(Ui, refresh_s=number(0.2, 60), theme=choice(*THEMES)),
-    gpu=table(GpuConfig, heartbeat_s=number(1, 3600)),
-    executables=map_of(map_of(text)),
-    remembered=map_of(map_of(map_of(table(Remembered, required=True, value=text, run=text)))),
+    {
+        "ui": table(Ui, {"refresh_s": number(0.2, 60), "theme": choice(*THEMES)}),
+        "gpu": table(GpuConfig, {"heartbeat_s": number(1, 3600)}),
+        "executables": map_of(map_of(text)),
+        "remembered": map_of(map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))),
+    },
 )
 
 

@@ -15,7 +15,8 @@ from workbench.store import paths
 if TYPE_CHECKING:  # most starts have no hosts.toml, and load nothing for it
     from workbench.model.findings import Finding
     from workbench.model.host_entry import ClusterEntry, HostEntry, HostsFile
-    from workbench.store.hosts_schema import Checked, Problem
+    from workbench.store.hosts_schema import Checked
+    from workbench.store.toml_schema import Problem
 
 _WHAT = {"hosts": "host", "clusters": "cluster"}
 

@@ -128,8 +128,8 @@ def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
     if not isinstance(value, dict) or "host" not in value:
         return wrong(path, "a list of names of hosts, or of tables with a host, is expected", problems)
     before = len(problems)
-    node = table(ClusterNode, **_NODE_FIELDS)(value, path, problems) if "host" in value else UNUSABLE
-    return UNUSABLE if any(problem.text for problem in problems[before:]) else node
+    fields = table(dict, _NODE_FIELDS)(value, path, problems)
+    return UNUSABLE if any(problem.text for problem in problems[before:]) else ClusterNode(**fields)
 
 
 def _nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -162,7 +162,7 @@ def checked(document: Mapping[str, Any]) -> Checked:
             return found
         for name, value in tables.items():
             before = len(problems)
-            entry = table(partial(made, name), **fields)(value, (section, name), problems)
+            entry = table(partial(made, name), fields)(value, (section, name), problems)
             _check_entry(section, name, value, problems)
             if any(problem.text for problem in problems[before:]):
                 unusable.add((section, name))

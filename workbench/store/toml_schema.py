@@ -6,7 +6,7 @@ Plain functions, because a library for schemas takes longer to load than everyth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -76,8 +76,8 @@ def map_of(kind: Kind) -> Kind:
     return check
 
 
-def table(made: Callable[..., Any], required: bool = False, **kinds: Kind) -> Kind:
-    """Return the check of a table with these keys, which become the arguments of `made`."""
+def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
+    """Return the check of a table whose keys, those of `kinds`, become the arguments of `made`."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):

@@ -169,7 +169,7 @@ def test_a_saved_preset_has_nothing_of_the_host() -> None:
 def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     session = Session.of_host()
     plan_of(session)
-    session.plans.set_env("OWN", "1")
+    session.plans.editor.set_env("OWN", "1")
     session.core.host = host_names.host_called("spark-01")
     session.plans.leave_host()
     editor = session.plans.editor

@@ -107,7 +107,7 @@ def test_every_field_is_read(store: HostsStore) -> None:
 def test_a_wrong_value_makes_its_own_host_unusable(store: HostsStore, line: str, expected: str) -> None:
     write(store, f'{WRITTEN}\n[hosts.other]\n{line}\n[hosts.last]\nssh = "me@last"\n')
     (finding,) = store.findings
-    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 23, str(store.path))
+    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 22, str(store.path))
     assert expected in finding.text and finding.field and finding.field.startswith("hosts.other.")
     with pytest.raises(InputError, match="the host other cannot be used") as refused:
         store.host("other")

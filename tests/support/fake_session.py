@@ -230,6 +230,7 @@ PARTS = {
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep resume=resume_sweep"
     " cancel=cancel_sweep",
     "memory": "read_activity last_form keep_form",
+    "hosts": "known=known_hosts add=add_host",
 }
 
 

@@ -1,16 +1,19 @@
-"""The sessions of other hosts on which an experiment measures besides this one."""
+"""Other hosts: their names, and the sessions of those that are used besides this one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.session.host_names import KnownHost, known_hosts
+from workbench.store.hosts_file import HostsStore
+
 if TYPE_CHECKING:
     from workbench.session.session import Session
 
 
 class OtherHosts:
-    """Opens the sessions of other hosts when they are first needed. `open_session` makes a session from a host's
+    """Names the hosts that the user can pick, and opens the sessions of other hosts when they are first needed. `open_session` makes a session from a host's
     name."""
 
     def __init__(self, own: Session, open_session: Callable[[str], Session]) -> None:
@@ -35,6 +38,17 @@ class OtherHosts:
                 await other.close()
                 raise
         return self._others[name]
+
+    def known(self) -> Sequence[KnownHost]:
+        """Return the hosts that the user can pick."""
+        return known_hosts()
+
+    def add(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
+        """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has a host of this
+        name."""
+        from workbench.model.host_entry import HostEntry
+
+        HostsStore().add(HostEntry(name, ssh or None, container or None, label))
 
     @property
     def all(self) -> Sequence[Session]:

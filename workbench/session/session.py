@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import AuthFailed, Host, HostKeyChanged, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError, InputError, WorkbenchError
-from workbench.session.host_names import KnownHost, host_called, known_hosts
+from workbench.session.host_names import host_called
 from workbench.session.run_log import RunLog
 from workbench.session.state import SessionState
 from workbench.session.state_holder import Listener, StateHolder, host_view
@@ -367,17 +367,6 @@ class Session:
             self._kept.close()
 
     # ---- hosts
-
-    def known_hosts(self) -> Sequence[KnownHost]:
-        """Return the hosts that the user can pick."""
-        return known_hosts()
-
-    def add_host(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
-        """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has a host of this
-        name."""
-        from workbench.model.host_entry import HostEntry
-
-        HostsStore().add(HostEntry(name, ssh or None, container or None, label))
 
     async def try_again(self) -> None:
         """Connect again to a host that could not be reached. Raises InputError if the last attempt has not failed."""

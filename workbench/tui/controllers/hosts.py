@@ -57,7 +57,7 @@ class HostController(Controller):
     async def pick(self, chosen: str = "") -> None:
         """Open the list of hosts, with the cursor on `chosen`, by default the present host."""
         now = self.state.host.name
-        items = [(host.name, _about(host, now), "text") for host in self.try_now(self.session.known_hosts) or ()]
+        items = [(host.name, _about(host, now), "text") for host in self.try_now(self.session.hosts.known) or ()]
 
         async def taken(name: str | None) -> None:
             if name == HostList.ADD:
@@ -71,7 +71,7 @@ class HostController(Controller):
         """Ask for a host, write it to hosts.toml, and open the list of hosts again."""
 
         async def submit(values: Values) -> None:
-            self.session.add_host(values["name"], values["ssh"], values["container"], values["label"])
+            self.session.hosts.add(values["name"], values["ssh"], values["container"], values["label"])
 
         async def added(values: Values | None) -> None:
             if values is not None:

@@ -54,7 +54,7 @@ class PaletteController(Controller):
         yield Entry("Explain a word", "find a word of the screen by its name", self.controllers.explain.pick_word)
         for preset in self.state.presets:
             yield Entry(f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset))
-        for host in self.session.known_hosts():
+        for host in self.session.hosts.known():
             yield Entry(f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name))
 
     async def _run(self, key: Key) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class OtherHosts:
-    """Names the hosts that the user can pick, and opens the sessions of other hosts when they are first needed. `open_session` makes a session from a host's
-    name."""
+    """Names the hosts that the user can pick, and opens the sessions of other hosts when they are first needed.
+    `open_session` makes a session from a host's name."""
 
     def __init__(self, own: Session, open_session: Callable[[str], Session]) -> None:
         self._own, self._open_session = own, open_session

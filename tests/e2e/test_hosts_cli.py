@@ -77,7 +77,7 @@ def test_a_host_is_added_listed_shown_checked_and_used(user: User, tmp_path: Pat
 def test_a_host_that_does_not_answer_costs_the_others_nothing(user: User) -> None:
     user.file.parent.mkdir(parents=True)
     user.file.write_text(
-        '[hosts.gpu]\nssh = "box"\nrun_as = "pbs"\n[hosts.dead]\n[hosts.wrong]\nssh = 1\n'
+        '[hosts.gpu]\nssh = "box"\nrun_as = "systemd"\n[hosts.dead]\n[hosts.wrong]\nssh = 1\n'
         '[clusters.pair]\nnodes = ["gpu", "dead"]\n'
     )
     started = time.monotonic()
@@ -85,7 +85,7 @@ def test_a_host_that_does_not_answer_costs_the_others_nothing(user: User) -> Non
     assert time.monotonic() - started < 25
     assert "hosts.toml:6: hosts.wrong.ssh: text is expected" in err
     assert "dead: cannot be used" in out and "other: ok" in out and "1 of 4 hosts can be used" in out
-    assert "and qsub is not on PATH there" in out
+    assert "start as systemd (" in out
     assert user.json("--cluster", "pair", "servers")["servers"] == []
     assert "did you mean gpu?" in user.runs("--host", "gpu2", "servers", code=1)[1]
 

@@ -11,11 +11,11 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.host_entry import HostEntry
 from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import PROCESS, option_of
 from workbench.model.secrets import MASK, is_secret_name
 
 FILE = "hosts.toml"
 FILES = ("config.toml", FILE)  # that name programs for a host
-PROCESS = "process"
 
 
 def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
@@ -30,7 +30,14 @@ def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str]
     plan = replace(plan, env=(*plan.env, *added))
     if entry.run_as is None or plan.run_as not in (PROCESS, entry.run_as):
         return plan
-    return replace(plan, run_as=entry.run_as, run_options={**entry.run_options, **plan.run_options})
+    return replace(plan, run_as=entry.run_as, run_options={**_run_options(entry), **plan.run_options})
+
+
+def _run_options(entry: HostEntry) -> dict[str, str]:
+    """Return the options of the entry's launcher as a plan has them. hosts.toml was checked when it was read."""
+    word = entry.run_as or PROCESS
+    values = {name: text.splitlines() for name, text in entry.run_options.items()}
+    return {name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()}
 
 
 def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
@@ -39,7 +46,8 @@ def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
     if plan.executable_from in FILES:
         plan = with_executable(plan, "")
     if entry is not None and plan.run_as == entry.run_as:
-        rest = {name: text for name, text in plan.run_options.items() if entry.run_options.get(name) != text}
+        added = _run_options(entry)
+        rest = {name: text for name, text in plan.run_options.items() if added.get(name) != text}
         plan = replace(plan, run_as=PROCESS, run_options=rest)
     return plan
 

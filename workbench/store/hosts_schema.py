@@ -17,8 +17,9 @@ from workbench.engines import registry
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
+from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.untrusted_text import UNSAFE, clean
-from workbench.store.toml_schema import UNUSABLE, Kind, Problem, list_of, number, table, wrong, yes_or_no
+from workbench.store.toml_schema import UNUSABLE, Kind, Problem, choice, list_of, number, table, wrong, yes_or_no
 from workbench.store.toml_schema import text as any_text
 
 LOCAL = "local"
@@ -58,6 +59,12 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
     if isinstance(value, str) and not UNSAFE.search(value):
         return value
     return wrong(path, "text without control characters, or a whole number, is expected", problems)
+
+
+def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
+    """Return the value of an option, or the values of a repeatable one, one per line."""
+    found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
+    return UNUSABLE if found is UNUSABLE else "\n".join(found)
 
 
 def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -110,8 +117,8 @@ _FIELDS: dict[str, Kind] = {
     "label": _label,
     "engines": _keyed(_ENGINES, f"the name of an engine ({', '.join(registry.names())})", _program),
     "env": _keyed(_VARIABLE, "the name of an environment variable", _value),
-    "run_as": _matching(_OPTION, 'a way to start a server, such as "systemd",'),
-    "run_options": _keyed(_OPTION, "the name of an option", _value),
+    "run_as": choice(*OPTIONS),
+    "run_options": _keyed(_OPTION, "the name of an option", _values),
     "models": list_of(_directory),
     "sudo": yes_or_no,
 }
@@ -164,6 +171,8 @@ def checked(document: Mapping[str, Any]) -> Checked:
             before = len(problems)
             entry = table(partial(made, name), fields)(value, (section, name), problems)
             _check_entry(section, name, value, problems)
+            if isinstance(entry, HostEntry):
+                _check_run_options(entry, problems)
             if any(problem.text for problem in problems[before:]):
                 unusable.add((section, name))
             else:
@@ -195,6 +204,17 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
             wrong((section, name, field_name), text, problems)
     if section == "hosts" and name == LOCAL and (value.get("ssh", LOCAL) != LOCAL or "container" in value):
         wrong((section, name), "local is this machine: another name is expected for another host", problems)
+
+
+def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
+    for name, text in entry.run_options.items():
+        try:
+            option = option_of(entry.run_as or PROCESS, name)
+            for line in text.splitlines():
+                option.parse(line)
+        except InputError as error:
+            step = f"; {error.next_step}" if error.next_step else ""
+            wrong(("hosts", entry.name, "run_options", name), f"{error.message}{step}", problems)
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:

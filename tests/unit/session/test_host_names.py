@@ -31,7 +31,7 @@ ssh = "nvidia@10.0.0.1"
 label = "left Spark"
 env = { NCCL_IB_HCA = "rocep1s0f0" }
 run_as = "systemd"
-run_options = { user = "yes" }
+run_options = { scope = "system" }
 
 [hosts.again]
 ssh = "spark-01"
@@ -177,7 +177,7 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     assert (editor.plan.executable, editor.plan.run_as, dict(editor.plan.run_options)) == (
         (),
         "systemd",
-        {"user": "yes"},
+        {"scope": "system"},
     )
     assert session.plans.view().edited == 1
     editor.undo()

@@ -23,8 +23,8 @@ ssh = "nvidia@10.0.0.1"  # left
 label = "left Spark"
 engines = { vllm = "/opt/v/bin/vllm serve" }
 env = { HF_HOME = "/data/hf", NCCL_IB_DISABLE = 1 }
-run_as = "slurm"
-run_options = { partition = "gpu", nodes = 1 }
+run_as = "systemd"
+run_options = { scope = "system", property = ["MemoryMax=200G", "Nice=-5"] }
 models = ["/data/models", "~/models"]
 sudo = false
 
@@ -65,8 +65,8 @@ def test_every_field_is_read(store: HostsStore) -> None:
         label="left Spark",
         engines={"vllm": "/opt/v/bin/vllm serve"},
         env={"HF_HOME": "/data/hf", "NCCL_IB_DISABLE": "1"},
-        run_as="slurm",
-        run_options={"partition": "gpu", "nodes": "1"},
+        run_as="systemd",
+        run_options={"scope": "system", "property": "MemoryMax=200G\nNice=-5"},
         models=("/data/models", "~/models"),
         sudo=False,
     )
@@ -97,7 +97,10 @@ def test_every_field_is_read(store: HostsStore) -> None:
         ('env = { A = "a\\u0007" }', "text without control characters"),
         ("env = { A = true }", "text without control characters"),
         ("env = 3", "a table is expected"),
-        ('run_as = ""', "a way to start a server"),
+        ('run_as = "cron"', "one of process, systemd"),
+        ('run_options = { scope = "system" }', "'process' has no run option 'scope'"),
+        ('run_as = "systemd"\nrun_options = { scop = "system" }', "did you mean scope?"),
+        ('run_as = "systemd"\nrun_options = { scope = "planet" }', "expected one of"),
         ('run_options = { "--x" = "1" }', "the name of an option"),
         ('models = "/x"', "a list is expected"),
         ('models = ["x"]', "absolute paths"),
@@ -107,7 +110,7 @@ def test_every_field_is_read(store: HostsStore) -> None:
 def test_a_wrong_value_makes_its_own_host_unusable(store: HostsStore, line: str, expected: str) -> None:
     write(store, f'{WRITTEN}\n[hosts.other]\n{line}\n[hosts.last]\nssh = "me@last"\n')
     (finding,) = store.findings
-    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 22, str(store.path))
+    assert (finding.level, finding.line, finding.file) == (Level.ERROR, 21 + len(line.splitlines()), str(store.path))
     assert expected in finding.text and finding.field and finding.field.startswith("hosts.other.")
     with pytest.raises(InputError, match="the host other cannot be used") as refused:
         store.host("other")
@@ -178,7 +181,7 @@ def test_a_file_that_is_not_toml_is_named_and_never_changed(store: HostsStore, d
 def test_an_added_host_keeps_everything_else_in_the_file(store: HostsStore) -> None:
     write(store, WRITTEN)
     entry = HostEntry(
-        "new", "me@box", "podman:x", "text", {"vllm": "v"}, {"A": "1"}, "slurm", {"p": "q"}, ("/m",), True
+        "new", "me@box", "podman:x", "text", {"vllm": "v"}, {"A": "1"}, "systemd", {"scope": "user"}, ("/m",), True
     )
     store.add(entry)
     text = store.path.read_text()

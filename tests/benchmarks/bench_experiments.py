@@ -1,6 +1,6 @@
 """Measure how often the interval of an experiment contains the truth, and how often it finds a difference.
 
-    python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown]
+    python tests/benchmarks/bench_experiments.py [--experiments 1000] [--processes 2] [--markdown] [--twins]
 
 Each experiment runs the product's own code from design to verdict (session/experiment_run.py, bench/experiment.py,
 bench/compare.py). Only its runs are not real: they come from the speed model of the simulated engine, with the noise of
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
-from support.simulated_runs import REALISTIC, Noise, SimulatedRuns  # noqa: E402
+from support.simulated_runs import REALISTIC, TWINS, Noise, SimulatedRuns  # noqa: E402
 
 from workbench.bench import experiment as design  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec  # noqa: E402
@@ -36,6 +36,13 @@ DESIGNS: dict[str, dict[str, object]] = {
     "until ± 2 %": {"pairs": 16, "until_pct": 2.0},
     "until ± 1 %": {"pairs": 24, "until_pct": 1.0},
 }
+TWIN_DESIGNS: dict[str, dict[str, object]] = {
+    "4 pairs": {"pairs": 4},
+    "6 pairs": {"pairs": 6},
+    "8 pairs": {"pairs": 8},
+    "until ± 2 %": {"pairs": 16, "until_pct": 2.0},
+}
+MACHINES = (0.0, 0.02, 0.05)  # how much faster the second twin is
 KINDS = {
     "as in the table": REALISTIC,
     "no drift": replace(REALISTIC, drift=0.0),
@@ -68,8 +75,10 @@ class Cell:
     others: int = 0  # any other metric called better or worse
     pairs: int = 0
     smallest: float = 0.0
+    machine_held: int = 0  # the interval of the machine holds the truth
+    machine_shown: int = 0
 
-    def take(self, experiment: Experiment, effect: float) -> None:
+    def take(self, experiment: Experiment, effect: float, machine_truth: float = 0.0) -> None:
         assert experiment.comparison is not None and experiment.state == "done", experiment.error
         change, *others = experiment.comparison.metrics
         assert change.change_pct is not None and change.interval_pct is not None
@@ -80,6 +89,10 @@ class Cell:
         self.others += any(other.verdict in SHOWN for other in others)
         self.pairs += experiment.pairs_done
         self.smallest += experiment.smallest_pct or 0.0
+        machine = experiment.comparison.machine
+        if machine is not None and machine.change_pct is not None and machine.interval_pct is not None:
+            self.machine_held += abs(machine.change_pct - 100 * machine_truth) <= machine.interval_pct
+            self.machine_shown += machine.verdict in SHOWN
 
     def __add__(self, other: Cell) -> Cell:
         return Cell(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -113,7 +126,7 @@ def cell(options: dict[str, object], effect: float, seeds: range, noise: Noise =
     async def all_of_them() -> Cell:
         found = Cell()
         for seed in seeds:
-            found.take(await one(options, SimulatedRuns(effect, seed, noise, **how)), effect)
+            found.take(await one(options, SimulatedRuns(effect, seed, noise, **how)), effect, noise.machine)
         return found
 
     return asyncio.run(all_of_them())
@@ -172,6 +185,30 @@ def robustness(cells: Cells) -> Iterable[tuple[str, Cell]]:
     return ((name, found(parts)) for name, parts in begun)
 
 
+def on_twins(cells: Cells) -> Iterable[str]:
+    """Run experiments on twins with and without a change and a difference between the machines. Yield the rows of the
+    table of docs/REFERENCE.md."""
+    yield "| | " + " | ".join(f"{100 * e:g} %" for e in EFFECTS) + " | holds: change | machine | pairs |"
+    yield "|---|" + "--:|" * (len(EFFECTS) + 3)
+    for name, options in TWIN_DESIGNS.items():
+        given = {**options, "twins": TWINS}
+        begun = {
+            (effect, machine): cells.begin(given, effect, replace(REALISTIC, machine=machine))
+            for effect in EFFECTS
+            for machine in MACHINES
+        }
+        done = {key: found(parts) for key, parts in begun.items()}
+        by_effect = [sum((done[effect, m] for m in MACHINES), Cell()) for effect in EFFECTS]
+        every = sum(by_effect, Cell())
+        shown = " | ".join(f"{one.share_pct('shown'):.{0 if n else 1}f} %" for n, one in enumerate(by_effect))
+        held = f"{every.share_pct('held'):.1f} % | {every.share_pct('machine_held'):.1f} %"
+        yield f"| {name} | {shown} | {held} | {every.pairs / every.experiments:.1f} |"
+        for machine in MACHINES:
+            of_machine = sum((done[effect, machine] for effect in EFFECTS), Cell())
+            share = of_machine.share_pct("machine_shown")
+            yield f"  {name}: a machine {100 * machine:g} % faster is shown in {share:.1f} %"
+
+
 def whole(rows: Sequence[tuple[str, float, Cell]], name: str) -> Cell:
     """Return all cells of a design together: noise, interval and spread do not depend on the effect."""
     return sum((found for title, _, found in rows if title == name), Cell())
@@ -202,11 +239,16 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=1000, help="for each cell")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/REFERENCE.md too")
+    parser.add_argument("--twins", action="store_true", help="experiments on twins only")
     given = parser.parse_args()
     count = given.experiments
     print(f"{count} experiments per cell, ± {196 * math.sqrt(0.05 * 0.95 / count):.1f} % by chance")
     with ProcessPoolExecutor(given.processes) as pool:
         cells = Cells(pool, count)
+        if given.twins:
+            for line in on_twins(cells):
+                print(line, flush=True)
+            return
         rows = []
         for name, effect, found_here in table(cells):
             rows.append((name, effect, found_here))

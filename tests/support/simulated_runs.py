@@ -20,6 +20,7 @@ from workbench.sim import model_sizes, step_time
 from workbench.sim.profiles import PROFILES
 
 REQUESTS, TOKENS, STREAMS = 128, 128, 8
+TWINS = ("one", "two")  # hosts of an experiment on twins
 SERVING = step_time.ModelReplica(
     PROFILES["rtx-pro-6000"].gpu, PROFILES["rtx-pro-6000"].interconnect, model_sizes.describe("Qwen/Qwen3-32B-AWQ")
 )
@@ -44,6 +45,7 @@ class Noise:
     step: float = 0.0  # how much slower all is from one of the first ten runs on
     b_noise: float = 0.0  # of B's runs alone, on top
     apart: float = 0.0  # of each other metric by itself, on top of what it has in common with the speed
+    machine: float = 0.0  # how much faster the second of the TWINS is
 
 
 REALISTIC = Noise()
@@ -94,9 +96,15 @@ class SimulatedRuns:
         return None
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        result = result_of(len(self.results) + 1, arm, self._factor(arm, len(self.results)), seed)
+        return self.result(run, self._factor(run.arm, len(self.results)), seed)
+
+    def result(self, run: ExperimentRun, factor: float, seed: int) -> BenchResult:
+        """Return the result of a run that is `factor` times as fast as the model, on the host of the run."""
+        machine = self.noise.machine if run.host == TWINS[1] else 0.0
+        result = result_of(len(self.results) + 1, run.arm, factor * (1 + machine), seed)
         summary = self._apart(result.summary) if self.noise.apart else result.summary
-        result = replace(result, summary=self.spoil(run, summary))
+        conditions = replace(result.conditions, host=run.host or result.conditions.host)
+        result = replace(result, summary=self.spoil(run, summary), conditions=conditions)
         self.results.append(result)
         return result
 

@@ -12,7 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from workbench.bench.metric_changes import LEVEL, NOT_MEASURED, Pick, average, changes, unclaimed
+from workbench.bench.metric_changes import (
+    LEVEL,
+    NOT_MEASURED,
+    Pick,
+    average,
+    changes,
+    machine_change,
+    metric_called,
+    unclaimed,
+)
 from workbench.engines.result_limits import judgements
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Comparison, Conditions, MetricChange
 
@@ -29,6 +38,7 @@ ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "driver": ("driver_version",),
 }
 _WHERE = ("host", "client", "driver_version", "cuda_version", "engine_version", "workbench_version")
+_OF_TWINS = frozenset({"host", "client"})  # kinds of differences between two hosts that are alike
 _MUST_MATCH = {
     "model": "different models",
     "model bytes": "the same name, but different model files",
@@ -50,13 +60,14 @@ def compare(
     chosen: str | None = None,
     level: float = LEVEL,
     arms: Collection[str] = (),
+    swapped: Sequence[bool] = (),
 ) -> Comparison:
     """Return the comparison of `a` with `b`. Each side is one result, or several runs of the same configuration.
 
     `paired` says that run i of A and run i of B were made in succession with the same seed. `chosen` is the metric that
     was named before the runs; all other metrics are corrected for their number. `level` is the confidence level of the
     intervals. `arms` lists the kinds of differences that the comparison is about ("model", "host"), which then cause no
-    warning.
+    warning. `swapped` is for pairs on twins: whether A and B ran on each other's host.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -64,14 +75,18 @@ def compare(
     right = [b] if isinstance(b, BenchResult) else list(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError("a comparison needs a result on each side, and pairs need equal numbers of A and B")
-    differences = tuple(_differences(left[0], right[0]))
+    on_twins = _OF_TWINS if swapped else frozenset()
+    differences = tuple(d for d in _differences(left[0], right[0]) if d["kind"] not in on_twins)
     prompts, outputs = (tuple(_work_differences(left, right, side)) for side in ("prompt", "output"))
     # Models count a prompt's tokens differently and put their own template around it. An answer that ends earlier is
     # less work in any case.
     own_prompts = "model" in arms and any(d["kind"] in ("model", "engine", "server") for d in differences)
     work = outputs if own_prompts else (*prompts, *outputs)
-    warnings = tuple(dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired), *work]))
-    metrics = changes(left, right, paired=paired, chosen=chosen, level=level)
+    warnings = tuple(
+        dict.fromkeys([*_mismatches(differences, arms), *_run_warnings(left, right, paired, on_twins), *work])
+    )
+    metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
+    machine = machine_change(metric_called(metrics[0].metric), left, right, swapped, level) if swapped else None
     return Comparison(
         a=left[0].id,
         b=right[0].id,
@@ -92,6 +107,7 @@ def compare(
             *_unmeasured(metrics, (*left, *right)),
             *(_circumstances(left, right) if paired else ()),
         ),
+        machine=machine,
     )
 
 
@@ -178,11 +194,15 @@ def _shown(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _run_warnings(left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool) -> Iterable[str]:
+def _run_warnings(
+    left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool, expected: Collection[str] = ()
+) -> Iterable[str]:
+    """Yield why runs cannot be compared. The runs of a side may differ in the kinds that are `expected`."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)
-        names = dict.fromkeys(d["name"] for other in runs[1:] for d in _configuration(runs[0], other, paired))
+        found = (d for other in runs[1:] for d in _configuration(runs[0], other, paired))
+        names = dict.fromkeys(d["name"] for d in found if d["kind"] not in expected)
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
     windows = {side: {run.summary.window for run in runs} for side, runs in (("A", left), ("B", right))}

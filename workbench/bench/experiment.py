@@ -27,14 +27,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from workbench.bench import twins
 from workbench.bench.compare import ARMS, compare
 from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, diagnosed
-from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, metric_called, unclaimed, variance
+from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, difference, metric_called, unclaimed, variance
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.experiment import INTERRUPTED, WARM_UP, Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
+from workbench.model.experiment import (
+    INTERRUPTED,
+    WARM_UP,
+    Arm,
+    Experiment,
+    ExperimentRun,
+    ExperimentSpec,
+    RunState,
+    side_of,
+)
 from workbench.model.series_state import SeriesState
 
 MEASURED = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
@@ -56,9 +66,12 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 # -- the design ------------------------------------------------------------------------------------------------------
 
 
-def restarts(a: Arm, b: Arm) -> bool:
-    """Return whether each run of the experiment starts its own server. It does if A and B differ in something that only
-    a restart changes. Servers that already run, or that Workbench did not start, are never restarted."""
+def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
+    """Return whether each run of the experiment starts its own server. It does on twins, and if A and B differ in
+    something that only a restart changes. Servers that already run, or that Workbench did not start, are never
+    restarted."""
+    if on_twins:
+        return True
     if a.target is None and b.target is None:
         return (a.sets, a.unsets, a.envs) != (b.sets, b.unsets, b.envs)
     same = replace(a, gpu=b.gpu) == b
@@ -85,6 +98,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
             f"invalid number of pairs of an experiment: {spec.pairs}",
             next_step=f"use 1 to {MOST_PAIRS} pairs; 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
         )
+    twins.check(spec)
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
             raise InputError(
@@ -127,8 +141,9 @@ def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
     return ("A", "B") if a_first else ("B", "A")
 
 
-def arm_of(spec: ExperimentSpec, name: str) -> Arm:
-    return spec.a if name == "A" else spec.b
+def arm_of(spec: ExperimentSpec, side: str) -> Arm:
+    """Return the arm of a side of the experiment, such as "A" or "B on gpu-box-2"."""
+    return spec.a if side.startswith("A") else spec.b
 
 
 def seed_of(spec: ExperimentSpec, pair: int) -> int:
@@ -145,12 +160,19 @@ def next_run(experiment: Experiment) -> ExperimentRun:
     pair = experiment.pairs_done
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
     arm = next(name for name in order(experiment.spec, pair) if name not in done)
-    return ExperimentRun(len(experiment.runs), pair, arm)
+    return ExperimentRun(len(experiment.runs), pair, arm, host=twins.host_of(experiment.spec, pair, arm))
 
 
-def warm_up(experiment: Experiment, arm: str) -> ExperimentRun:
-    """Return a new run of `arm` whose result will be discarded, because the machine is still cold."""
-    return ExperimentRun(len(experiment.runs), WARM_UP, arm)
+def warm_up(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
+    """Return a new run of `arm` whose result will be discarded, because the machine is still cold. `host` is one of the
+    twins."""
+    return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
+
+
+def sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
+    """Return the arm and the host of each side of the experiment: "A" and "B", on twins each arm on each host."""
+    hosts: Sequence[str | None] = spec.twins or (None,)
+    return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
@@ -221,7 +243,7 @@ def enough(experiment: Experiment) -> str | None:
     """Return why the experiment needs no further pair, or None if it needs one. The reason is the number of pairs or
     the width of the interval, never the verdict."""
     spec, done = experiment.spec, experiment.pairs_done
-    if spec.until_pct is not None and done >= UNTIL_PAIRS:
+    if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.balanced(spec, done):
         width = _chosen_change(experiment)
         if width is not None and width.interval_pct is not None and width.interval_pct <= spec.until_pct:
             return f"the interval is within ± {spec.until_pct:g} %"
@@ -240,11 +262,15 @@ def pairs_wanted(experiment: Experiment) -> int:
         return spec.pairs
     change = _chosen_change(experiment)
     ratios = _log_ratios(change) if change is not None else []
-    if len(ratios) < 2:
-        return min(spec.pairs, UNTIL_PAIRS)
-    size = math.sqrt(variance(ratios))
-    for pairs in range(max(done, UNTIL_PAIRS), spec.pairs):
-        if 100 * t_quantile((1 + level(experiment)) / 2, pairs - 1) * size / math.sqrt(pairs) <= spec.until_pct:
+    least = UNTIL_PAIRS + len(spec.twins) // 2
+    lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
+    if len(ratios) <= lost:
+        return min(spec.pairs, least)
+    kinds = [twins.swapped(spec, pair) for pair in range(len(ratios))]
+    size = math.sqrt(twins.variance_inside(ratios, kinds) if spec.twins else variance(ratios))
+    for pairs in range(max(done, least), spec.pairs):
+        width = 100 * t_quantile((1 + level(experiment)) / 2, pairs - lost) * size / math.sqrt(pairs)
+        if width <= spec.until_pct and twins.balanced(spec, pairs):
             return pairs
     return spec.pairs
 
@@ -280,8 +306,12 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
     """Return `experiment` with `comparison`, `smallest_pct` and `verdict` computed from its complete pairs. `results`
     maps result ids to results; a pair whose results are not in it is left out."""
-    found = [(results.get(a.result_id or 0), results.get(b.result_id or 0)) for a, b in complete_pairs(experiment)]
-    pairs = [(a, b) for a, b in found if a is not None and b is not None]
+    found = [
+        (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair) for a, b in complete_pairs(experiment)
+    ]
+    kept = [(a, b, pair) for a, b, pair in found if a is not None and b is not None]
+    pairs = [(a, b) for a, b, _ in kept]
+    kinds = [twins.swapped(experiment.spec, pair) for _, _, pair in kept] if experiment.spec.twins else []
     if not pairs:
         verdict = _sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
@@ -292,13 +322,16 @@ def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experi
         chosen=experiment.spec.metric,
         level=level(experiment),
         arms=ARMS_OF_PAIRS,
+        swapped=kinds,
     )
+    experiment = replace(experiment, comparison=comparison)
     comparison = replace(comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment)))
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
-    experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment)))
+    experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment), kinds))
     if experiment.state != SeriesState.DONE:
-        comparison = replace(comparison, metrics=unclaimed(comparison.metrics))
+        machine = unclaimed([comparison.machine])[0] if comparison.machine is not None else None
+        comparison = replace(comparison, metrics=unclaimed(comparison.metrics), machine=machine)
     return replace(experiment, comparison=comparison, verdict=_sentence(experiment, change), measured=_measured(change))
 
 
@@ -309,9 +342,17 @@ def _measured(change: MetricChange) -> str:
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """Yield sentences about what the runs show about the machine, such as an outlier or a trend."""
-    seen = [[MeasuredRun(run, run.value) for run in pair if run.value] for pair in complete_pairs(experiment)]
-    discarded = [MeasuredRun(run, run.value) for run in experiment.discarded if run.value]
+    """Yield sentences about what the runs show about the machine, such as an outlier or a trend. On twins, the known
+    effect of the machine is taken out first."""
+    machine = experiment.comparison.machine if experiment.comparison is not None else None
+    second = 1 + (machine.change_pct or 0.0) / 100 if machine is not None else 1.0
+
+    def measured(run: ExperimentRun) -> MeasuredRun:
+        on_second = run.host is not None and run.host == experiment.spec.twins[1]
+        return MeasuredRun(run, (run.value or 0.0) / (second if on_second else 1.0))
+
+    seen = [[measured(run) for run in pair if run.value] for pair in complete_pairs(experiment)]
+    discarded = [measured(run) for run in experiment.discarded if run.value]
     yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
@@ -328,15 +369,19 @@ def _log_ratios(change: MetricChange) -> list[float]:
     return [math.log(b / a) for a, b in change.pairs if a and b]
 
 
-def _smallest(change: MetricChange, at_level: float) -> float | None:
+def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> float | None:
     """Return the smallest true difference, in percent, that 4 of 5 experiments with this spread and number of pairs
-    would show. None for fewer than three pairs, whose spread is unreliable."""
-    ratios = _log_ratios(change)
-    if change.interval_pct is None or len(ratios) < 3:
+    would show. None for fewer than three pairs, whose spread is unreliable. `kinds` says for each pair on twins whether
+    it was swapped."""
+    if change.interval_pct is None or len(change.pairs) < 3:
         return None
-    least = metric_called(change.metric).resolution(min(v for pair in change.pairs for v in pair if v))
-    error = math.sqrt(max(2 * least**2, variance(ratios)) / len(ratios))
-    return 100 * math.expm1(min(50.0, detectable_shift(len(ratios) - 1, round(1 - at_level, 9), POWER) * error))
+    known = [v for pair in change.pairs for v in pair if v]
+    logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
+    resolution = metric_called(change.metric).resolution(min(known))
+    _, error = difference(logs[0], logs[1], True, resolution, kinds)
+    if error is None:
+        return None
+    return 100 * math.expm1(min(50.0, detectable_shift(error.df, round(1 - at_level, 9), POWER) * error.size))
 
 
 def _notes(experiment: Experiment) -> list[str]:
@@ -344,6 +389,11 @@ def _notes(experiment: Experiment) -> list[str]:
         f"{experiment.spec.metric} was chosen before the start; another metric is called better or worse only if the "
         "difference remains after Holm's correction for the number of metrics"
     ]
+    if experiment.spec.twins:
+        notes.append(
+            "A and B were swapped between the two machines, so the machines' difference is left out of the change; a "
+            "change that is not the same on both machines shows as spread"
+        )
     looks = []
     if experiment.spec.until_pct is not None:
         looks.append("the result was examined after every pair")
@@ -358,8 +408,22 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the verdict of the experiment as one sentence for the user. `change` is the change of the chosen metric,
-    or None without complete pairs."""
+    """Return the verdict of the experiment as one sentence for the user, which on twins also says how much was the
+    machine. `change` is the change of the chosen metric, or None without complete pairs."""
+    said = _of_change(experiment, change)
+    machine = experiment.comparison.machine if experiment.comparison is not None else None
+    if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:
+        return said
+    first, second = experiment.spec.twins
+    size = f"{abs(machine.change_pct):.1f} % ± {half_width(machine.interval_pct)}"
+    if machine.verdict in (BETTER, WORSE):
+        return f"{said}; {second} {_is(machine)} than {first} by {size} with the same configuration"
+    seen = f"{machine.change_pct:+.1f} % ± {half_width(machine.interval_pct)}"
+    return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
+
+
+def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
+    """Return the part of the verdict about the change from A to B."""
     done = experiment.pairs_done
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"

@@ -1,9 +1,9 @@
 """The change of each metric from A to B over several runs: geometric means, their ratio, its interval and a verdict.
 
 Each run gives one value. Several unpaired runs on each side use Welch's t interval on the logarithms, and pairs of runs
-use the paired t interval. The metric that was chosen beforehand is tested at the full level. Every other metric gets
-the verdict "better" or "worse" only if its difference remains significant after Holm's correction for the number of
-metrics; otherwise it gets "hint only".
+use the paired t interval, on twins with the effect of the machine left out (twins.py). The metric that was chosen
+beforehand is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its difference
+remains significant after Holm's correction for the number of metrics; otherwise it gets "hint only".
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from workbench.bench import twins
 from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
@@ -85,11 +86,15 @@ def changes(
     paired: bool = False,
     chosen: str | None = None,
     level: float = LEVEL,
+    swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
     """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is the metric that was
-    named before the runs were made; its change comes first. `level` is the confidence level of the intervals."""
+    named before the runs were made; its change comes first. `level` is the confidence level of the intervals. For
+    twins, `swapped` says for each pair whether A and B were swapped."""
     found = [
-        _change(metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level)
+        _change(
+            metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level, swapped
+        )
         for metric in shown_metrics((*left, *right), chosen)
     ]
     if chosen is None:
@@ -99,8 +104,27 @@ def changes(
     return (found[0][0], *others)
 
 
+def machine_change(
+    metric: ResultMetric, a: Sequence[BenchResult], b: Sequence[BenchResult], swapped: Sequence[bool], level: float
+) -> MetricChange | None:
+    """Return the change of a metric from the first of two twins to the second one, with the same configuration. None
+    without pairs of both kinds."""
+    values = [(metric.of(x.summary), metric.of(y.summary)) for x, y in zip(a, b, strict=True)]
+    pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
+    if len(set(swapped)) < 2:
+        return None
+    # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is swapped.
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    return _change(metric, first, second, True, level, swapped)[0]
+
+
 def _change(
-    metric: ResultMetric, xs: list[float | None], ys: list[float | None], paired: bool, level: float
+    metric: ResultMetric,
+    xs: list[float | None],
+    ys: list[float | None],
+    paired: bool,
+    level: float,
+    swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, float | None]:
     """Return the change of `metric` from values `xs` to values `ys`, and the p-value of no difference.
 
@@ -114,10 +138,9 @@ def _change(
         x, y = _plain_mean(xs), _plain_mean(ys)
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED, pairs), None
     log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
-    centre = average(log_b) - average(log_a)
+    centre, error = difference(log_a, log_b, paired, metric.resolution(min(*a, *b)), swapped)
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
-    error = _standard_error(log_a, log_b, paired, metric.resolution(min(*a, *b)))
     if error is not None:
         half = t_quantile((1 + level) / 2, error.df) * error.size
         # Of the interval's two sides, which differ a little in percent, the one towards zero: it holds 0 exactly
@@ -132,12 +155,25 @@ def _change(
 
 
 @dataclass(frozen=True, slots=True)
-class _Error:
+class StandardError:
     size: float  # of mean(b) - mean(a)
     df: float
 
 
-def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> _Error | None:
+def difference(
+    a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
+) -> tuple[float, StandardError | None]:
+    """Return the mean of b - a with its standard error, None if there are too few runs. With `swapped`, the effect of
+    the machine is taken out (twins.py)."""
+    if swapped:
+        found = twins.separated([y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2)
+        if found is not None:
+            return found.change, None if found.error is None else StandardError(found.error, found.df)
+        return average(b) - average(a), None
+    return average(b) - average(a), _standard_error(a, b, paired, resolution)
+
+
+def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> StandardError | None:
     """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side has fewer than two
     runs. `resolution` is the least scatter that is assumed for a run."""
     if len(a) < 2 or len(b) < 2:
@@ -145,13 +181,13 @@ def _standard_error(a: list[float], b: list[float], paired: bool, resolution: fl
     least = resolution**2
     if paired:
         spread = max(2 * least, variance([y - x for x, y in zip(a, b, strict=True)]))
-        return _Error(math.sqrt(spread / len(a)), len(a) - 1)
+        return StandardError(math.sqrt(spread / len(a)), len(a) - 1)
     u, v = max(least, variance(a)) / len(a), max(least, variance(b)) / len(b)
     df = (u + v) ** 2 / (u * u / (len(a) - 1) + v * v / (len(b) - 1))
-    return _Error(math.sqrt(u + v), df)
+    return StandardError(math.sqrt(u + v), df)
 
 
-def _p_value(centre: float, error: _Error) -> float:
+def _p_value(centre: float, error: StandardError) -> float:
     """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the measured difference of
     the logarithms."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)

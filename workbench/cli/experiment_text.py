@@ -29,7 +29,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     """
     from workbench.bench import experiment as design
 
-    restarts = design.restarts(spec.a, spec.b)
+    restarts = design.restarts(spec.a, spec.b, bool(spec.twins))
     pairs = f"{spec.pairs} pairs"
     if spec.until_pct is not None:
         pairs = f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
@@ -40,10 +40,12 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
         servers = "each run on a fresh server" if restarts else "all runs on one server"
     yield f"A: {arm_words(spec.a)}\nB: {arm_words(spec.b)}"
     yield f"{pairs} in random order, {servers}; the verdict is about {spec.metric}"
+    if spec.twins:
+        yield f"A and B run on {' and '.join(spec.twins)}, swapped in half of the pairs"
     if spec.throw_away is not False:
         compiling = ", and that of each arm that compiles," if restarts else ""
         first = "the first run of each arm" if spec.throw_away else f"the first run{compiling}"
-        yield f"{first} is discarded"
+        yield f"{first}{' on each host' if spec.twins else ''} is discarded"
     least = "at least " if spec.until_pct is not None else ""
     yield UNKNOWN_DURATION if duration_s is None else f"takes {least}about {duration(duration_s)}"
 
@@ -80,7 +82,7 @@ def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[st
 def _run_line(run: ExperimentRun) -> str:
     value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
     took = f"  {run.took_s:.0f} s" if run.took_s is not None else ""
-    return f"  {_place(run)} {run.arm}  {value}{took}"
+    return f"  {_place(run)} {run.side}  {value}{took}"
 
 
 def _place(run: ExperimentRun) -> str:
@@ -102,18 +104,19 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     from workbench.advisor.verdicts import sentence
     from workbench.report.blocks import Heading
     from workbench.report.formats.terminal import block_lines
-    from workbench.report.series_blocks import comparison_blocks, pairs_table
+    from workbench.report.series_blocks import comparison_blocks, machine_blocks, pairs_table
 
     simulated = "  SIMULATED" if experiment.simulated else ""
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
     yield f"A: {arm_words(experiment.spec.a)}\nB: {arm_words(experiment.spec.b)}"
     if experiment.comparison is not None:
         yield from block_lines(comparison_blocks(experiment.comparison))
+        yield from block_lines(machine_blocks(experiment))
         yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
         yield ""
     for run in experiment.runs:
         if run.state in ("failed", "dropped"):
-            yield f"  run {run.place + 1}, {_place(run)} {run.arm}: {run.state}: {run.error}"
+            yield f"  run {run.place + 1}, {_place(run)} {run.side}: {run.state}: {run.error}"
     for line in experiment.note.splitlines():
         yield f"  {line}"
     if experiment.error:

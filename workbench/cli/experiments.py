@@ -50,6 +50,11 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
         option("--pairs N", "number of pairs: 3 detect a difference of 5 %%, 5 of 2 %%, 8 of 1.3 %% (3)", int),
         option("--until PERCENT", "add pairs until the interval is ± PERCENT or narrower", float),
     ),
+    option(
+        "--twins HOST1,HOST2",
+        "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of the pairs, and say "
+        "how much of the difference was the machine (6 pairs)",
+    ),
     option("--at-most N", "largest number of pairs with --until, 5 or more (16)", int),
     option("--max-minutes M", "time limit; no pair is started that would exceed it", float),
     option(
@@ -83,12 +88,14 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
         "workbench experiment --a http://127.0.0.1:8000 --b http://127.0.0.1:8001 --pairs 5",
         'workbench experiment --a vllm-any --b "sglang-any tp-size=2" --var model=Qwen/Qwen3-0.6B',
         "workbench experiment vllm-any --host-a gpu-box-1 --host-b gpu-box-2",
+        'workbench experiment vllm-any --b "max-num-seqs=256" --twins gpu-box-1,gpu-box-2',
         'workbench experiment RUN --gpu-a "power-limit=600" --gpu-b "power-limit=450" --until 2',
     ),
 )
 async def experiment(arguments: argparse.Namespace) -> int:
+    twins = _twins(arguments)
     a, b = arm_of(arguments, "a"), arm_of(arguments, "b")
-    options = _options(arguments)
+    options = {**_options(arguments), **({"twins": twins} if twins else {})}
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         if a.target is None:
@@ -104,6 +111,22 @@ async def experiment(arguments: argparse.Namespace) -> int:
             session.subscribe(report_progress())
             ended = await session.experiments.run(a, b, bases=bases, **options)
     return _print_ended(ended, arguments.json)
+
+
+def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the twins of the experiment, () for none. The first one is the host of the command, unless another is
+    given."""
+    if arguments.twins is None:
+        return ()
+    if arguments.host_a or arguments.host_b:
+        raise InputError(
+            "--twins puts A and B on both hosts, so --host-a and --host-b do not go with it",
+            next_step="leave out --host-a and --host-b",
+        )
+    hosts = tuple(name.strip() for name in arguments.twins.split(",") if name.strip())
+    if hosts and not (arguments.host or arguments.simulate):
+        arguments.host = hosts[0]
+    return hosts or (arguments.twins,)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -157,7 +180,7 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     from workbench.bench import experiment as design
 
     effects = []
-    if design.restarts(spec.a, spec.b):
+    if design.restarts(spec.a, spec.b, bool(spec.twins)):
         targets = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
         servers = [each.state.server for each in session.hosts.all]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]

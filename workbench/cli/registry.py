@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 # First word of a command: the files under workbench/cli that declare the commands beginning with it.
 FILES: dict[str, tuple[str, ...]] = {
     "demo": ("screen",),
+    "fleet": ("fleet",),
     "record": ("recordings",),
     "replay": ("recordings",),
     "screenshots": ("screen",),

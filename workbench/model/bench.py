@@ -293,3 +293,4 @@ class Comparison:
     runs_a: int = 1
     runs_b: int = 1
     notes: tuple[str, ...] = ()  # what the metrics can and cannot show
+    machine: MetricChange | None = None  # the second of two twins (B) against the first (A), with one configuration

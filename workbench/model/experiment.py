@@ -106,9 +106,17 @@ class ExperimentSpec:
     # False: none.
     throw_away: bool | None = None
     order_seed: int | None = None  # seed of the order inside the pairs; None: A B B A, as in older experiments
+    twins: tuple[str, ...] = ()  # two hosts between which A and B are swapped in half of the pairs; (): no twins
 
 
 WARM_UP = -1
+
+
+def side_of(arm: str, host: str | None) -> str:
+    """Return an arm on one of the twins as text; the arm alone if `host` is None."""
+    return arm if host is None else f"{arm} on {host}"
+
+
 INTERRUPTED = "interrupted"
 
 
@@ -139,6 +147,12 @@ class ExperimentRun:
     error: str | None = None
     run_id: str | None = None  # of the server
     start_temperature_c: float | None = None  # hottest GPU of the server before the run; None if not read
+    host: str | None = None  # of an experiment on twins
+
+    @property
+    def side(self) -> str:
+        """The arm, and for twins its host: "A", "B on gpu-box-2"."""
+        return side_of(self.arm, self.host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if experiment.note:
         blocks.append(Items(tuple(experiment.note.splitlines())))
     if comparison is not None:
-        blocks += comparison_blocks(comparison)
+        blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         chosen = next((m for m in comparison.metrics if m.metric == spec.metric), None)
         plot = plots.raw_pairs(chosen) if chosen else None
         blocks += [Heading("Raw pairs"), *([plot] if plot else []), pairs_table(comparison.metrics)]
@@ -84,6 +84,24 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if results:
         blocks += [overview(results), *_first_conditions(results, "run")]
     return blocks
+
+
+def machine_blocks(experiment: Experiment) -> list[Block]:
+    """Return the blocks about the difference between the machines of an experiment on twins; [] for any other."""
+    machine = experiment.comparison.machine if experiment.comparison is not None else None
+    if machine is None:
+        return []
+    first, second = experiment.spec.twins
+    row = (
+        metric_title(machine.metric),
+        machine.unit,
+        number(machine.a),
+        number(machine.b),
+        change(machine.change_pct, machine.interval_pct),
+        machine.verdict,
+    )
+    head = ("metric", "unit", first, second, f"{second} against {first}", "verdict")
+    return [Heading("The machines, with the same configuration"), Table(head, (row,), frozenset({2, 3, 4}))]
 
 
 def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:
@@ -104,10 +122,12 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
         ("smallest difference that could be shown", number(experiment.smallest_pct, "%")),
         ("start temperature", matched),
     ]
+    if spec.twins:
+        rows.append(("twins", f"{' and '.join(spec.twins)}, A and B swapped in half of the pairs"))
     if spec.order_seed is not None:
         rows.append(("seed of the order", str(spec.order_seed)))
     if experiment.discarded:
-        rows.append(("first runs discarded", ", ".join(run.arm for run in experiment.discarded)))
+        rows.append(("first runs discarded", ", ".join(run.side for run in experiment.discarded)))
     if experiment.extensions:
         rows.append(("extended after the outcome was seen", count_of(experiment.extensions, "time")))
     return tuple(rows)
@@ -135,7 +155,7 @@ def _runs(experiment: Experiment) -> Table:
         (
             str(run.place + 1),
             str(run.pair + 1) if run.pair >= 0 else NA,
-            run.arm,
+            run.side,
             run.state if not run.error else f"{run.state}: {run.error}",
             f"#{run.result_id}" if run.result_id is not None else NA,
             number(run.value),

@@ -4,7 +4,7 @@ or a server that others started. Each may be on this host or on another one."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, ExperimentSpec
+    from workbench.model.gpu import GpuInfo
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
@@ -137,28 +138,39 @@ class ArmTargets:
         """Trust everything that the presets of these plans run besides their engines, for this and later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
-    async def sides(self, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
-        """Return the host and server of each arm by name. Raises PlanError for a plan that an engine would reject, and
-        SettingsError for GPU settings that cannot be applied."""
+    async def sides(self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
+        """Return the host and server of each side of the experiment by name: of the arms, on twins of each arm on each
+        host. Raises PlanError for a plan that an engine would reject, SettingsError for GPU settings that cannot be
+        applied, and InputError for hosts that are not twins."""
         sides = {}
-        for name, arm in arms.items():
+        for name, (arm_name, host) in design.sides(spec).items():
+            arm = arms[arm_name]
             target = arm.target
-            session = await self._hosts.session_of(target.host if target else None)
+            session = await self._hosts.session_of(host or (target.host if target else None))
             if target is not None and target.plan is None:
+                if host is not None:
+                    raise InputError(
+                        f"{arm_name} is a server that runs already, and on twins each run starts its own server",
+                        next_step="give a preset, or a run with a change to it",
+                    )
                 side = Side(session, run_id=target.run_id, url=target.url)
                 if target.url is not None:
                     await _check_url(name, session, target.url)
             else:
-                side = Side(session, await self._editor(name, arm, bases[name], session))
+                side = Side(session, await self._editor(name, arm, bases[arm_name], session, on_twin=host is not None))
             await _check_settings(name, arm, side)
             sides[name] = side
+        if spec.twins:
+            await check_twins(spec.twins, sides)
         return sides
 
-    async def _editor(self, name: str, arm: Arm, base: LaunchPlan, session: Session) -> PlanEditor:
+    async def _editor(
+        self, name: str, arm: Arm, base: LaunchPlan, session: Session, *, on_twin: bool = False
+    ) -> PlanEditor:
         current, target = self._plans.current, arm.target
         title = target.name if target else self._plans.editor.title
         editor = PlanEditor(base, f"{title}, {name}")
-        if target is None and current is not None:
+        if target is None and current is not None and not on_twin:
             editor.around = current.around
         else:
             infos = (await session.telemetry.reading()).infos
@@ -212,6 +224,39 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
         for arm in (spec.a, spec.b)
     )
     return a, b, bases
+
+
+async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
+    """Raise InputError, which names what differs, if the two hosts have other GPUs, drivers or engines. `sides` are the
+    sides of the experiment on both hosts."""
+    facts: list[dict[str, str]] = []
+    for host in hosts:
+        own = {name: side for name, side in sides.items() if name.endswith(f" on {host}")}
+        found: dict[str, str] = {}
+        for name, side in own.items():
+            telemetry = await side.session.telemetry.reading()
+            gpus, _ = await side.gpus()
+            infos = [info for info in telemetry.infos if info.index in gpus]
+            arm = name[:1]
+            found[f"GPUs of {arm}"] = ", ".join(_gpu_text(info) for info in infos) or "none"
+            found["driver"] = telemetry.driver.driver_version or "unknown"
+            around = side.editor.around if side.editor is not None else None
+            found[f"engine of {arm}"] = (around and around.installed) or "not found"
+        facts.append(found)
+    first, second = facts
+    differing = [f"{what}: {first[what]} and {second[what]}" for what in first if first[what] != second[what]]
+    if differing:
+        raise InputError(
+            f"{hosts[0]} and {hosts[1]} are not twins, so what the machine does cannot be told from the change: "
+            + "; ".join(differing),
+            next_step="use hosts with the same GPUs, driver and engine, or compare both on one host",
+        )
+
+
+def _gpu_text(info: GpuInfo) -> str:
+    gib = f" {info.memory_total_bytes / 2**30:.0f} GiB" if info.memory_total_bytes else ""
+    limit = f" {info.power_max_w:.0f} W" if info.power_max_w else ""
+    return f"{info.name}{gib}{limit}"
 
 
 def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:

@@ -33,8 +33,9 @@ _LOOK_S = 2.0
 
 
 class Arms:
-    """Carries out the runs of an experiment on real hosts. `sides` has the host and server of each arm ("A" and "B").
-    `restarts` says whether each run gets a new server. `earlier` are the results of a resumed experiment."""
+    """Carries out the runs of an experiment on real hosts. `sides` has the host and server of each arm ("A" and "B"),
+    on twins of each arm on each host. `restarts` says whether each run gets a new server. `earlier` are the results of
+    a resumed experiment."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Arms:
         self._spec = spec
         self._sides = sides
         self._restarts = restarts
-        self._arm = "A"  # the arm that is on now, or was last
+        self._arm = next(iter(sides))  # the side that is on now, or was last
         self._run: str | None = None  # the server that is on and may be stopped
         self._run_side: Side | None = None  # its host
         self.started: str | None = None  # the server that is on if the experiment started it
@@ -215,7 +216,7 @@ class Arms:
                 notes.append(f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)")
         if self.started is not None:
             if self._keep_on:
-                arm = experiment.runs[-1].arm if experiment.runs else "A"
+                arm = experiment.runs[-1].side if experiment.runs else "A"
                 notes.append(
                     f"a server ran before the experiment, so {self.started} with {arm}'s configuration keeps running"
                 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import average, metric_called
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
-from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun, RunState
+from workbench.model.experiment import INTERRUPTED, WARM_UP, Experiment, ExperimentRun, RunState, side_of
 from workbench.model.series_state import SeriesState
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Stopped(WorkbenchError):
 
 
 class TestBed(Protocol):
-    """The hosts of an experiment, as its course uses them: servers, GPU settings and benchmarks. Every method may raise
+    """The hosts of an experiment, as its course uses them: servers, GPU settings and benchmarks. `arm` is a side of the
+    experiment: "A" or "B", on twins an arm on one of the hosts (ExperimentRun.side). Every method may raise
     WorkbenchError."""
 
     @property
@@ -163,17 +164,21 @@ class ExperimentConduct:
 
     async def _warm_up(self) -> None:
         """Make the runs whose results are discarded, because a cold machine is slower. By default that is one run, or
-        one run of each arm whose server must compile at its next start. A resumed experiment makes them again."""
-        wanted = self.experiment.spec.throw_away
-        if wanted is False:
+        one run of each arm whose server must compile at its next start; on twins, it is so on each host. A resumed
+        experiment makes them again."""
+        spec = self.experiment.spec
+        if spec.throw_away is False:
             return
-        arms: tuple[str, ...] = design.order(self.experiment.spec, self.experiment.pairs_done)
-        if not wanted:
-            compiling = [a for a in arms if self.experiment.restarts and await self._bench.compiles_first(a)]
-            arms = tuple(compiling) or arms[:1]
-        for arm in arms:
-            while (await self._make(design.warm_up(self.experiment, arm))).state == RunState.FAILED:
-                pass
+        arms = design.order(spec, self.experiment.pairs_done)
+        for host in spec.twins or (None,):
+            chosen: Sequence[str] = arms
+            if not spec.throw_away:
+                again = self.experiment.restarts
+                compiling = [a for a in arms if again and await self._bench.compiles_first(side_of(a, host))]
+                chosen = compiling or arms[:1]
+            for arm in chosen:
+                while (await self._make(design.warm_up(self.experiment, arm, host))).state == RunState.FAILED:
+                    pass
 
     async def _server(self, arm: str) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings, and return the run
@@ -190,13 +195,13 @@ class ExperimentConduct:
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
         """Carry out one run. Return it with the state "done", "discarded", or "failed" if it may be repeated."""
         began = time.monotonic()
-        title = f"{_which(run)}, {run.arm}"
+        title = f"{_which(run)}, {run.side}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._server(run.arm))
+            run = replace(run, run_id=await self._server(run.side))
             run = replace(run, start_temperature_c=await self._settled(run, title))
             run = await self._put(replace(run, state=RunState.MEASURING), f"{title}: measuring")
-            result = await self._bench.measure(run.arm, run, design.seed_of(self.experiment.spec, max(0, run.pair)))
+            result = await self._bench.measure(run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair)))
         except HostError:
             raise
         except (BenchError, ServerError) as failure:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
+from workbench.bench import twins
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec, RunState
 from workbench.model.secrets import mask_argv, mask_plan
@@ -111,6 +112,8 @@ class Experiments:
             raise InputError(f"an experiment has no option {', '.join(unknown)}")
         if options.get("until_pct") is not None:
             options.setdefault("pairs", design.UNTIL_MOST)
+        if options.get("twins"):
+            options.setdefault("pairs", twins.PAIRS)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
         plan = self._plans.editor.effective if a.target is None and b.target is None else None
         preset_id = plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
@@ -122,7 +125,8 @@ class Experiments:
 
     def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         """Return how many seconds an experiment would take, or None if no earlier runs like its runs are known."""
-        return self._estimate_s(self.spec(a, b, **options), design.restarts(a, b))
+        spec = self.spec(a, b, **options)
+        return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
         """Return the estimated seconds of an experiment, computed from earlier starts and benchmarks of the same kind.
@@ -131,7 +135,7 @@ class Experiments:
         if bench_s is None or start_s is None:
             return None
         pairs = spec.pairs if spec.until_pct is None else design.UNTIL_PAIRS
-        runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away]
+        runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away] * max(1, len(spec.twins))
         started = [name for name in "AB" if design.plan_of(spec, name)]
         starts = runs * len(started) / 2 if restarts else min(1, len(started))
         return starts * start_s + runs * (bench_s + _BETWEEN_S)
@@ -184,8 +188,8 @@ class Experiments:
             if a.target is None:
                 await self._know_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
-            sides = await self.targets.sides({"A": a, "B": b}, bases)
-            restarts = design.restarts(a, b)
+            sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
+            restarts = design.restarts(a, b, bool(spec.twins))
             left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
             state = self._core.state
             new = Experiment(
@@ -219,7 +223,7 @@ class Experiments:
             if a.target is None:
                 self._plans.take(bases["A"], f"experiment {experiment_id}")
                 await self._know_engine()
-            sides = await self.targets.sides({"A": a, "B": b}, bases)
+            sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with self._locked(sides, f"experiment {experiment_id}"):
                 return await self._carry_out(design.resumed(experiment), sides)
 

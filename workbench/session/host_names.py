@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from workbench import hosts
@@ -14,6 +15,8 @@ from workbench.store.hosts_file import HostsStore
 
 LOCAL = "local"
 SIMULATED = "sim:"
+TWIN = "@"  # sim:PROFILE@NAME is one of several simulated hosts with the same GPUs
+_TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class KnownHost:
 def host_called(name: str | None, simulate: str | None = None) -> Host:
     """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a container on one of these
     ("gpu-box/podman:vllm"), or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on
-    that host. Raises InputError for an unknown profile, and for a host of hosts.toml that cannot be used."""
+    that host; "PROFILE@NAME" has GPUs and servers of its own. Raises InputError for an unknown profile, and for a host
+    of hosts.toml that cannot be used."""
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
     inner = _opened(name, name, HostsStore()) if name and name != LOCAL else open_host()
@@ -38,8 +42,14 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
 
+    profile, _, twin = simulate.partition(TWIN)
+    if TWIN in simulate and not _TWIN.fullmatch(twin):
+        raise InputError(
+            f"{simulate!r} does not name a simulated host",
+            next_step=f"write letters and digits after the {TWIN}, as in {SIMULATED}four-pcie{TWIN}2",
+        )
     shared = os.environ.get("WORKBENCH_SIM_STATE")  # the GPUs of a simulated host that several users share
-    return SimulatedHost(inner, simulate, str(paths.state_dir() / "sim" / simulate), shared)
+    return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
 
 
 def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
@@ -90,6 +100,13 @@ def real_hosts() -> tuple[KnownHost, ...]:
     own = written.pop(LOCAL, KnownHost(LOCAL))
     others = [KnownHost(name, "ssh config") for name in hosts.known_names() if name != LOCAL and name not in written]
     return (own, *written.values(), *others)
+
+
+def fleet_hosts() -> tuple[KnownHost, ...]:
+    """Return the hosts of a fleet for which the user names none: all of hosts.toml, else every host that is not
+    simulated."""
+    found = real_hosts()
+    return tuple(host for host in found if host.source == "hosts.toml") or found
 
 
 def is_known(name: str) -> bool:

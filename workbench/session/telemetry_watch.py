@@ -41,7 +41,7 @@ class TelemetryWatch:
     async def start(self) -> TelemetrySource:
         """Begin to read the GPUs continuously, unless that has begun already. Return the source of the readings."""
         if self._source is None:
-            self._source = TelemetrySource(self._core.host, self.interval_s or INTERVAL_S, self._take)
+            self._source = TelemetrySource(self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False)
             await self._source.start()
             self._core.spawn(self._watch_age())
         return self._source

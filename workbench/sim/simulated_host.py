@@ -60,10 +60,11 @@ class SimulatedHost(BaseHost):
 
     `state_dir` is the absolute path of the host's state directory (runs, journal). Its subdirectory driver/ has the
     state of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver` is another
-    directory for that state, with which users with separate state directories share GPUs.
+    directory for that state, with which users with separate state directories share GPUs. `twin` is in the name of one
+    of several hosts with the same profile.
     """
 
-    def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None) -> None:
+    def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None, twin: str = "") -> None:
         try:
             self.profile = profiles.get(profile)
         except KeyError as unknown:
@@ -73,7 +74,8 @@ class SimulatedHost(BaseHost):
         self.simulated: str = profile
         self.kind = inner.kind
         self.is_local = inner.is_local
-        self.name = f"sim:{profile}" if inner.is_local else f"{inner.name}/sim:{profile}"
+        name = f"sim:{profile}@{twin}" if twin else f"sim:{profile}"
+        self.name = name if inner.is_local else f"{inner.name}/{name}"
         self._state_dir = state_dir.rstrip("/")
         # Values of preset variables that exist only on a simulated host.
         self.preset_variables = {engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS}

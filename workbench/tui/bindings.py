@@ -1,5 +1,5 @@
-"""The keys of the main screen. The footer, the help page and the palette are made from this table and from the panes'
-own keys (panes/).
+"""The keys of the main screen and of the fleet. The footer, the help page and the palette are made from this table and
+from the panes' own keys (panes/).
 
 A key that belongs to no pane works everywhere on the main screen. Letters act only while no input has the focus. The
 table contains no key that tmux or screen uses, and no two keys that terminals cannot tell apart.
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual.binding import Binding, BindingType
 
 if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
+    from workbench.tui.fleet.screen import FleetScreen  # noqa: F401  (in the text of a type)
+
+T = TypeVar("T")
 
 SHOWN = {
     "left_square_bracket": "[",
@@ -38,18 +41,18 @@ SHOWN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of the main screen, with the controller method that it runs.
+@dataclass(frozen=True)
+class ScreenKey(Generic[T]):
+    """A key of a screen, with the method that it runs: of a controller on the main screen, of the screen of the fleet.
 
-    `where` is the pane in which the key works, "" for the whole screen. `footer` is the position in the footer, lowest
-    first; a key with 0 is not in the footer.
+    `where` is the pane in which the key works, "" for the whole main screen. `footer` is the position in the footer,
+    lowest first; a key with 0 is not in the footer.
     """
 
     key: str
     label: str
     help: str
-    run: Callable[[Controllers], Awaitable[None] | None]
+    run: Callable[[T], Awaitable[None] | None]
     footer: int = 0
     where: str = ""
 
@@ -61,6 +64,10 @@ class Key:
     @property
     def id(self) -> str:
         return f"{self.where or 'screen'} {self.key}"
+
+
+Key = ScreenKey["Controllers"]
+FleetKey = ScreenKey["FleetScreen"]
 
 
 # two keys each
@@ -165,6 +172,21 @@ SCREEN_KEYS: tuple[Key, ...] = (
 )
 
 
+_FLEET: tuple[FleetKey, ...] = (
+    FleetKey("enter", "Open", "open the host under the cursor; q comes back to the fleet", lambda f: f.open_host(), 1),
+    FleetKey(
+        "slash", "Filter", "show the hosts whose name, GPUs, servers or state contain words", lambda f: f.find(), 2
+    ),
+    FleetKey("s", "Sort", "sort by the next column", lambda f: f.sort_next(), 3),
+    FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse(), 4),
+    FleetKey("R", "Retry", "connect again to a host that refused the login", lambda f: f.retry(), 5),
+    FleetKey("question_mark", "Keys", "list the keys of the fleet and its signs", lambda f: f.show_keys(), 6),
+    FleetKey("escape", "Back", "remove the filter", lambda f: f.back()),
+    FleetKey("q", "Quit", "leave; servers keep running", lambda f: f.leave(), 7),
+)
+FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
+
+
 # The ids of keys that run something on the host. A replay rejects them.
 ACTING = frozenset((*(f"screen {key}" for key in ("full_stop", *"sxbgrTVXSH")), "gpu enter", "gpu L"))
 
@@ -174,8 +196,8 @@ def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
     return tuple(replace(key, where=where) for key in keys)
 
 
-def bindings_for(keys: Sequence[Key]) -> list[BindingType]:
-    """Return Textual bindings for the keys. Each binding calls `MainScreen.action_do` with the id of its key."""
+def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
+    """Return Textual bindings for the keys. Each binding calls `action_do` of the screen with the id of its key."""
     return [Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key == "ctrl+p") for k in keys]
 
 

@@ -38,7 +38,8 @@ class DriverHung(Abandoned):
 
 
 class TelemetrySource:
-    """The readings of one host. `on_telemetry` is called in the event loop with each reading."""
+    """The readings of one host. `on_telemetry` is called in the event loop with each reading. With `keep`, the readings
+    are kept for `during`."""
 
     def __init__(
         self,
@@ -50,10 +51,11 @@ class TelemetrySource:
         agent_options: Mapping[str, float] | None = None,
         abandon_s: float = ABANDON_S[0],
         silent_s: float = SILENT_S,
+        keep: bool = True,
     ) -> None:
         self.host = host
         self.interval_s = interval_s
-        self._moments = Moments()
+        self._moments = Moments() if keep else None
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
@@ -114,7 +116,7 @@ class TelemetrySource:
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the readings between two times (time.monotonic() of this process), with the last one before and the
         first one after."""
-        return self._moments.during(t0_s, t1_s)
+        return self._moments.during(t0_s, t1_s) if self._moments is not None else ()
 
     async def first(self, timeout_s: float = 20.0) -> Telemetry:
         """Return the first complete reading, or one that reports the driver's problem. Raises HostError if nothing
@@ -297,7 +299,8 @@ class TelemetrySource:
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s
-        self._moments.push(reading, at_s)
+        if self._moments is not None:
+            self._moments.push(reading, at_s)
         self._changed.set()
         if self._on_telemetry is not None:
             self._on_telemetry(reading)

@@ -204,7 +204,7 @@ class ExperimentController(SeriesController[Experiment]):
 
         def estimate(wanted: Wanted) -> float | None:
             try:
-                return self.session.experiments.estimate_s(wanted.a, wanted.b, bench=shape, **wanted.options)
+                return self.session.experiments.estimate_s(wanted.a, wanted.b, bench=shape, **self._options(wanted))
             except WorkbenchError:  # the start shows the error
                 return None
 
@@ -212,7 +212,7 @@ class ExperimentController(SeriesController[Experiment]):
             if values is not None:
                 wanted = parse(values)
                 self.session.memory.keep_form("experiment", values)
-                arms, options = (wanted.a, wanted.b), dict(wanted.options)
+                arms, options = (wanted.a, wanted.b), self._options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice
                 self.begin(lambda: self.session.experiments.run(*arms, bench=shape, **options))
@@ -223,6 +223,13 @@ class ExperimentController(SeriesController[Experiment]):
         if a != b:  # the present difference is a better suggestion than the last form's
             last = {name: value for name, value in last.items() if name not in ("a", "b")}
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
+
+    def _options(self, wanted: Wanted) -> dict[str, Any]:
+        """Return the options of an experiment from its form: a twin makes two hosts with the present one."""
+        options = dict(wanted.options)
+        if twin := options.pop("twin", None):
+            options["twins"] = (self.state.host.name, twin)
+        return options
 
     # earlier ones
     def pick(self) -> None:

@@ -12,7 +12,7 @@ from workbench.tui.bindings import Key
 from workbench.tui.cells import pad, width_of
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
-from workbench.tui.panes import ALL_KEYS, PANES
+from workbench.tui.panes import MAIN_KEYS, PANES
 
 LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
@@ -42,7 +42,7 @@ class PaletteController(Controller):
 
     def _entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
-        for key in ALL_KEYS:
+        for key in MAIN_KEYS:
             if key.key not in LEFT_OUT:
                 actions.setdefault(key.run, key)
         for key in actions.values():

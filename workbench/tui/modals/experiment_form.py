@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from workbench.bench.twins import LEAST_PAIRS
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
 from workbench.model.plan import PlanDifference
@@ -90,6 +91,10 @@ def parse(values: Values) -> Wanted:
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {"pairs": whole_number(values, "pairs", "pairs"), "metric": METRICS[values["metric"]]}
+    if twin := values.get("twin", "").strip():
+        options["twin"] = twin
+        if options["pairs"] % 2 or options["pairs"] < LEAST_PAIRS:
+            raise InputError("with a twin, A and B swap their hosts in half of the pairs: 4, 6 or 8 pairs")
     limits = {
         "until_pct": positive(values, "until", "until", "%"),
         "max_minutes": positive(values, "minutes", "minutes", "min"),
@@ -123,6 +128,7 @@ def experiment_form(
         Field("until", f"until {G.plus_minus} percent", ""),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(METRICS)),
         Field("temperature", f"start {G.plus_minus} C", "", "of the first run's; empty: any temperature", detail=True),
+        Field("twin", "twin host", "", "a host like this one: also says how much is the machine", detail=True),
         Field("minutes", "at most minutes", "", "then it stops with the complete pairs", detail=True),
     )
 

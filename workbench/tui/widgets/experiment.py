@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.advisor.verdicts import sentence
+from workbench.bench import twins
 from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
@@ -93,7 +94,8 @@ def design_text(e: Experiment) -> str:
     load = ", ".join(count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None)
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
     warm = f", started within {spec.match_temperature_c:g} C" if spec.match_temperature_c is not None else ""
-    return f"{count} in {e.order}; {restart}{warm}" + (f"; each run {load}" if load else "")
+    on = f"; on twins, host 1 {spec.twins[0]} and host 2 {spec.twins[1]}, swapped in half of them" if spec.twins else ""
+    return f"{count} in {e.order}{on}; {restart}{warm}" + (f"; each run {load}" if load else "")
 
 
 def doing_text(e: Experiment, doing: str) -> str:
@@ -105,7 +107,7 @@ def doing_text(e: Experiment, doing: str) -> str:
     said = doing if doing and now.state == "measuring" else e.phase.partition(": ")[2] or now.state
     most = "at most " if e.spec.until_pct is not None else ""
     which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1} of {most}{e.spec.pairs}"
-    return f"{which}, {now.arm}: {said}"
+    return f"{which}, {now.side}: {said}"
 
 
 def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
@@ -227,13 +229,25 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     rows = [table.head(short_title(e.spec.metric))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
-        rows.append(table.row(f"pair {pair + 1}", (figure(a), figure(b)), change, None, "dim"))
+        name_of = f"pair {pair + 1}" + (" swapped" if e.spec.twins and twins.swapped(e.spec, pair) else "")
+        rows.append(table.row(name_of, (figure(a), figure(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
         if count < e.pairs_done:
             rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
-    return [*rows, *(table.metric_row(m, m.metric == e.spec.metric) for m in metrics)]
+    rows += [table.metric_row(m, m.metric == e.spec.metric) for m in metrics]
+    return [*rows, *_machine_rows(e, table)]
+
+
+def _machine_rows(e: Experiment, table: _Forest) -> list[Row]:
+    """Return the row of what is the machine on twins: the first host in the column of A, the second in that of B."""
+    machine = e.comparison.machine if e.comparison is not None else None
+    if machine is None or machine.change_pct is None:
+        return []
+    values = (figure(machine.a), figure(machine.b))
+    head = pad("host", table.name) + pad("1", table.value, True) + pad("2", table.value, True)
+    return [((head, "head"),), table.row("machine", values, machine.change_pct, machine.interval_pct, "text")]
 
 
 def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
@@ -270,7 +284,13 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.pairs_done + 1)
     coming = [(pair, arm) for pair in range(pairs) for arm in order(e.spec, pair)]
     left = [c for c in coming if c not in begun]
-    return (*e.runs, *(ExperimentRun(len(e.runs) + n, pair, arm) for n, (pair, arm) in enumerate(left)))
+    return (
+        *e.runs,
+        *(
+            ExperimentRun(len(e.runs) + n, pair, arm, host=twins.host_of(e.spec, pair, arm))
+            for n, (pair, arm) in enumerate(left)
+        ),
+    )
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
@@ -294,11 +314,14 @@ def _runs(e: Experiment, width: int) -> list[Row]:
             (short_title(e.spec.metric), [(figure(r.value) if r.value is not None else "", "text") for r in part]),
             ("took", [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]),
         ]
+        if e.spec.twins:
+            numbers = [str(e.spec.twins.index(r.host) + 1) if r.host in e.spec.twins else "" for r in part]
+            lines.insert(1, ("host", [(number, "text") for number in numbers]))
         if any(r.start_temperature_c is not None for r in part):
             lines.append(("start", [(whole(r.start_temperature_c, " C"), "dim") for r in part]))
         for name, cells in lines:
             rows.append(((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells)))
     for run in e.runs:
         if run.error:
-            rows += paragraph(f"x run {run.place + 1} {run.arm}: {run.error}", width, "bad", "  ")
+            rows += paragraph(f"x run {run.place + 1} {run.side}: {run.error}", width, "bad", "  ")
     return rows

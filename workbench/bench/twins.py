@@ -1,0 +1,99 @@
+"""An experiment on twins, two hosts with the same GPUs, driver and engine. In half of the pairs A runs on the first
+host and B on the second one; in the other half they are swapped.
+
+This is the two-period cross-over design, with the two hosts in place of the two periods (Hills and Armitage, The
+two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979; Jones and Kenward, Design and Analysis of Cross-Over
+Trials, section 2.3). With d = log(B/A) of a pair, and m+ and m- its means over the pairs as they are and the swapped
+ones:
+
+    change = (m+ + m-) / 2        machine = (m+ - m-) / 2        standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
+
+`s` is the standard deviation of d inside the two kinds of pairs, with n+ + n- - 2 degrees of freedom. The change is B
+against A on the same machine, and the machine is the second host against the first one with the same configuration.
+The design assumes that the change is the same on both machines.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.model.errors import InputError
+from workbench.model.experiment import ExperimentSpec
+
+PAIRS = 6  # if the user gives none: about as narrow as five pairs on one host
+LEAST_PAIRS = 4  # two of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """The change and the machine's effect, as logarithms of ratios, with the standard error of both and its degrees of
+    freedom. The error is None for fewer than two pairs of either kind."""
+
+    change: float
+    machine: float
+    error: float | None
+    df: float
+
+
+def swapped(spec: ExperimentSpec, pair: int) -> bool:
+    """Return whether A runs on the second host in pair number `pair`. Of the pairs 0 and 1, 2 and 3, … one is swapped,
+    drawn from the seed of the order, so that a drift hits both kinds alike."""
+    first = random.Random(f"{spec.order_seed} twins {pair // 2}").random() < 0.5
+    return first == (pair % 2 == 0)
+
+
+def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
+    """Return the host on which an arm runs in pair number `pair`; None if the experiment has no twins."""
+    if not spec.twins:
+        return None
+    return spec.twins[(arm == "B") != swapped(spec, pair)]
+
+
+def balanced(spec: ExperimentSpec, pairs: int) -> bool:
+    """Return whether as many of the first `pairs` pairs are swapped as not, so that the experiment may end there."""
+    return not spec.twins or pairs % 2 == 0
+
+
+def check(spec: ExperimentSpec) -> None:
+    """Raise InputError if an experiment on twins cannot be carried out as it is designed."""
+    if not spec.twins:
+        return
+    if len(spec.twins) != 2 or spec.twins[0] == spec.twins[1]:
+        raise InputError(
+            f"twins are two different hosts, got {', '.join(spec.twins)}",
+            next_step="name both, as in --twins gpu-box-1,gpu-box-2",
+        )
+    if spec.pairs % 2 or spec.pairs < LEAST_PAIRS:
+        raise InputError(
+            f"an experiment on twins needs an even number of pairs, at least {LEAST_PAIRS}, got {spec.pairs}",
+            next_step="A and B swap their hosts in half of the pairs: use 4, 6 or 8 pairs",
+        )
+
+
+def separated(differences: Sequence[float], kinds: Sequence[bool], least: float) -> Separated | None:
+    """Return the effects from log(B/A) of each pair. `kinds` says for each pair whether it was swapped. `least` is the
+    smallest variance that is assumed for a pair. None if all pairs are of one kind, which cannot tell the effects
+    apart."""
+    groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
+    if not all(groups):
+        return None
+    plus, minus = map(_mean, groups)
+    error = None
+    if min(map(len, groups)) >= 2:
+        spread = max(least, variance_inside(differences, kinds))
+        error = math.sqrt(spread * math.fsum(1 / len(group) for group in groups)) / 2
+    return Separated((plus + minus) / 2, (plus - minus) / 2, error, len(differences) - 2)
+
+
+def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
+    """Return the variance of log(B/A) inside the two kinds of pairs, of which there are three or more."""
+    groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
+    squares = math.fsum((d - _mean(group)) ** 2 for group in groups for d in group)
+    return squares / (len(differences) - 2)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,121 @@
+"""The command `fleet`: several hosts on one screen, or one reading of them as JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.output import emit, note
+from workbench.cli.registry import command, option
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuSample
+    from workbench.session.fleet import Fleet
+    from workbench.session.fleet_state import FleetHost, FleetState
+
+_LONGEST_S = 20.0
+_GPU_FIELDS = (
+    "index",
+    "uuid",
+    "gpu_util_pct",
+    "power_w",
+    "limit_w",
+    "sm_mhz",
+    "memory_mhz",
+    "temperature_c",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "event_reasons",
+    "message",
+)
+
+
+@command(
+    "fleet",
+    "show up to 16 hosts on one screen: GPUs, power, servers and token rates",
+    option(
+        "hosts HOST", "names of hosts (default: all of hosts.toml, or without that file the ssh aliases)", nargs="*"
+    ),
+    option("--mouse", "let the mouse select text and rows"),
+    examples=(
+        "workbench fleet",
+        "workbench fleet gpu-box-1 gpu-box-2",
+        "workbench fleet sim:four-pcie sim:gb10-x2 --json",
+    ),
+)
+def fleet(arguments: argparse.Namespace) -> int:
+    from workbench.session.fleet import MOST_HOSTS, Fleet
+
+    if arguments.host or arguments.simulate:
+        raise InputError(
+            "a fleet takes its hosts as arguments",
+            next_step="name them after the command, as in `workbench fleet gpu-box sim:four-pcie`",
+        )
+    names, labels = _hosts(arguments.hosts)
+    if len(names) > MOST_HOSTS and not arguments.hosts:
+        note(f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see them")
+        names = names[:MOST_HOSTS]
+    found = Fleet(names, labels)
+    if arguments.json:
+        import asyncio
+
+        return asyncio.run(_read_once(found))
+    from workbench import tui
+
+    return tui.run_fleet(found, mouse=True if arguments.mouse else None)
+
+
+def _hosts(named: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the names of the fleet's hosts, and their labels."""
+    from workbench.hosts import known_names
+
+    return named or known_names(), {}
+
+
+async def _read_once(fleet: Fleet) -> int:
+    """Print one reading of all hosts. Return 1 if none of them could be read."""
+    await fleet.open()
+    try:
+        state = await fleet.read_once(_LONGEST_S)
+    finally:
+        await fleet.close()
+    emit(_document(state))
+    return 0 if any(host.live for host in state.hosts) else 1
+
+
+def _document(state: FleetState) -> dict[str, Any]:
+    from workbench.session.fleet_state import totals
+
+    return {
+        "simulated": state.simulated,
+        "totals": asdict(totals(state.hosts)),
+        "hosts": [_host_json(host) for host in state.hosts],
+    }
+
+
+def _host_json(host: FleetHost) -> dict[str, Any]:
+    names = {info.index: info.name for info in host.telemetry.infos} if host.telemetry else {}
+    return {
+        "name": host.name,
+        "label": host.label,
+        "state": host.state,
+        "link": host.link,
+        "problem": host.problem,
+        "simulated": host.simulated,
+        "age_s": None if host.age_s is None else round(host.age_s, 1),
+        "latency_ms": host.latency_ms,
+        "driver_version": host.telemetry.driver.driver_version if host.telemetry else None,
+        "power_w": host.power_w,
+        "tok_s": host.tok_s,
+        "gpus": [_gpu_json(gpu, names.get(gpu.index)) for gpu in host.gpus],
+        "altered": [asdict(one) for one in host.altered],
+        "servers": [asdict(server) for server in host.servers],
+    }
+
+
+def _gpu_json(gpu: GpuSample, name: str | None) -> dict[str, Any]:
+    values = {field: getattr(gpu, field) for field in _GPU_FIELDS}
+    return {"name": name, "state": str(gpu.state), **values, "absent": dict(gpu.absent)}

@@ -1,0 +1,197 @@
+"""The state of a fleet, which is several hosts on one screen, as one frozen value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workbench.model.gpu import DriverStatus
+from workbench.model.server_run import ServerState
+from workbench.model.timeline import QUIET_REASONS
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuSample, Telemetry
+    from workbench.model.setting_records import Alteration
+
+BUSY_PCT = 10.0  # a GPU with a higher utilization counts as busy
+STALE_S = 4.0  # an older reading is not the host's present state
+FOUND = "found"
+TRAIL = 120  # seconds of a host that are kept for its graphs
+
+Trail = tuple[float | None, ...]  # one value per second, the newest last
+
+
+@dataclass(frozen=True, slots=True)
+class FleetServer:
+    """A server of a host, with the newest values of its engine's live metrics (model/engine_live.py). `state` is that
+    of its run, or FOUND for a server that Workbench did not start. `problem` says why the metrics cannot be read."""
+
+    name: str  # run id, or the URL of a server that Workbench did not start
+    engine: str
+    model: str
+    port: int | None
+    state: str
+    text: str = ""  # the phase of a start, or the reason of a failure
+    values: Mapping[str, float] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the server generates tokens."""
+        return self.state in (ServerState.READY, FOUND)
+
+    @property
+    def tok_s(self) -> float | None:
+        """The generated tokens per second; None if not known."""
+        return self.values.get("generation_tok_s")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHost:
+    """One host of a fleet. `age_s` is the age of `telemetry` when the state was made; None without a reading. `problem`
+    says why the host or its GPUs cannot be read."""
+
+    name: str
+    label: str = ""
+    link: str = "connecting"  # "connected", "lost", "down" (never reached), or "refused": only the user can help
+    problem: str | None = None
+    telemetry: Telemetry | None = None
+    age_s: float | None = None
+    servers: tuple[FleetServer, ...] = ()
+    altered: tuple[Alteration, ...] = ()
+    simulated: bool = False
+    latency_ms: float | None = None
+    util_trail: Trail = ()
+    power_trail: Trail = ()
+    tok_trail: Trail = ()
+
+    @property
+    def live(self) -> bool:
+        """Whether the readings are those of the present moment."""
+        return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_S
+
+    @property
+    def gpus(self) -> Sequence[GpuSample]:
+        """The newest readings of the GPUs, however old."""
+        return self.telemetry.gpus if self.telemetry is not None else ()
+
+    @property
+    def state(self) -> str:
+        """The state of the host in one word."""
+        if self.link != "connected":
+            return self.link
+        if self.telemetry is None:
+            return "no GPUs" if self.problem else "waiting"
+        if not self.live:
+            return "stale"
+        return "live" if self.telemetry.driver.status is DriverStatus.OK and self.gpus else "no GPUs"
+
+    @property
+    def util_pct(self) -> float | None:
+        """The mean utilization of the GPUs; None if no GPU reports one."""
+        return _mean(gpu.gpu_util_pct for gpu in self.gpus)
+
+    @property
+    def power_w(self) -> float | None:
+        """The power of all GPUs that report it."""
+        known = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None]
+        return sum(known) if known else None
+
+    @property
+    def sm_mhz(self) -> float | None:
+        """The mean SM clock of the GPUs."""
+        return _mean(gpu.sm_mhz for gpu in self.gpus)
+
+    @property
+    def temperature_c(self) -> float | None:
+        """The temperature of the hottest GPU."""
+        return max((gpu.temperature_c for gpu in self.gpus if gpu.temperature_c is not None), default=None)
+
+    @property
+    def memory_pct(self) -> float | None:
+        """The used share of the memory of the GPUs that report it."""
+        pairs = [(gpu.memory_used_bytes, self._total_bytes(gpu)) for gpu in self.gpus]
+        known = [(used, total) for used, total in pairs if used is not None and total]
+        return 100.0 * sum(used for used, _ in known) / sum(total for _, total in known) if known else None
+
+    def _total_bytes(self, gpu: GpuSample) -> int | None:
+        info = self.telemetry.info(gpu.index) if self.telemetry is not None else None
+        return gpu.memory_total_bytes or (info.memory_total_bytes if info else None)
+
+    @property
+    def busy(self) -> int:
+        """The number of GPUs that work."""
+        return sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in self.gpus)
+
+    @property
+    def tok_s(self) -> float | None:
+        """The generated tokens per second of all servers; None if no server reports them."""
+        known = [server.tok_s for server in self.servers if server.tok_s is not None]
+        return sum(known) if known else None
+
+    @property
+    def throttled(self) -> Mapping[str, tuple[int, ...]]:
+        """The reasons that lower the clocks of GPUs now, each with the indices of its GPUs."""
+        found: dict[str, tuple[int, ...]] = {}
+        for gpu in self.gpus:
+            for reason in gpu.event_reasons:
+                if reason not in QUIET_REASONS and gpu.live:
+                    found[reason] = (*found.get(reason, ()), gpu.index)
+        return found
+
+    @property
+    def ready(self) -> int:
+        """The number of servers that generate tokens."""
+        return sum(server.answers for server in self.servers)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetTotals:
+    """Sums over the hosts whose readings are of the present moment. `power_unknown` and `tok_unknown` are the numbers
+    of GPUs and of servers of these hosts that do not report the value."""
+
+    hosts: int = 0
+    live: int = 0
+    gpus: int = 0
+    busy: int = 0
+    power_w: float = 0.0
+    power_unknown: int = 0
+    tok_s: float = 0.0
+    tok_unknown: int = 0
+    servers: int = 0  # that generate tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """Everything that the screen of a fleet draws."""
+
+    hosts: tuple[FleetHost, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        return any(host.simulated for host in self.hosts)
+
+
+def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
+    """Return the totals of these hosts."""
+    live = [host for host in hosts if host.live]
+    gpus = [gpu for host in live for gpu in host.gpus]
+    ready = [server for host in live for server in host.servers if server.answers]
+    return FleetTotals(
+        hosts=len(hosts),
+        live=len(live),
+        gpus=len(gpus),
+        busy=sum(host.busy for host in live),
+        power_w=math.fsum(gpu.power_w for gpu in gpus if gpu.power_w is not None),
+        power_unknown=sum(gpu.power_w is None for gpu in gpus),
+        tok_s=math.fsum(host.tok_s or 0.0 for host in live),
+        tok_unknown=sum(server.tok_s is None for server in ready),
+        servers=len(ready),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,50 @@
+"""The Textual application of a fleet. It ends when the user opens a host or leaves."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from workbench.session.fleet import Fleet
+from workbench.tui.fleet.screen import FleetScreen, FleetView
+from workbench.tui.textual_private import is_leaving, run_bindings
+from workbench.tui.themed_app import ThemedApp, as_typed
+
+
+class FleetApp(ThemedApp):
+    """The screen of `fleet`. At its end, `opened` is the name of the host to open, None to leave."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "do_nothing", show=False, priority=True),
+        Binding("ctrl+c", "screen.do('fleet q')", show=False),
+    ]
+
+    def __init__(self, fleet: Fleet, view: FleetView) -> None:
+        super().__init__()
+        self.fleet, self.view = fleet, view
+        self.opened: str | None = None
+
+    def get_default_screen(self) -> Screen[Any]:
+        return FleetScreen(self.fleet, self.view, self._leave)
+
+    def action_do_nothing(self) -> None:
+        """Take ctrl+q, a habit of flow control, which would end the application."""
+
+    def _leave(self, host: str | None) -> None:
+        self.opened = host
+        self.exit(0)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Run keys in the order in which they were typed, also if several arrive in one packet."""
+        event = as_typed(event)
+        if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
+            return
+        await super().on_event(event)
+
+    async def _take_key(self, event: events.Key) -> bool:
+        if is_leaving(self) or not isinstance(self.screen, FleetScreen):
+            return is_leaving(self)
+        return self.screen.take_key(event) or await run_bindings(self, event.key)

@@ -1,0 +1,107 @@
+"""The rows around the fleet's table: the totals, the text about the host under the cursor, and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of
+from workbench.session.fleet_state import totals
+from workbench.tui.bindings import FLEET_KEYS
+from workbench.tui.cells import Painted, Row, Run, joined, paragraph, row_width, spread
+from workbench.tui.fleet.table import gpus_title, notes_row
+from workbench.tui.formats import figure
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.session.fleet_state import FleetHost
+
+SIGNS = (
+    f"a cell per GPU is as high as its utilization  {G.alert} altered settings  ! clocks lowered, or not read  "
+    "x out of reach or lost  grey: an old reading"
+)
+
+
+class TotalsBar(Painted):
+    """The totals of the hosts that match the filter."""
+
+    GROUND = "bar"
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self.hosts: Sequence[FleetHost] = ()
+        self.simulated = False
+
+    def show(self, hosts: Sequence[FleetHost], simulated: bool) -> None:
+        self.hosts, self.simulated = hosts, simulated
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        sums = totals(self.hosts)
+        out = sums.hosts - sums.live
+        power = f"{G.at_least if sums.power_unknown else ''}{sums.power_w:,.0f} W"
+        rate = f"{G.at_least if sums.tok_unknown else ''}{figure(sums.tok_s, 0)} tok/s"
+        parts: list[Row] = [
+            (
+                (" fleet  ", "strong"),
+                (f"{sums.live}/{count_of(sums.hosts, 'host')} live", "warnb" if out else "good"),
+            ),
+            ((f"{sums.busy}/{count_of(sums.gpus, 'GPU')} busy", "text"),),
+            ((power, "strong"),),
+            ((rate, "strong"),),
+            ((f"{count_of(sums.servers, 'server')} ready", "text"),),
+        ]
+        tail: Row = ((" SIMULATED ", "reverse"),) if self.simulated else ()
+        gap: Run = ("  ", "text")
+        return [spread(joined(parts, gap), tail, width)]
+
+
+class AboutHost(Painted):
+    """Two rows about the host under the cursor."""
+
+    def __init__(self) -> None:
+        super().__init__(id="command")
+        self.host: FleetHost | None = None
+
+    def show(self, host: FleetHost | None) -> None:
+        self.host = host
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        host = self.host
+        if host is None:
+            return []
+        latency = f"{host.latency_ms:.0f} ms away" if host.latency_ms is not None else ""
+        simulated = "simulated" if host.simulated else ""
+        driver = host.telemetry.driver.driver_version if host.telemetry else None
+        facts = (gpus_title(host), f"driver {driver}" if driver else "", latency, simulated)
+        first: Row = ((host.name, "strong"), ("  " + "  ".join(filter(None, facts)), "text"))
+        notes = notes_row(host)[1:]
+        if host.telemetry is None and host.problem:
+            return [first, *paragraph(host.problem, width, "bad")]
+        return [first, notes or (("nothing is altered or throttled" if host.live else "", "dim"),)]
+
+
+class FleetFooter(Painted):
+    """The keys of the fleet, or the filter while it is typed."""
+
+    GROUND = "bar"
+
+    def __init__(self) -> None:
+        super().__init__(id="footer")
+        self.words, self.typing = "", False
+
+    def show(self, words: str, typing: bool) -> None:
+        self.words, self.typing = words, typing
+        self.repaint()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        if self.typing:
+            entry: Row = ((" / ", "key"), (self.words, "strong"), (" ", "select"))
+            keys: Row = ((" enter", "key"), (" keep ", "text"), (" esc", "key"), (" remove ", "text"))
+            return [spread(entry, keys, width)]
+        keys_row: list[Run] = []
+        for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
+            keys_row += [(f" {key.shown}", "key"), (f" {key.label} ", "text")]
+        tail: Row = ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text")) if self.words else ()
+        return [spread(tuple(keys_row), tail, width) if row_width(tail) < width else tail]

@@ -1,0 +1,153 @@
+"""The columns of the fleet's table: their texts, their widths, and the order of the hosts by each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.tui.cells import Run, cut, pad, width_of
+from workbench.tui.formats import NA, elapsed
+from workbench.tui.glyphs import G
+from workbench.tui.widgets.graph import EIGHTHS, level_of
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuSample
+    from workbench.session.fleet_state import FleetHost, FleetServer
+
+# state of a host: its sign, its word, the role of both, and its place in the order by state
+STATES = {
+    "live": (G.on, "live", "good", 4),
+    "waiting": ("~", "waiting", "warn", 3),
+    "connecting": ("~", "connect", "warn", 3),
+    "no GPUs": ("!", "no GPUs", "warnb", 2),
+    "stale": ("!", "old", "warnb", 1),
+    "lost": ("x", "lost", "bad", 0),
+    "down": ("x", "down", "bad", 0),
+    "refused": ("x", "refused", "bad", 0),
+}
+STATE_CELLS, MARK_CELLS = 11, 3
+LEAST_NAME, MOST_NAME = 8, 32
+FEWEST_GPU_CELLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column with one number per host. `role` is that of its graphs and of the cells of the GPUs."""
+
+    title: str
+    cells: int
+    value: Callable[[FleetHost], float | None]
+    text: Callable[[float], str]
+
+
+NUMBERS: tuple[Column, ...] = (
+    Column("util", 5, lambda h: h.util_pct, lambda v: f"{v:.0f}%"),
+    Column("power", 8, lambda h: h.power_w, lambda v: f"{v:,.0f}W"),
+    Column("MHz", 5, lambda h: h.sm_mhz, lambda v: f"{v:.0f}"),
+    Column("temp", 5, lambda h: h.temperature_c, lambda v: f"{v:.0f}C"),
+    Column("mem", 5, lambda h: h.memory_pct, lambda v: f"{v:.0f}%"),
+    Column("tok/s", 8, lambda h: h.tok_s, lambda v: f"{v:,.0f}"),
+)
+ORDERS = ("host", "state", *(column.title for column in NUMBERS))
+
+
+def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
+    """Return the hosts sorted by a column: by name, with the worst state first, or with the highest number first. Hosts
+    without the number are last, and equal ones are in the order in which the user named them."""
+    if order == "host":
+        return list(reversed(hosts)) if reverse else list(hosts)
+    if order == "state":
+        return sorted(hosts, key=lambda host: STATES[host.state][3], reverse=reverse)
+    value = next(column.value for column in NUMBERS if column.title == order)
+    known = [host for host in hosts if value(host) is not None]
+    unknown = [host for host in hosts if value(host) is None]
+    return [*sorted(known, key=lambda host: value(host) or 0.0, reverse=not reverse), *unknown]
+
+
+def matches(host: FleetHost, words: str) -> bool:
+    """Return whether the host's name, label, state, GPUs, servers and marks contain every one of these words."""
+    text = " ".join(_searched(host)).casefold()
+    return all(word in text for word in words.casefold().split())
+
+
+def _searched(host: FleetHost) -> list[str]:
+    gpus = {info.name for info in host.telemetry.infos} if host.telemetry else ()
+    servers = (f"{server.engine} {server.model} {server.state} :{server.port}" for server in host.servers)
+    marks = [*(["altered"] if host.altered else []), *(["throttled"] if host.throttled else [])]
+    busy = ["busy"] if host.busy else ["idle"] if host.live else []
+    return [host.name, host.label, host.state, *gpus, *servers, *marks, *busy, *host.throttled]
+
+
+# -- the cells of a host -------------------------------------------------------------------------------------------
+
+
+def state_runs(host: FleetHost) -> list[Run]:
+    """Return the state of the host in STATE_CELLS cells. An old reading shows its age."""
+    sign, word, role, _ = STATES[host.state]
+    aged = host.age_s is not None and host.state in ("stale", "lost")
+    text = f"{sign} {elapsed(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
+    return [(pad(cut(text, STATE_CELLS - 1), STATE_CELLS), role)]
+
+
+def mark_runs(host: FleetHost) -> list[Run]:
+    """Return the marks of altered settings and of throttled GPUs."""
+    return [
+        (G.alert if host.altered else " ", "warn"),
+        ("!" if host.live and host.throttled else " ", "warnb"),
+        (" ", "text"),
+    ]
+
+
+def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
+    """Return one cell per GPU, as high as its utilization. Of more GPUs than cells, the last cell is a sign."""
+    runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
+    if len(runs) > cells:
+        runs = [*runs[: cells - 1], (G.more, "dim")]
+    return [*runs, (" " * (cells - len(runs)), "text")]
+
+
+def _gpu_run(gpu: GpuSample, live: bool) -> Run:
+    if not gpu.live:
+        return ("x", "bad")
+    level = level_of(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
+    return (G.levels[level - 1] if level else "?", "util" if live else "dim")
+
+
+def number_runs(host: FleetHost) -> list[Run]:
+    """Return the numbers of the host, grey if they are old."""
+    role = "text" if host.live else "dim"
+    runs: list[Run] = []
+    for column in NUMBERS:
+        value = column.value(host)
+        missing = NA if column.title != "tok/s" or host.ready else "-"
+        runs.append((pad(column.text(value) if value is not None else missing, column.cells, right=True), role))
+    return runs
+
+
+def server_runs(host: FleetHost, room: int) -> list[Run]:
+    """Return the servers of the host in `room` cells: each one if they fit, else their number."""
+    if not host.servers:
+        return [("no server" if room >= len("no server") else "none", "dim")] if host.live else []
+    texts = [_server_text(server) for server in host.servers]
+    if len("  ".join(text for text, _ in texts)) <= room:
+        return [run for number, run in enumerate(texts) for run in ([("  ", "text"), run] if number else [run])]
+    if len(host.servers) == 1:
+        server = host.servers[0]
+        sign, role = _server_sign(server)
+        brief = (f"{sign} {server.engine} {server.state}", f"{sign} {server.state}")
+        return [(next((text for text in brief if width_of(text) <= room), cut(brief[-1], room)), role)]
+    said = f"{host.ready} ready" if host.ready == len(host.servers) else f"{host.ready}/{len(host.servers)} ready"
+    return [(cut(f"{G.on} {said}", room), "good" if host.ready else "warn")]
+
+
+def _server_sign(server: FleetServer) -> tuple[str, str]:
+    if server.answers:
+        return G.on, "good"
+    return ("~", "warn") if server.state in ("starting", "stopping") else ("x", "bad")
+
+
+def _server_text(server: FleetServer) -> Run:
+    sign, role = _server_sign(server)
+    port = f" :{server.port}" if server.port is not None else ""
+    return f"{sign} {server.engine}{port} {server.state} {server.model.rpartition('/')[2]}".rstrip(), role

@@ -1,0 +1,188 @@
+"""The screen of a fleet: its keys, the filter, and the order of the hosts."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from workbench.session.fleet import Fleet
+from workbench.session.fleet_state import FleetHost, FleetState
+from workbench.tui.bindings import FLEET_KEYS, bindings_for
+from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
+from workbench.tui.fleet.columns import ORDERS, in_order, matches
+from workbench.tui.fleet.table import FleetTable
+from workbench.tui.modals.base import Modal, TextBody
+from workbench.tui.textual_private import frames_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.widget import Widget
+
+KEYS = {key.id: key for key in FLEET_KEYS}
+MOST_FRAMES_WAITING = 2
+
+
+@dataclass(slots=True)
+class FleetView:
+    """What the user has chosen: the host under the cursor, the order and the filter. It outlives the screen while a
+    host is open."""
+
+    host: str | None = None
+    order: str = "host"
+    reverse: bool = False
+    words: str = ""
+
+
+class _FleetKeys(Modal[None]):
+    """The page of keys and signs."""
+
+    def content(self) -> Sequence[Widget]:
+        return (TextBody(_key_rows),)
+
+
+def _key_rows(width: int) -> list[Row]:
+    rows: list[Row] = []
+    for key in FLEET_KEYS:
+        rows += beside(pad(key.shown, 9), "key", paragraph(key.help, width - 9))
+    rows += beside(
+        pad("up down", 9), "key", paragraph("choose a host; also j k, page up and down, home, end", width - 9)
+    )
+    return [*rows, (), *(row for sign in SIGNS.split("  ") for row in paragraph(sign, width, "dim"))]
+
+
+class FleetScreen(Screen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings_for(FLEET_KEYS),
+        Binding("down,j", "move(1)", show=False),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", show=False),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end,G", "move(1000000)", show=False),
+        Binding("f1", "do('fleet question_mark')", show=False),
+    ]
+
+    def __init__(self, fleet: Fleet, view: FleetView, leave: Callable[[str | None], None]) -> None:
+        super().__init__()
+        self.fleet, self.view, self._leave = fleet, view, leave
+        self.totals, self.table = TotalsBar(), FleetTable()
+        self.about, self.footer = AboutHost(), FleetFooter()
+        self.typing = False
+        self._hosts: list[FleetHost] = []
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def compose(self) -> ComposeResult:
+        yield self.totals
+        yield self.table
+        yield self.about
+        yield self.footer
+
+    def on_mount(self) -> None:
+        context = contextvars.copy_context()  # repaints need that of the application
+        self._unsubscribe = self.fleet.subscribe(lambda state: context.run(self._drawn_when_free, state))
+        self.show(self.fleet.state)
+
+    def on_unmount(self) -> None:
+        self._unsubscribe()
+
+    # ---- drawing
+
+    def _drawn_when_free(self, state: FleetState) -> None:
+        """Draw the state, unless the terminal has not taken the frames before."""
+        if self.is_mounted and self.app.is_running and frames_waiting(self.app) <= MOST_FRAMES_WAITING:
+            self.show(state)
+
+    def show(self, state: FleetState) -> None:
+        view = self.view
+        self._hosts = in_order([h for h in state.hosts if matches(h, view.words)], view.order, view.reverse)
+        index = self._index
+        chosen = self._hosts[index] if self._hosts else None
+        if chosen is not None and view.host is None:
+            view.host = chosen.name
+        self.totals.show(self._hosts, state.simulated)
+        self.table.order, self.table.reverse = view.order, view.reverse
+        self.table.measure(state.hosts)
+        self.table.show(self._hosts, index)
+        self.about.show(chosen)
+        self.footer.show(view.words, self.typing)
+
+    @property
+    def _index(self) -> int:
+        """The index of the chosen host among those that are shown; of the first one if it is not among them."""
+        return next((n for n, host in enumerate(self._hosts) if host.name == self.view.host), 0)
+
+    def _draw(self) -> None:
+        self.show(self.fleet.state)
+
+    # ---- keys
+
+    def take_key(self, event: events.Key) -> bool:
+        """Handle a key while the filter is typed. Return False for keys that have their usual meaning."""
+        if not self.typing:
+            return False
+        if event.key in ("enter", "escape"):
+            self.typing = False
+            self.view.words = self.view.words if event.key == "enter" else ""
+        elif event.key == "backspace":
+            self.view.words = self.view.words[:-1]
+        elif event.is_printable and event.character is not None:
+            self.view.words += event.character
+        else:
+            return event.key not in ("up", "down", "pageup", "pagedown", "home", "end", "f1")
+        self._draw()
+        return True
+
+    async def action_do(self, key: str) -> None:
+        """Run the method of a key. `key` is the id of the key, such as "fleet enter"."""
+        running: Awaitable[None] | None = KEYS[key].run(self)
+        if running is not None:
+            await running
+
+    def action_move(self, by: int) -> None:
+        if self._hosts:
+            self.view.host = self._hosts[max(0, min(self._index + by, len(self._hosts) - 1))].name
+            self._draw()
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * self.table.shown_hosts(self.table.content_size.height))
+
+    def open_host(self) -> None:
+        if self._hosts:
+            self._leave(self._hosts[self._index].name)
+
+    def find(self) -> None:
+        self.typing = True
+        self._draw()
+
+    def sort_next(self) -> None:
+        self.view.order = ORDERS[(ORDERS.index(self.view.order) + 1) % len(ORDERS)]
+        self.view.reverse = False
+        self._draw()
+
+    def reverse(self) -> None:
+        self.view.reverse = not self.view.reverse
+        self._draw()
+
+    def retry(self) -> None:
+        """Connect again to the host under the cursor, whose login may ask questions."""
+        if self._hosts:
+            self.fleet.retry(self._hosts[self._index].name, getattr(self.app, "ask_login", None))
+
+    async def show_keys(self) -> None:
+        await self.app.push_screen(_FleetKeys("Keys of the fleet"))
+
+    def back(self) -> None:
+        self.view.words = ""
+        self._draw()
+
+    def leave(self) -> None:
+        self._leave(None)

@@ -1,0 +1,180 @@
+"""The table of the fleet: for each host a block of one to four rows, as many as the screen has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import gpus_text
+from workbench.tui.cells import Painted, Row, Run, cut, joined, pad, row_width, width_of
+from workbench.tui.fleet.columns import (
+    FEWEST_GPU_CELLS,
+    LEAST_NAME,
+    MARK_CELLS,
+    MOST_NAME,
+    NUMBERS,
+    STATE_CELLS,
+    gpu_runs,
+    mark_runs,
+    number_runs,
+    server_runs,
+    state_runs,
+)
+from workbench.tui.formats import GIB, NA, alteration_texts
+from workbench.tui.glyphs import G
+from workbench.tui.widgets.gpu_metrics import POWER, card_title
+from workbench.tui.widgets.graph import Graph, draw
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuSample
+    from workbench.session.fleet_state import FleetHost
+
+MOST_LINES = 4
+INDENT = "  "
+GPU_FIGURES = (9, 12, 18, 22)  # cells for a GPU from which its figures have one more value
+NAMED_GPU, MOST_GPU = 26, 30  # cells from which a GPU is called "GPU0" instead of "0:", and the most for one
+LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
+
+
+class FleetTable(Painted):
+    """The hosts, one below the other, with a cursor. `order` and `reverse` say which column's title is marked."""
+
+    def __init__(self) -> None:
+        super().__init__(id="fleet")
+        self.hosts: Sequence[FleetHost] = ()
+        self.cursor, self.top = 0, 0
+        self.order, self.reverse = "host", False
+        self.widest = (LEAST_NAME, FEWEST_GPU_CELLS)  # cells of the names and of the GPUs, over all hosts
+
+    def show(self, hosts: Sequence[FleetHost], cursor: int) -> None:
+        """Draw these hosts, with the cursor on the one at index `cursor`."""
+        self.hosts, self.cursor = hosts, cursor
+        self.repaint()
+
+    def measure(self, hosts: Sequence[FleetHost]) -> None:
+        """Set the widths of the columns by all hosts, so that a filter moves no column."""
+        self.widest = (
+            max((width_of(host.name) for host in hosts), default=LEAST_NAME),
+            max((len(host.gpus) for host in hosts), default=FEWEST_GPU_CELLS),
+        )
+
+    def lines_of(self, height: int) -> int:
+        """Return the number of rows of each host on a table that is `height` rows high."""
+        return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
+
+    def shown_hosts(self, height: int) -> int:
+        """Return the number of hosts that fit below the head."""
+        return max(1, (height - 1) // self.lines_of(height))
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        if not self.hosts:
+            return [((f"{INDENT}no host matches the filter: esc removes it", "dim"),)]
+        name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6))
+        gpu_cells = max(FEWEST_GPU_CELLS, min(16, self.widest[1]))
+        fit, lines = self.shown_hosts(height), self.lines_of(height)
+        self.top = max(0, min(self.top, self.cursor, len(self.hosts) - fit))
+        self.top = max(self.top, self.cursor - fit + 1)
+        rows = [self._head(name_cells, gpu_cells)]
+        for index in range(self.top, min(len(self.hosts), self.top + fit)):
+            rows += _block(self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines)
+        return rows
+
+    def _head(self, name_cells: int, gpu_cells: int) -> Row:
+        titles = [("host", name_cells + len(INDENT), False), ("state", STATE_CELLS, False), ("", MARK_CELLS, False)]
+        titles += [("GPUs", gpu_cells, False), *((column.title, column.cells, True) for column in NUMBERS)]
+        runs: list[Run] = []
+        for title, cells, right in titles:
+            chosen = title == self.order
+            text = title + ("v" if self.reverse == (title == "host") else "^") if chosen else title
+            lead = INDENT if title == "host" else ""
+            runs.append((pad(lead + text, cells, right=right), "strong" if chosen else "head"))
+        return (*runs, ("  servers", "head"))
+
+
+def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int) -> list[Row]:
+    role = "select" if chosen else "strong"
+    lead: list[Run] = [(f"{G.arrow} " if chosen else INDENT, "key"), (cut(host.name, name_cells - 1), role)]
+    lead.append((" " * (name_cells - width_of(lead[1][0])), "text"))
+    first: list[Run] = [*lead, *state_runs(host), *mark_runs(host)]
+    if host.telemetry is None:
+        first.append((host.problem or "", "text"))
+    else:
+        first += [*gpu_runs(host, gpu_cells), *number_runs(host), (INDENT, "text")]
+        first += server_runs(host, width - row_width(first))
+    left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
+    more = [_graphs_row(host, left, width), _figures_row(host, width), notes_row(host)]
+    return [tuple(first), *more[: lines - 1]]
+
+
+def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
+    """Return what the GPUs are, and the utilization, power and token rate over time."""
+    if host.telemetry is None:
+        return ()
+    title = INDENT * 2 + gpus_title(host)
+    runs: list[Run] = [(pad(cut(title, left - 1), left), "dim")]
+    graphs = (
+        ("util", host.util_trail, 100.0),
+        ("power", host.power_trail, _power_top(host)),
+        ("tok/s", host.tok_trail, max((v for v in host.tok_trail if v is not None), default=0.0)),
+    )
+    each = (width - left) // len(graphs)
+    for label, trail, top in graphs:
+        cells = max(0, each - width_of(label) - 2)
+        values = (*(None,) * max(0, cells - len(trail)), *trail[len(trail) - min(cells, len(trail)) :])
+        role = "sm" if label == "tok/s" else label
+        body = draw(Graph(label, "", values, max(top, LEAST_TOK_S), role=role if host.live else "dim"), 1)[0]
+        runs += [(f"{label} ", "dim"), *body, (" ", "text")]
+    return tuple(runs)
+
+
+def _power_top(host: FleetHost) -> float:
+    telemetry = host.telemetry
+    return sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus) if telemetry is not None else 0.0
+
+
+def gpus_title(host: FleetHost) -> str:
+    """Return the host's GPUs, such as "8x RTX PRO 6000 96G", with its label in front."""
+    telemetry = host.telemetry
+    counts: dict[str, int] = {}
+    for gpu in host.gpus:
+        title = card_title(telemetry.info(gpu.index) if telemetry else None, gpu) or "GPU"
+        counts[title] = counts.get(title, 0) + 1
+    gpus = ", ".join(f"{count}x {title}" if count > 1 else title for title, count in counts.items())
+    return "  ".join(filter(None, (host.label, gpus)))
+
+
+def _figures_row(host: FleetHost, width: int) -> Row:
+    """Return the figures of each GPU, as many as there is room for."""
+    if not host.gpus:
+        return ()
+    each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))
+    count = sum(each >= cells for cells in GPU_FIGURES)
+    role = "text" if host.live else "dim"
+    runs: list[Run] = [(INDENT * 2, "text")]
+    for gpu in host.gpus:
+        altered = any(one.gpu_index == gpu.index for one in host.altered)
+        text = " ".join(_figures(gpu)[:count]) if gpu.live else f"x {gpu.state}"
+        name = f"GPU{gpu.index} " if each >= NAMED_GPU else f"{gpu.index}: "
+        runs.append((name, "warn" if altered else "dim"))
+        runs.append((pad(cut(text, each - len(name) - 1), each - len(name)), role if gpu.live else "bad"))
+    return tuple(runs) if count else ()
+
+
+def _figures(gpu: GpuSample) -> list[str]:
+    values = ((gpu.gpu_util_pct, "%"), (gpu.power_w, "W"), (gpu.temperature_c, "C"))
+    used = NA if gpu.memory_used_bytes is None else f"{gpu.memory_used_bytes / GIB:.0f}G"
+    return [*(NA if value is None else f"{value:.0f}{unit}" for value, unit in values), used]
+
+
+def notes_row(host: FleetHost) -> Row:
+    """Return what is particular about the host: its problem, throttled GPUs, altered settings, problems of servers."""
+    parts: list[Row] = []
+    if host.problem and host.telemetry is not None:
+        parts.append(((f"! {host.problem}", "warnb"),))
+    if host.live:
+        parts += [((f"! {gpus_text(gpus)} {reason}", "warnb"),) for reason, gpus in host.throttled.items()]
+    parts += [((f"{G.alert} {gpus} {now}", "warn"),) for gpus, now, _ in alteration_texts(host.altered)]
+    for server in host.servers:
+        if server.text or server.problem:
+            parts.append(((f"{server.engine} :{server.port}: {server.text or server.problem}", "text"),))
+    return ((INDENT * 2, "text"), *joined(parts, (INDENT, "text"))) if parts else ()

@@ -1,0 +1,138 @@
+"""What the applications of the screen and of the fleet share: the theme, signals, and the end without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from textual import events
+from textual.app import App
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+from workbench.tui import theme
+from workbench.tui.cells import Painted
+from workbench.tui.glyphs import ASCII, G
+from workbench.tui.textual_private import PlainEnd, when_terminal_hangs_up
+
+
+def textual_theme(name: str) -> Theme:
+    """Return a theme of theme.py as Textual's, for the style sheet."""
+    palette = theme.PALETTES[name]
+    return Theme(
+        name=f"workbench-{name}",
+        primary=palette.good,
+        secondary=palette.warn,
+        warning=palette.warn,
+        error=palette.bad,
+        success=palette.good,
+        accent=palette.warn,
+        foreground=palette.text,
+        background=palette.grounds["ground"],
+        surface=palette.grounds["box"],
+        panel=palette.grounds["bar"],
+        dark=palette.dark,
+        variables={
+            **{f"wb-{ground}": colour for ground, colour in palette.grounds.items()},
+            "wb-field": palette.field,
+            "wb-text": palette.text,
+            "wb-strong": palette.strong,
+            "wb-dim": palette.dim,
+            "wb-line": palette.line,
+            "wb-sky": palette.good,
+            "wb-orange": palette.warn,
+        },
+    )
+
+
+TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has taken it over
+
+
+def as_typed(event: events.Event) -> events.Event:
+    """Return `event`, or the enter key for what enter becomes before the screen has taken the terminal over."""
+    early = isinstance(event, events.Key) and event.key == TYPED_EARLY
+    return events.Key("enter", "\r") if early else event
+
+
+class ThemedApp(PlainEnd):
+    """An application with the theme of config.toml. It ends on SIGTERM and SIGHUP, and when its terminal is gone."""
+
+    TITLE = "Workbench"
+    CSS_PATH = Path(__file__).with_name("workbench.tcss")
+    ENABLE_COMMAND_PALETTE = False  # controllers/palette.py looks like the other lists
+    AUTO_FOCUS = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uncoloured: LineFilter | None = None
+        self.set_class(G is ASCII, "-ascii")
+        theme.use(self._wanted_theme())
+        self.register_theme(textual_theme(theme.current_name()))
+        # without its watcher, which would parse all CSS a second time
+        self.set_reactive(App.theme, f"workbench-{theme.current_name()}")
+        self.stylesheet.set_variables(self.get_css_variables())
+
+    def _wanted_theme(self) -> str:
+        """Return the theme of config.toml. Without colours it is always the dark one, whose cursors become reverse
+        video."""
+        from workbench.store.paths import config_file
+
+        if self.no_color or not config_file().exists():
+            return theme.DEFAULT
+        from workbench.store.config import ConfigStore
+
+        return ConfigStore().config.ui.theme
+
+    def switch_theme(self, name: str) -> None:
+        """Draw the whole screen with another theme."""
+        theme.use(name)
+        self.register_theme(textual_theme(name))
+        self.theme = f"workbench-{name}"
+        for screen in self.screen_stack:
+            for widget in screen.query(Painted):
+                widget.draw_anew()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return the filters of the output. With NO_COLOR a filter removes all colours, because Textual's own filter
+        leaves shades of grey."""
+        if not self.no_color:
+            return super().get_line_filters()
+        if self._uncoloured is None:
+            from workbench.tui.no_color import Uncoloured
+
+            self._uncoloured = Uncoloured()
+        return [self._uncoloured]
+
+    def on_ready(self) -> None:
+        gc.freeze()  # objects of the first frame stay: no collection needs to visit them
+        gc.enable()
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            # Without a handler both end the process with no cleanup at all, not even `finally`.
+            with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
+                loop.add_signal_handler(number, self.exit, 128 + number)
+
+        def gone() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
+
+        when_terminal_hangs_up(self, gone)
+
+    async def ask_login(self, prompt: str) -> str | None:
+        """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the user declines."""
+        from workbench.tui.modals.login import Login
+
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def answered(text: str | None) -> None:
+            if not answer.done():
+                answer.set_result(text)
+
+        self.call_later(lambda: self.push_screen(Login(prompt), answered))
+        return await answer

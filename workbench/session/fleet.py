@@ -83,6 +83,7 @@ class Fleet:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 break
+        self.state = self._present()
         return self.state
 
     async def _tick(self) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
-from support.serving import eventually
+from support.serving import eventually, free_port
 
 from workbench.model.errors import InputError
+from workbench.model.settings import GpuSettings, parse_word
 from workbench.session.fleet import Fleet
 from workbench.session.fleet_state import FleetHost, FleetState, totals
 from workbench.session.session import Session
@@ -65,6 +66,7 @@ def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
     assert {folder.name for folder in folders.iterdir()} == {"four-pcie@a", "four-pcie@b"}
 
 
+@pytest.mark.slow
 def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
     async def scenario(fleet: Fleet) -> None:
         await eventually(lambda: all(h.live for h in fleet.state.hosts), 20.0, "both hosts live")
@@ -115,7 +117,8 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     read(("sim:nothing",), scenario)
 
 
-def test_a_server_has_its_state_and_its_rates() -> None:
+@pytest.mark.slow
+def test_a_server_has_its_state_and_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is started by another session while the fleet is read."""
 
     async def scenario(fleet: Fleet) -> None:
@@ -123,8 +126,6 @@ def test_a_server_has_its_state_and_its_rates() -> None:
         await session.link.connect()
         try:
             await session.plans.load_preset("vllm-qwen3-vl-2b-tp4-eager")
-            from support.serving import free_port
-
             session.plans.set_flag("port", str(free_port()))
             run_id = await session.servers.start()
             await eventually(lambda: bool(host(fleet, TWO[0]).servers), 30.0, "the run")
@@ -137,20 +138,16 @@ def test_a_server_has_its_state_and_its_rates() -> None:
         finally:
             await session.close()
 
-    os.environ["WORKBENCH_SIM_START_S"] = "0.2"
-    try:
-        read(TWO, scenario)
-    finally:
-        del os.environ["WORKBENCH_SIM_START_S"]
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    read(TWO, scenario)
 
 
+@pytest.mark.slow
 def test_altered_settings_are_seen() -> None:
     async def scenario(fleet: Fleet) -> None:
         session = Session.of_host(TWO[0])
         await session.link.connect()
         try:
-            from workbench.model.settings import GpuSettings, parse_word
-
             await session.gpu.apply(GpuSettings(parse_word("power-limit=150")), 0)
             await eventually(lambda: bool(host(fleet, TWO[0]).altered), 30.0, "the altered setting")
             assert [a.gpu_index for a in host(fleet, TWO[0]).altered] == [0]
@@ -168,6 +165,7 @@ def test_a_fleet_has_one_to_sixteen_hosts(count: int) -> None:
         Fleet([f"sim:gb10@{n}" for n in range(count)])
 
 
+@pytest.mark.slow
 def test_the_state_is_made_once_a_second_however_many_hosts() -> None:
     states: list[FleetState] = []
 

@@ -53,7 +53,7 @@ def test_a_host_is_opened_and_q_comes_back_to_the_fleet(screen: TypedScreen) -> 
     screen.press("q")
     text = screen.until(live(3), "Filter")
     assert re.search(r"^> sim:four-pcie@b", text, re.MULTILINE), "the cursor is on the host that was open"
-    screen.press("end", "enter")
+    screen.press("down", "enter")
     screen.until("GB10", "^p palette")
     screen.press("q")
     screen.until(live(3))

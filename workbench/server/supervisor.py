@@ -67,14 +67,11 @@ _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 class Supervisor:
     """Starts, watches and stops the servers of one host. `on_event` is called in the event loop with each changed
-    status and each batch of new log lines; it must return quickly. Between two checks of the live runs are at least
-    `pause_s` seconds."""
+    status and each batch of new log lines; it must return quickly."""
 
-    def __init__(
-        self, host: Host, on_event: Callable[[Event], None] = lambda event: None, *, pause_s: float = 0.0
-    ) -> None:
+    def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self.host = host
-        self._pause_s = pause_s
+        self.pause_s = 0.0  # at least so long between two checks of the live runs
         self._emit = on_event
         self._runs: dict[str, WatchedRun] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -444,7 +441,7 @@ class Supervisor:
                 pause_s = _BUSY_S
             else:
                 pause_s = _STARTING_S if starting else _READY_S
-            await asyncio.sleep(max(pause_s, self._pause_s))
+            await asyncio.sleep(max(pause_s, self.pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
         """Update a run from the host, and return whether its log grew. If the host cannot be queried, set the run's

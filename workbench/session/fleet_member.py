@@ -171,7 +171,8 @@ class FleetMember:
         self._look_due_s = time.monotonic() + self._look_after_s
         if self._source is None:
             self._source = TelemetrySource(self._host, on_telemetry=self._take, keep=False)
-            self._supervisor = Supervisor(self._host, pause_s=_RUN_PAUSE_S)
+            self._supervisor = Supervisor(self._host)
+            self._supervisor.pause_s = _RUN_PAUSE_S
             await self._source.start()
 
     async def _connected(self, ask: Ask | None) -> bool:

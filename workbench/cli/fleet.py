@@ -49,12 +49,12 @@ _GPU_FIELDS = (
 def fleet(arguments: argparse.Namespace) -> int:
     from workbench.session.fleet import MOST_HOSTS, Fleet
 
-    if arguments.host or arguments.simulate:
+    if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
             "a fleet takes its hosts as arguments",
-            next_step="name them after the command, as in `workbench fleet gpu-box sim:four-pcie`",
+            next_step="name them after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
         )
-    names, labels = _hosts(arguments.hosts)
+    names, labels = _hosts(arguments.hosts, arguments.cluster)
     if len(names) > MOST_HOSTS and not arguments.hosts:
         note(f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see them")
         names = names[:MOST_HOSTS]
@@ -68,11 +68,16 @@ def fleet(arguments: argparse.Namespace) -> int:
     return tui.run_fleet(found, mouse=True if arguments.mouse else None)
 
 
-def _hosts(named: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the names of the fleet's hosts, and their labels."""
-    from workbench.hosts import known_names
+def _hosts(named: Sequence[str], cluster: str | None) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the names of the fleet's hosts (those named, the nodes of a cluster, or all of hosts.toml), and the labels
+    of hosts.toml. Raises InputError for an unknown cluster."""
+    from workbench.session.host_names import fleet_hosts
+    from workbench.store.hosts_file import HostsStore
 
-    return named or known_names(), {}
+    written = HostsStore()
+    labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
+    nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
+    return [*named, *nodes] or [host.name for host in fleet_hosts()], labels
 
 
 async def _read_once(fleet: Fleet) -> int:

@@ -435,12 +435,8 @@ class Supervisor:
             log_grew = await asyncio.gather(*(self._update_or_mark_unknown(run) for run in live))
             starting = any(run.status.state in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
-            if lost:
-                pause_s = _LOST_S
-            elif any(log_grew):
-                pause_s = _BUSY_S
-            else:
-                pause_s = _STARTING_S if starting else _READY_S
+            quiet_s = _STARTING_S if starting else _READY_S
+            pause_s = _LOST_S if lost else _BUSY_S if any(log_grew) else quiet_s
             await asyncio.sleep(max(pause_s, self.pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:

@@ -43,6 +43,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),
     "hosts": ("hosts",),
+    "models": ("models",),
     "config": ("about",),
     "version": ("about",),
     "completion": ("completion",),
@@ -55,6 +56,7 @@ GROUPS = {
     "runs": "remove the directories of runs that have ended",
     "gpu": "show, change, verify and sweep GPU settings",
     "hosts": "list, show, add and check the hosts that commands can name",
+    "models": "list, check, copy and download the files of models on hosts",
     "config": "show the configuration",
 }
 

@@ -7,6 +7,8 @@ experiment, sweep    series of benchmarks: A/B experiments, and one benchmark pe
 series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
+host_entry           hosts and clusters of hosts.toml
+model_copy           copies of a model's files on hosts
 engine_live          the live metrics of an engine
 server_run           state, log and counters of a server run
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values

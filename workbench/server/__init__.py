@@ -19,6 +19,10 @@ counters, stop it, and adopt servers that already run.
   external_servers        servers that Workbench did not start
   tokenizer               prompt lengths, counted by the server
   model_files             weight bytes and config.json of a model
+  model_inventory         the copies of models on a host, complete or not, and their hashes
+  model_shipment          what a copy to another host consists of, and what is there already
+  model_transfer          the bytes on their way, by rsync or through this machine
+  model_download          downloads by the host's own program of the hub
   model_fingerprint       which model files a server was started with
   running_server_secrets  API keys and other secrets of a running server
   bounded_http            an HTTP client whose answers end in time and are bounded in size

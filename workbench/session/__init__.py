@@ -2,6 +2,8 @@
 
 session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts
+host_settings, host_check       what config.toml and hosts.toml say about the host, and whether it is so
+models                          where hosts have a model; checks, copies and downloads
 telemetry_watch                 readings of the GPUs
 timeline, timeline_events       the history of these readings and of the engine's, and the events that explain them
 kept_history                    the history on disk: read when a screen opens, written once a second
@@ -20,7 +22,7 @@ conditions                      the conditions under which a result was measured
 results, result_rows, reports   stored results, their rows in lists, and reports on them
 result_timelines                what happened around each benchmark
 experiments                     A/B experiments; experiment_run carries one out on experiment_arms and arm_targets
-other_hosts                     sessions of other hosts that an experiment measures on
+other_hosts                     names of hosts, and sessions of those that are used besides this one
 sweeps, sweep_parts             sweeps; sweep_progress is a running sweep, paired_runs confirms its best value
 gpu_sweep, flag_sweep           sweeps of a GPU setting and of flags; their plans: gpu_sweep_plan, flag_sweep_plan
 concurrency_sweep               sweeps of the number of streams

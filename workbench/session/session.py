@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.session.host_link import HostLink
     from workbench.session.kept_history import KeptHistory
     from workbench.session.measurement_lock import MeasurementLock
+    from workbench.session.models import Models
     from workbench.session.other_hosts import OtherHosts
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
@@ -163,6 +164,12 @@ class Session:
         from workbench.session.other_hosts import OtherHosts
 
         return OtherHosts(self, Session.of_host)
+
+    @cached_property
+    def models(self) -> Models:
+        from workbench.session.models import Models
+
+        return Models(self)
 
     @cached_property
     def experiments(self) -> Experiments:

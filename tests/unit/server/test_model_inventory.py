@@ -1,0 +1,160 @@
+"""The copies of models on a host: found, judged, hashed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.model_cache import COMMIT, in_directory, in_hub, model_files
+
+from workbench.hosts.local import LocalHost
+from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, differences, size_text, unhashed
+from workbench.server import model_inventory
+from workbench.server.model_inventory import Places
+
+
+def found(hub: Path, *paths: Path | str, model: str = "") -> dict[str, ModelCopy]:
+    places = Places({"HF_HUB_CACHE": str(hub)}, tuple(map(str, paths)))
+    return {copy.path: copy for copy in asyncio.run(model_inventory.copies(LocalHost(), places, model))}
+
+
+def only(copies: dict[str, ModelCopy]) -> ModelCopy:
+    (copy,) = copies.values()
+    return copy
+
+
+def test_models_are_found_in_the_hub_and_in_directories(tmp_path: Path) -> None:
+    hub, models = tmp_path / "my hub", tmp_path / "models; touch x"
+    snapshot = in_hub(hub)
+    plain = in_directory(models / "org" / "plain $(x)")
+    (models / "one.gguf").write_bytes(b"GGUF")
+    for part in (1, 2):
+        (models / f"split-{part:05}-of-00002.gguf").write_bytes(b"GGUF" * part)
+    copies = found(hub, models, snapshot / "nowhere")
+    assert {(c.kind, c.model, c.path) for c in copies.values()} == {
+        (HUB, "org/tiny", str(snapshot)),
+        (DIRECTORY, "org/plain $(x)", str(plain)),
+        (FILE, "one.gguf", str(models / "one.gguf")),
+        (FILE, "split-00001-of-00002.gguf", str(models / "split-00001-of-00002.gguf")),
+    }
+    assert all(copy.complete for copy in copies.values())
+    hubs = copies[str(snapshot)]
+    assert (hubs.revision, hubs.refs, len(hubs.files)) == (COMMIT, ("main",), 5)
+    assert hubs.size_bytes == sum(map(len, model_files().values())) and hubs.small_digest is None
+    assert not (tmp_path / "x").exists() and not Path("x").exists()
+
+
+@pytest.mark.parametrize("name", ["org/tiny", "tiny", COMMIT, "PATH"])
+def test_one_model_is_found_by_id_path_or_last_part(tmp_path: Path, name: str) -> None:
+    hub = tmp_path / "hub"
+    snapshot = in_hub(hub)
+    in_hub(hub, "org/other")
+    here = in_directory(tmp_path / "models" / "tiny")
+    wanted = str(here) if name == "PATH" else name
+    copies = found(hub, tmp_path / "models", model=wanted)
+    paths = {"org/tiny": {str(snapshot), str(here)}, COMMIT: {str(snapshot), str(snapshot).replace("tiny", "other")}}
+    assert set(copies) == paths.get(name, {str(here)})
+    assert all(copy.small_digest for copy in copies.values())
+
+
+def problems(copy: ModelCopy) -> str:
+    assert not copy.complete
+    return "; ".join(copy.problems)
+
+
+def test_a_partial_copy_says_what_is_missing(tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    snapshot = in_hub(hub)
+    shard = snapshot / "model-00002-of-00002.safetensors"
+    blob = shard.resolve()
+    blob.rename(blob.with_name(f"{blob.name}.incomplete"))
+    assert problems(only(found(hub))) == (
+        "a download is unfinished (300 kB so far); 1 of 2 weight files missing: model-00002-of-00002.safetensors"
+    )
+    shard.unlink()
+    assert "1 of 2 weight files missing" in problems(only(found(hub)))
+
+
+def test_a_copy_without_weights_config_or_parts_is_partial(tmp_path: Path) -> None:
+    plain = in_directory(tmp_path / "plain")
+    (plain / "config.json").unlink()
+    assert problems(only(found(tmp_path, plain))) == "no config.json"
+    split = tmp_path / "split-00001-of-00003.gguf"
+    split.write_bytes(b"GGUF")
+    assert problems(only(found(tmp_path, split))) == "1 of 3 parts of a GGUF file"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "config.json").write_text("{}")
+    assert problems(only(found(tmp_path, empty))) == "no weight files"
+
+
+def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path: Path) -> None:
+    plain = in_directory(tmp_path / "plain", shards=1)
+    copy = only(found(tmp_path, plain))
+    whole = asyncio.run(model_inventory.with_whole_sizes(LocalHost(), copy))
+    assert whole.complete and whole.files[1].whole_bytes == whole.files[1].size_bytes
+    shard = plain / "model-00001-of-00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:1000])
+    cut = asyncio.run(model_inventory.with_whole_sizes(LocalHost(), only(found(tmp_path, plain))))
+    assert "cut off: model-00001-of-00001.safetensors" in problems(cut)
+    assert "the weights have 1 kB of the 300 kB that the index names" in problems(cut)
+
+
+def spoil(file: Path) -> None:
+    """Change the last bit of a file."""
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, (1, 1))
+
+
+def hashed(copy: ModelCopy) -> tuple[ModelCopy, Sequence[int]]:
+    seen: list[int] = []
+    result = asyncio.run(model_inventory.with_hashes(LocalHost(), copy, lambda done, total: seen.append(done)))
+    return result, seen
+
+
+def test_hashes_are_computed_once_for_a_file_that_does_not_change(tmp_path: Path) -> None:
+    plain = in_directory(tmp_path / "a b\\n c")
+    copy, seen = hashed(only(found(tmp_path, plain)))
+    files = model_files()
+    assert {f.name: f.sha256 for f in copy.files} == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
+    assert seen[-1] == copy.size_bytes and len(seen) == len(files)
+    kept = tmp_path / "xdg-state" / "workbench" / "model-hashes"
+    before = kept.read_text()
+    assert hashed(only(found(tmp_path, plain)))[0] == copy and kept.read_text() == before
+    shard = plain / "model-00001-of-00002.safetensors"
+    spoil(shard)
+    changed, _ = hashed(only(found(tmp_path, plain)))
+    assert differences(copy, changed) == ["other bytes on local: model-00001-of-00002.safetensors"]
+
+
+def test_a_damaged_blob_of_the_hub_is_named(tmp_path: Path) -> None:
+    snapshot = in_hub(tmp_path)
+    copy, _ = hashed(only(found(tmp_path, model="org/tiny")))
+    assert copy.complete
+    blob = (snapshot / "model-00001-of-00002.safetensors").resolve()
+    spoil(blob)
+    copy, _ = hashed(only(found(tmp_path, model="org/tiny")))
+    assert problems(copy) == "damaged, because the hash is not the hub's: model-00001-of-00002.safetensors"
+
+
+def test_two_copies_are_compared_by_names_sizes_and_hashes(tmp_path: Path) -> None:
+    one, two = in_directory(tmp_path / "1" / "tiny"), in_directory(tmp_path / "2" / "tiny", seed=7)
+    (two / "more.txt").write_text("x")
+    (two / "original" / "tokenizer.model").unlink()
+    a, b = (only(found(tmp_path, path, model=str(path))) for path in (one, two))
+    weights = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    assert list(differences(a, b))[:2] == ["not on local: original/tokenizer.model", "only on local: more.txt"]
+    assert unhashed(a, b) == []  # small test files are all hashed
+    assert differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
+
+
+def test_sizes_are_written_in_the_units_of_the_hub() -> None:
+    assert [size_text(n) for n in (0, 999, 1e6, 1.5e9, 141e9, 2.5e12)] == [
+        *("0 B", "999 B", "1 MB", "1.5 GB", "141 GB", "2.5 TB"),
+    ]

@@ -1,0 +1,200 @@
+"""The commands `models`, which list, check, copy and download the files of models on hosts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from workbench.cli.open_session import connected, local_session
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.questions import ask_login_secret, can_ask
+from workbench.cli.registry import command, option, repeatable
+from workbench.model.model_copy import ModelCopy, size_text
+from workbench.model.untrusted_text import clean
+
+if TYPE_CHECKING:
+    from workbench.session.models import HostModels
+
+_MODEL = option("model MODEL", "hub id, path, or the last part of the path of a model")
+_DIRECTORY = option("--to-dir DIR", "directory that gets the model (as on the source; of a hub id: the hub's cache)")
+_EVERY_S = 10.0  # between two lines about progress where stderr is not a terminal
+
+
+@command(
+    "models list",
+    "list the models that a host has: in the hub's cache and in the directories of hosts.toml",
+    option("model MODEL", "only this model: a hub id, a path, or the last part of a path", nargs="?", default=""),
+    option("--all-hosts", "look on this machine and on every host of hosts.toml"),
+    examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
+)
+async def models_list(arguments: argparse.Namespace) -> int:
+    """List the copies. Return 1 if a host could not be read, otherwise 0."""
+    async with connected(arguments) as session:
+        found = await session.models.copies(arguments.model, _hosts(arguments, ()))
+    document = {"hosts": [host.as_json() for host in found]}
+    emit_or_say(arguments.json, document, [line for host in found for line in _lines(host)])
+    return 1 if any(host.problem for host in found) else 0
+
+
+@command(
+    "models check",
+    "check whether the copies of a model are complete, and the same on several hosts",
+    _MODEL,
+    repeatable("--on HOST", "host to look on; repeatable (the host of the command)", dest="on"),
+    option("--hash", "hash every byte of every file, on its host"),
+    examples=(
+        "workbench models check Qwen/Qwen3-0.6B",
+        "workbench models check Qwen/Qwen3-0.6B --on spark-01 --on spark-02 --hash",
+    ),
+)
+async def models_check(arguments: argparse.Namespace) -> int:
+    """Check the copies. Return 0 if every host has the model, complete and the same, otherwise 1."""
+    shown = _Progress(arguments.json)
+    async with connected(arguments) as session:
+        hosts = _hosts(arguments, arguments.on)
+        check = await session.models.check(arguments.model, hosts, full=arguments.hash, on_progress=shown)
+    shown.end()
+    lines = [line for host in check.hosts for line in _lines(host, arguments.model)]
+    lines += [f"different: {text}" for text in check.differences]
+    copies = sum(len(host.copies) for host in check.hosts)
+    if check.unhashed and not check.differences:
+        lines.append(f"{len(check.unhashed)} large files were compared by their sizes; --hash compares every byte")
+    elif copies > 1 and not check.differences:
+        lines.append("all copies are the same")
+    document = {
+        "ok": check.ok,
+        "hosts": [host.as_json() for host in check.hosts],
+        "differences": check.differences,
+        "compared_by_size": check.unhashed,
+    }
+    emit_or_say(arguments.json, document, lines)
+    return 0 if check.ok else 1
+
+
+@command(
+    "models copy",
+    "copy a model's files from one host to another; run again, an interrupted copy goes on",
+    _MODEL,
+    option("--from HOST", "host that has the model; local is this machine", dest="source", required=True),
+    option("--to HOST", "host that gets the model", dest="target", required=True),
+    _DIRECTORY,
+    option("--replace", "replace different files of the same names"),
+    examples=("workbench models copy Qwen/Qwen3-0.6B --from spark-01 --to spark-02",),
+)
+async def models_copy(arguments: argparse.Namespace) -> int:
+    shown, session = _Progress(arguments.json), local_session()
+    session.link.ask = ask_login_secret if can_ask(arguments) else None
+    try:
+        report = await session.models.copy(
+            arguments.model,
+            arguments.source,
+            arguments.target,
+            directory=arguments.to_dir or "",
+            replace_different=arguments.replace,
+            on_progress=shown,
+        )
+    finally:
+        shown.end()
+        await session.close()
+    for text in report.notes:
+        note(text)
+    if not report.way:
+        text = f"{report.target} has {report.model} already: {report.path}"
+    else:
+        speed = size_text(report.sent_bytes / max(report.seconds, 0.001))
+        text = f"{report.model} is at {report.path} on {report.target}: {size_text(report.sent_bytes)} {report.way}, "
+        text += f"{report.seconds:.0f} s, {speed}/s"
+    return emit_or_say(arguments.json, asdict(report), text)
+
+
+@command(
+    "models download",
+    "download a model with the hub's own program on the host (hf or huggingface-cli)",
+    option("model MODEL", "id of a model on the Hugging Face hub"),
+    option("--revision REVISION", "branch, tag or commit (main)", default=""),
+    _DIRECTORY,
+    examples=("workbench --host spark-01 models download Qwen/Qwen3-0.6B",),
+)
+async def models_download(arguments: argparse.Namespace) -> int:
+    shown = _Progress(arguments.json)
+    async with connected(arguments) as session:
+        try:
+            found = await session.models.download(
+                arguments.model,
+                revision=arguments.revision,
+                directory=arguments.to_dir or "",
+                on_progress=lambda text: shown(0, 0, text),
+            )
+        finally:
+            shown.end()
+    return emit_or_say(arguments.json, found.as_json(), list(_lines(found, arguments.model)))
+
+
+def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str | None]:
+    """Return the hosts to look on: those that are named, all nodes of a cluster, all hosts, or the command's own."""
+    from workbench.store.hosts_file import HostsStore
+
+    if named:
+        return tuple(dict.fromkeys(named))
+    if arguments.cluster:
+        return tuple(dict.fromkeys(node.host for node in HostsStore().cluster(arguments.cluster).nodes))
+    if getattr(arguments, "all_hosts", False):
+        return tuple(dict.fromkeys(("local", *HostsStore().content.hosts)))
+    return (None,)
+
+
+def _lines(found: HostModels, model: str = "") -> Iterator[str]:
+    if found.problem:
+        yield f"{found.host}: cannot be read: {found.problem}"
+    elif not found.copies:
+        yield f"{found.host}: {f'no files of {model}' if model else 'no models'}"
+    for copy in found.copies:
+        yield f"{found.host}: {copy_text(copy)}"
+
+
+def copy_text(copy: ModelCopy) -> str:
+    """Return a copy as one line: model, size, number of files, state, place."""
+    state = "complete" if copy.complete else f"PARTIAL: {'; '.join(copy.problems)}"
+    revision = f"  commit {copy.revision[:12]}" if copy.revision else ""
+    digest = f"  index and small files {copy.small_digest}" if copy.small_digest else ""
+    return (
+        f"{copy.model}  {size_text(copy.size_bytes)}, {len(copy.files)} files  {state}{revision}{digest}  {copy.path}"
+    )
+
+
+class _Progress:
+    """Progress on stderr: one line that is drawn again on a terminal, else a line now and then."""
+
+    def __init__(self, as_json: bool) -> None:
+        from workbench.server.model_transfer import Speed
+
+        self._terminal, self._silent = sys.stderr.isatty(), as_json and not sys.stderr.isatty()
+        self._speed, self._last_s, self._drawn = Speed(), 0.0, False
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        now = time.monotonic()
+        speed = self._speed.at(done)
+        if self._silent or now - self._last_s < (0.2 if self._terminal else _EVERY_S):
+            return
+        self._last_s = now
+        line = clean(text)
+        if total:
+            left = f", {(total - done) / speed:.0f} s left" if speed > 0 and done < total else ""
+            line = f"{done / total:4.0%}  {size_text(done)} of {size_text(total)}, {size_text(speed)}/s{left}  {line}"
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{line[:110]}")
+            sys.stderr.flush()
+            self._drawn = True
+        else:
+            note(line)
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = False

@@ -1,0 +1,100 @@
+"""Downloads of models by the host's own program of the Hugging Face hub. Workbench downloads nothing itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, InputError
+from workbench.model.untrusted_text import LINE_CHARS, clean
+
+PROGRAMS = ("hf", "huggingface-cli")  # the second is the older name
+FIND_S = 20.0
+_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_TAIL_LINES = 60
+_BREAK = re.compile(rb"[\r\n]+")
+# $@: directories beside PATH. Prints the first program that is found.
+_FIND = r"""
+for name in hf huggingface-cli; do
+    command -v "$name" && exit
+    for place in "$@" "$HOME/.local/bin"; do
+        [ -f "$place/$name" ] && [ -x "$place/$name" ] && { echo "$place/$name"; exit; }
+    done
+done
+exit 0
+"""
+_BOTH_OUTPUTS = 'exec "$@" 2>&1'
+_NO_NETWORK = re.compile(
+    r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed to resolve"
+    r"|Connection refused|ConnectError|ConnectionError|ConnectTimeout|Max retries exceeded"
+    r"|LocalEntryNotFound|OfflineMode"
+)
+_NO_RIGHT = re.compile(
+    r"GatedRepo|401 Client Error|403 Client Error|Access to model .* is restricted|Invalid user token"
+)
+_NO_SUCH = re.compile(r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found")
+
+
+async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
+    """Return the hub's program on a host: on PATH, in one of the directories `beside`, or in ~/.local/bin. Raises
+    HostError if there is none."""
+    done = await host.run(sh(_FIND, *beside), timeout_s=FIND_S, check=True)
+    found = done.out.strip().splitlines()
+    if not found:
+        raise HostError(
+            f"neither {' nor '.join(PROGRAMS)} is installed",
+            host=host.name,
+            next_step="install it there (pip install huggingface_hub), or copy the model from another host: "
+            "workbench models copy MODEL --from HOST --to HOST",
+        )
+    return found[0]
+
+
+async def download(
+    host: Host,
+    program: str,
+    model: str,
+    *,
+    env: Mapping[str, str],
+    revision: str = "",
+    directory: str = "",
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Download a model with the hub's program, and return what that printed last: the directory of the model. `env` has
+    the hub's variables, such as HF_HOME and HF_TOKEN. `on_progress` gets the program's own progress. An interrupted
+    download goes on at the next call. Raises InputError for an invalid name, and HostError if the program fails."""
+    if not _MODEL.fullmatch(model):
+        raise InputError(f"{model!r} is not the id of a model on the hub", next_step="write it as ORGANIZATION/NAME")
+    argv = [program, "download", model]
+    argv += [f"--revision={revision}"] if revision else []
+    argv += [f"--local-dir={directory}"] if directory else []
+    stream = await host.stream(sh(_BOTH_OUTPUTS, *argv), env=env)
+    lines: list[str] = []
+    try:
+        async for chunk in stream.chunks():
+            said = [text for part in _BREAK.split(chunk) if (text := clean(part, LINE_CHARS).strip())]
+            lines = [*lines, *said][-_TAIL_LINES:]
+            if said:
+                on_progress(said[-1])
+        code = await stream.wait()
+    finally:
+        await stream.close()
+    if code:
+        raise _failed(host, model, code, lines)
+    return lines[-1] if lines else ""
+
+
+def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:
+    said = "\n".join(lines)
+    last = lines[-1] if lines else f"exit code {code}"
+    elsewhere = f"copy it from a host that has it: workbench models copy {model} --from HOST --to {host.name}"
+    for pattern, why, step in (
+        (_NO_RIGHT, "the hub refuses access to it", "accept its terms on the hub, and set HF_TOKEN for that host"),
+        (_NO_SUCH, "the hub has no such model or revision", "check the id and the revision"),
+        (_NO_NETWORK, "the host does not reach the hub", elsewhere),
+    ):
+        if pattern.search(said):
+            return HostError(f"{model} was not downloaded: {why} ({last})", host=host.name, next_step=step)
+    return HostError(f"{model} was not downloaded: {last}", host=host.name, next_step="run the command again there")

@@ -1,0 +1,238 @@
+"""The copies of models on a host: in the cache of the Hugging Face hub, in directories, and single GGUF files. One
+script lists them; another computes full hashes, which the host keeps for files that do not change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError
+from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
+from workbench.model.untrusted_text import LINE_CHARS, clean
+
+LIST_S = 60.0  # a cache on a network file system is slow
+HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SMALL_KIB = 32 * 1024  # of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
+
+# $1 HF_HUB_CACHE, $2 HF_HOME (may be ""), $3 the only model to show ("" for all, without hashes), $4 KiB of a small
+# file; the others are directories with models, directories of models, or GGUF files. Prints key=value lines; "copy="
+# begins a copy.
+_LIST = r"""
+hub=${1:-${2:+$2/hub}}
+hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
+only=$3 small=$4
+shift 4
+files() { find -L . -name '.?*' -prune -o "$@"; }
+show() {
+    [ -z "$only" ] || [ "$2" = "$only" ] || [ "$4" = "$only" ] || [ "${4##*/}" = "${only##*/}" ] || return 0
+    printf 'copy=%s\nmodel=%s\nrevision=%s\npath=%s\n' "$1" "$2" "$3" "$4"
+    if [ -f "$4" ]; then
+        case $4 in
+            *-00001-of-*.gguf) set -- "${4%-00001-of-*}"-*-of-"${4##*-of-}" ;;
+            *) set -- "$4" ;;
+        esac
+        for file do echo "file=$(stat -L -c '%s %Y' -- "$file") ${file##*/}"; done
+        return
+    fi
+    (
+        cd -- "$4" || exit
+        files -type f -exec stat -L -c 'file=%s %Y %n' {} +
+        files -type l -print | sed 's/^/broken=/'
+        for index in *.safetensors.index.json; do
+            [ -f "$index" ] || continue
+            head -c 33554432 -- "$index" | grep -o '"[^"/]*\.safetensors"' | tr -d '"' | sort -u | sed 's/^/listed=/'
+            head -c 65536 -- "$index" | tr -d ' \n' | sed -n 's/.*"total_size":\([0-9]*\).*/total=\1/p'
+            echo
+        done
+        [ -n "$only" ] || exit
+        files -type f -size "-$((small + 1))k" -exec sha256sum {} + | sed 's/^/sha=/'
+        [ "$1" = 'hub cache' ] || exit
+        find . -type l -exec sh -c 'for l do echo "blob=$(readlink "$l") $l"; done' sh {} +
+    )
+}
+look() {
+    if [ -f "$1" ]; then
+        case $1 in
+            *-00001-of-*.gguf) show file "$2" '' "$1" ;;
+            *-[0-9][0-9][0-9][0-9][0-9]-of-*.gguf) ;;
+            *.gguf) show file "$2" '' "$1" ;;
+        esac
+        return
+    fi
+    for weights in "$1"/config.json "$1"/*.safetensors; do
+        [ -f "$weights" ] && { show directory "${2:-${1##*/}}" '' "$1"; return; }
+    done
+    for weights in "$1"/*.gguf; do [ -f "$weights" ] && look "$weights" "${2:+$2/}${weights##*/}"; done
+    [ "$3" -gt 0 ] || return
+    for inner in "$1"/*/; do
+        inner=${inner%/}
+        [ -d "$inner" ] && look "$inner" "${2:+$2/}${inner##*/}" "$(($3 - 1))"
+    done
+}
+for folder in "$hub"/models--*/; do
+    [ -d "$folder" ] || continue
+    model=${folder#"$hub"/models--}
+    model=$(printf %s "${model%/}" | sed 's,--,/,g')
+    for snapshot in "$folder"snapshots/*/; do
+        snapshot=${snapshot%/}
+        [ -d "$snapshot" ] || continue
+        shown=$(show 'hub cache' "$model" "${snapshot##*/}" "$snapshot")
+        [ -n "$shown" ] || continue
+        printf '%s\n' "$shown"
+        for ref in "$folder"refs/*; do
+            [ -f "$ref" ] && [ "$(cat -- "$ref")" = "${snapshot##*/}" ] && echo "ref=${ref##*/}"
+        done
+        for part in "$folder"blobs/*.incomplete; do
+            [ -f "$part" ] && echo "unfinished=$(stat -c %s -- "$part")"
+        done
+    done
+done
+for place do
+    case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
+    place=${place%/}
+    name=
+    [ -f "$place" ] && name=${place##*/}
+    look "$place" "$name" 2
+done
+exit 0
+"""
+# $@: safetensors files. Prints the size that each header says: its own length, and the end of its last tensor.
+_WHOLE = r"""
+for file do
+    length=$(od -An -v -tu8 -N8 -- "$file" | tr -d ' ')
+    case $length in ''|*[!0-9]*|?????????*) echo "whole=0 $file"; continue ;; esac
+    end=$(tail -c +9 -- "$file" | head -c "$length" | tr -d ' \n' | grep -ao '"data_offsets":\[[0-9]*,[0-9]*' |
+        sed 's/.*,//' | sort -n | tail -n 1)
+    echo "whole=$((8 + length + ${end:-0})) $file"
+done
+exit 0
+"""
+# $1: the file with known hashes; the others are files. Prints a line for each file as soon as its hash is known.
+_HASH = r"""
+known=$1
+shift
+for file do
+    about=$(stat -L -c '%s %Y' -- "$file") || { echo "failed $file"; continue; }
+    sum=$(WB_LINE="$about $file" awk 'substr($0, 66) == ENVIRON["WB_LINE"] { print $1; exit }' "$known" 2>/dev/null)
+    if [ -z "$sum" ]; then
+        sum=$(sha256sum <"$file") || { echo "failed $file"; continue; }
+        sum=${sum%% *}
+        [ "$(stat -L -c '%s %Y' -- "$file")" = "$about" ] && printf '%s %s %s\n' "$sum" "$about" "$file" >>"$known"
+    fi
+    printf '%s %s\n' "$sum" "$file"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where to look for models on a host: the environment that its servers get, and directories or files."""
+
+    env: Mapping[str, str]
+    paths: tuple[str, ...] = ()
+
+
+async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
+    """Return the copies of all models, or those of `model`: a hub id, a path, or the last part of one. The small files
+    of one model are hashed too. Raises HostError."""
+    hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
+    paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
+    done = await host.run(sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True)
+    found = {copy.path: copy for copy in _parse(done.out, host.name)}
+    return tuple(found.values())
+
+
+def _parse(output: str, host: str) -> Iterable[ModelCopy]:
+    block: list[tuple[str, str]] = []
+    for line in (*output.split("\n"), "copy="):
+        key, equals, value = clean(line, LINE_CHARS).partition("=")
+        if equals and key == "copy":
+            if block:
+                yield _copy(block, host)
+            block = []
+        if equals:
+            block.append((key, value))
+
+
+def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
+    def all_of(key: str) -> list[str]:
+        return [value for name, value in block if name == key]
+
+    one = dict(reversed(block))
+    shas = {name.lstrip(" *"): digest for digest, _, name in (value.partition(" ") for value in all_of("sha"))}
+    blobs = {name: target.rpartition("/")[2] for target, _, name in (value.partition(" ") for value in all_of("blob"))}
+    files = []
+    for size, modified, name in (words for value in all_of("file") if len(words := value.split(" ", 2)) == 3):
+        if size.isdecimal() and modified.isdecimal():
+            files.append(ModelFile(_bare(name), int(size), int(modified), shas.get(name), blobs.get(name)))
+    total = one.get("total", "")
+    return ModelCopy(
+        host=host,
+        model=one.get("model", ""),
+        kind={HUB: HUB, DIRECTORY: DIRECTORY}.get(one["copy"], FILE),
+        path=one.get("path", ""),
+        files=tuple(sorted(files, key=lambda file: file.name)),
+        revision=one.get("revision") or None,
+        refs=tuple(all_of("ref")),
+        listed=tuple(all_of("listed")),
+        broken=tuple(map(_bare, all_of("broken"))),
+        unfinished_bytes=sum(int(value) for value in all_of("unfinished") if value.isdecimal()),
+        expected_bytes=int(total) if total.isdecimal() else None,
+    )
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("./")
+
+
+def path_of(copy: ModelCopy, file: ModelFile) -> str:
+    """Return the absolute path of a file on the copy's host."""
+    directory = copy.path.rpartition("/")[0] if copy.kind == FILE else copy.path
+    return f"{directory}/{file.name}"
+
+
+async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
+    """Return the copy with the sizes that the headers of its safetensors files say. Raises HostError."""
+    paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
+    if not paths:
+        return copy
+    done = await host.run(sh(_WHOLE, *paths), timeout_s=LIST_S, check=True)
+    rows = (line.removeprefix("whole=").partition(" ") for line in done.out.splitlines() if line.startswith("whole="))
+    whole = {path: int(size) for size, _, path in rows if size.isdecimal() and path in paths}
+    return _with(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
+
+
+async def with_hashes(
+    host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> ModelCopy:
+    """Return the copy with the SHA-256 of every file, computed on the host. The host keeps them for files with the same
+    size and time of modification. `on_progress` gets the bytes that are hashed and their total. Raises HostError."""
+    paths = {path_of(copy, file): file for file in copy.files}
+    known = f"{await host.state_dir()}/{HASHES}"
+    hashes: dict[str, str] = {}
+    done = 0
+    stream = await host.stream(sh(_HASH, known, *paths))
+    try:
+        async for line in stream.lines():
+            digest, _, path = line.decode("utf-8", "replace").partition(" ")
+            if path not in paths:
+                continue
+            if not _SHA256.fullmatch(digest):
+                raise HostError(f"{path} could not be read to hash it", host=host.name)
+            hashes[path] = digest
+            done += paths[path].size_bytes
+            on_progress(done, copy.size_bytes)
+    finally:
+        await stream.close()
+    if len(hashes) < len(paths):
+        raise HostError(f"{len(paths) - len(hashes)} files of {copy.path} were not hashed", host=host.name)
+    return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+
+
+def _with(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
+    files = tuple(replace(file, **values.get(path_of(copy, file), {})) for file in copy.files)  # type: ignore[arg-type]
+    return replace(copy, files=files)

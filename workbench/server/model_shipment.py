@@ -1,0 +1,193 @@
+"""What a copy of a model to another host consists of, and what of it the other host has already.
+
+The bytes go to a staging directory beside their place. A file is moved to its place when all its bytes are there, and
+never over a different file unless the user asks for that. So a copy that was cut off goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, InputError
+from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
+from workbench.server.model_inventory import Places
+
+STAGING = ".workbench-copy"  # in the root of a shipment
+LOOK_S = 60.0
+_QUICK_S = 300.0  # reads 128 KiB of each file, from slow disks too
+_RESERVE = 2**30  # bytes that a copy leaves free
+
+# $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the hub's cache for "".
+_PLACE = r"""
+place=$1
+case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
+hub=${2:-${3:+$3/hub}}
+hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
+printf '%s\n' "${place:-$hub}"
+"""
+# $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with sizes, and free space.
+_LOOK = r"""
+root=$1 staging=$2
+shift 2
+for name do
+    [ -e "$root/$name" ] && echo "have=$(stat -L -c %s -- "$root/$name") $name"
+    [ -f "$staging/$name" ] && echo "staged=$(stat -c %s -- "$staging/$name") $name"
+done
+while [ ! -d "$root" ] && [ "${root#/*/}" != "$root" ]; do root=${root%/*}; done
+[ -d "$root" ] || root=/
+echo "free=$(df -Pk -- "$root" | awk 'NR == 2 { print $4 }')"
+[ -w "$root" ] || echo "closed=$root"
+exit 0
+"""
+# $1 root; the others are names. Prints a digest of the first and the last 64 KiB of each file.
+_QUICK = r"""
+cd -- "$1" || exit
+shift
+for name do
+    digest=$({ head -c 65536 -- "$name"; tail -c 65536 -- "$name"; } | sha256sum) && echo "${digest%% *} $name"
+done
+exit 0
+"""
+# $1 root, $2 staging directory, $3 "replace" to replace files; then names to move, "--", and pairs of a link and its
+# target. A link that is there already stays.
+_PLACE_FILES = r"""
+root=$1 staging=$2 replace=$3
+shift 3
+while [ "$1" != -- ]; do
+    mkdir -p -- "$(dirname -- "$root/$1")" || exit
+    if [ -e "$root/$1" ] && [ -z "$replace" ]; then echo "$root/$1 has appeared meanwhile" >&2; exit 1; fi
+    mv -f -- "$staging/$1" "$root/$1" || exit
+    shift
+done
+shift
+while [ $# -gt 1 ]; do
+    mkdir -p -- "$(dirname -- "$root/$1")" || exit
+    [ -e "$root/$1" ] || ln -sf -- "$2" "$root/$1" || exit
+    shift 2
+done
+[ -d "$staging" ] && find "$staging" -depth -type d -exec rmdir {} \; 2>/dev/null
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """The parts of a copy: files below `source`, with their sizes, that come to the same names below `target`. `links`
+    are symbolic links to make there, and `refs` small texts to write."""
+
+    source: str
+    target: str
+    sizes: Mapping[str, int]
+    links: Mapping[str, str] = field(default_factory=dict)
+    refs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def staging(self) -> str:
+        return f"{self.target}/{STAGING}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What of a shipment must still be sent: the names in their order, and how many bytes of each are staged."""
+
+    names: tuple[str, ...]
+    staged: Mapping[str, int]
+    present: tuple[str, ...]  # files that are at their place already
+    free_bytes: int
+
+
+def shipment_of(copy: ModelCopy, target: str) -> Shipment:
+    """Return the shipment of a copy. `target` is the hub's cache, or the directory that gets the model."""
+    if copy.kind == FILE:
+        return Shipment(copy.path.rpartition("/")[0], target, {file.name: file.size_bytes for file in copy.files})
+    if copy.kind != HUB:
+        own = f"{target}/{copy.path.rpartition('/')[2]}"
+        return Shipment(copy.path, own, {file.name: file.size_bytes for file in copy.files})
+    folder, _, snapshot = copy.path.partition("/snapshots/")
+    sizes, links = {}, {}
+    for file in copy.files:
+        name = f"snapshots/{snapshot}/{file.name}"
+        if file.blob is None:
+            sizes[name] = file.size_bytes
+            continue
+        sizes[f"blobs/{file.blob}"] = file.size_bytes
+        links[name] = "../" * (2 + file.name.count("/")) + f"blobs/{file.blob}"
+    refs = {f"refs/{ref}": snapshot for ref in copy.refs}
+    return Shipment(folder, f"{target}/{folder.rpartition('/')[2]}", sizes, links, refs)
+
+
+async def place_on(host: Host, places: Places, path: str) -> str:
+    """Return an absolute path on a host: `path` with ~ replaced, or for "" the cache of the hub."""
+    hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
+    done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
+    return done.out.strip().rstrip("/")
+
+
+async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
+    """Return what must still be sent. Raises InputError if the target has a different file of one of the names, unless
+    `replace` is set, and HostError if the space is not enough."""
+    argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
+    rows = [
+        line.partition("=")[::2] for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
+    ]
+    closed = next((value for key, value in rows if key == "closed"), None)
+    if closed is not None:
+        raise HostError(
+            f"{closed} cannot be written", host=target.name, next_step="give another directory: --to-dir DIR"
+        )
+    have, staged = (dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged"))
+    candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
+    same = set(await _same(source, target, shipment, candidates))
+    different = [name for name in have if name not in same]
+    if different and not replace:
+        raise InputError(
+            f"{target.name} has different files at {shipment.target}: {names_text(different)}; nothing was copied",
+            host=target.name,
+            next_step="give --replace to replace them, or another directory with --to-dir DIR",
+        )
+    names = tuple(name for name in shipment.sizes if name not in same)
+    usable = {name: size for name, size in staged.items() if size <= shipment.sizes[name] and name in names}
+    free = next((int(value) * 1024 for key, value in rows if key == "free" and value.isdecimal()), 0)
+    needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
+    if needed and needed + _RESERVE > free:
+        raise HostError(
+            f"{shipment.target} has {size_text(free)} free, and {size_text(needed)} are missing there; 1 GB stays free",
+            host=target.name,
+            next_step="free some space there, or give another directory with --to-dir DIR",
+        )
+    return Remaining(names, usable, tuple(sorted(same)), free)
+
+
+def _sized(text: str) -> tuple[str, int]:
+    size, _, name = text.partition(" ")
+    return name, int(size) if size.isdecimal() else -1
+
+
+async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[str]) -> Sequence[str]:
+    """Return those files whose first and last 64 KiB are the same on both hosts."""
+    if not names:
+        return ()
+    digests = []
+    for host, root in ((source, shipment.source), (target, shipment.target)):
+        done = await host.run(sh(_QUICK, root, *names), timeout_s=_QUICK_S, check=True)
+        digests.append({name: digest for digest, _, name in (line.partition(" ") for line in done.out.splitlines())})
+    return [name for name in names if digests[0].get(name) == digests[1].get(name) is not None]
+
+
+async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], replace: bool) -> None:
+    """Move the staged files to their places, and make the links and refs. Raises HostError if a staged file has not
+    all its bytes, or if another file has appeared at its place."""
+    done = await target.run(sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True)
+    staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
+    if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
+        raise HostError(
+            f"{names_text(short)} did not arrive whole", host=target.name, next_step="run the same command again"
+        )
+    links = [word for link in shipment.links.items() for word in link]
+    order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]
+    await target.run(sh(_PLACE_FILES, *order), timeout_s=LOOK_S, check=True)
+    for name, text in shipment.refs.items():
+        await target.write_file(f"{shipment.target}/{name}", text.encode(), mode=0o644)

@@ -1,0 +1,182 @@
+"""The bytes of a model on their way from one host to another: by rsync where one host reaches the other, else through
+this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from workbench.hosts.base import Host, HostUnreachable, SshAddress
+from workbench.hosts.shell_scripts import sh
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import HostError
+from workbench.model.model_copy import size_text
+from workbench.server.model_shipment import Remaining, Shipment
+
+Progress = Callable[[int, str], None]  # bytes of the shipment that have arrived, and what is under way
+_REACH_S = 20.0
+_PREFIX_S = 3600.0  # to hash what is staged already
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
+_SHOWN = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
+
+# $1 file, $2 bytes to skip, $3 bytes to print.
+_SEND = 'tail -c +"$(($2 + 1))" -- "$1" | head -c "$3"'
+# $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after them.
+_APPEND = r"""
+mkdir -p -- "$(dirname -- "$1")" || exit
+[ -f "$1" ] || : >"$1" || exit
+[ "$(stat -c %s -- "$1")" = "$2" ] || { echo "$1 has not $2 bytes" >&2; exit 4; }
+head -c "$3" >>"$1"
+"""
+_PREFIX = 'head -c "$2" -- "$1" | sha256sum'
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to send by rsync: the host that runs it, and the other host's address as the first one reaches it."""
+
+    runner: Host
+    address: SshAddress
+    pushes: bool  # the source runs it
+
+    @property
+    def text(self) -> str:
+        return f"by rsync on {self.runner.name}, {'to' if self.pushes else 'from'} {self.address.target}"
+
+
+async def find_way(source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]) -> Way | None:
+    """Return how rsync can send from `source` to `target`; None if neither reaches the other, or one lacks rsync.
+    `addresses` are those to try, each with the host that it is of. A secret file proves that the host which answers is
+    the right one."""
+    for host in (source, target):
+        if (await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_S)).returncode:
+            return None
+    for far, address in addresses:
+        near = source if far is target else target
+        async with _secret(far) as (path, secret):
+            argv = [*_ssh(address), address.target, f"cat -- {shlex.quote(path)}"]
+            with suppress(HostError):
+                done = await near.run(argv, timeout_s=_REACH_S)
+                if done.returncode == 0 and done.stdout.strip() == secret:
+                    return Way(near, address, pushes=near is source)
+    return None
+
+
+@asynccontextmanager
+async def _secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
+    path, secret = f"{await host.state_dir()}/reached-{secrets.token_hex(8)}", secrets.token_hex(16).encode()
+    await host.write_file(path, secret)
+    try:
+        yield path, secret
+    finally:
+        with suppress(HostError):
+            await host.run(["rm", "-f", "--", path], timeout_s=_REACH_S)
+
+
+def _ssh(address: SshAddress) -> list[str]:
+    return [*_SSH, *(["-p", str(address.port)] if address.port else [])]
+
+
+async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
+    """Send the remaining files to the staging directory. rsync goes on with files of which a part is staged, after it
+    has compared that part. Raises HostError if rsync fails."""
+    runner = way.runner
+    listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
+    await runner.write_file(listed, b"".join(name.encode() + b"\0" for name in rest.names))
+    near, far = (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
+    host = f"[{way.address.host}]" if ":" in way.address.host else way.address.host
+    remote = f"{way.address.user}@{host}:{far}/" if way.address.user else f"{host}:{far}/"
+    places = [f"{near}/", remote] if way.pushes else [remote, f"{near}/"]
+    options = ["-s", "-L", "-t", "--append-verify", "--info=progress2", "--from0", f"--files-from={listed}"]
+    argv = ["rsync", *options, "-e", shlex.join(_ssh(way.address)), *places]
+    before = sum(rest.staged.values())
+    whole = before + sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
+    stream = await runner.stream(argv)
+    try:
+        async for chunk in stream.chunks():
+            if found := _SHOWN.findall(chunk.replace(b"\r", b"\n")):
+                on_progress(min(whole, before + int(re.sub(rb"\D", b"", found[-1]))), way.text)
+        if code := await stream.wait():
+            raise HostError(f"rsync ended with code {code}: {await stream.stderr_tail()}", host=runner.name)
+    finally:
+        await stream.close()
+        with suppress(HostError):
+            await runner.run(["rm", "-f", "--", listed], timeout_s=_REACH_S)
+
+
+async def through_here(source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
+    """Send the remaining files to the staging directory through this machine, file by file. A file of which a part is
+    staged goes on there, if that part has the same bytes as the source. Raises HostError."""
+    done = 0
+    for name in rest.names:
+        size, staged = shipment.sizes[name], rest.staged.get(name, 0)
+        from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging}/{name}"
+        if staged and not await _same_start(source, target, from_path, to_path, staged):
+            await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_S, check=True)
+            staged = 0
+        sent = done + staged
+        text = f"{name.rpartition('/')[2]} through this machine"
+        on_progress(sent, text)
+        async for count in _pump(source, target, from_path, to_path, staged, size):
+            sent += count
+            on_progress(sent, text)
+        done += size
+
+
+async def _same_start(source: Host, target: Host, from_path: str, to_path: str, size: int) -> bool:
+    argv = [sh(_PREFIX, path, str(size)) for path in (from_path, to_path)]
+    found = await asyncio.gather(
+        source.run(argv[0], timeout_s=_PREFIX_S, check=True), target.run(argv[1], timeout_s=_PREFIX_S, check=True)
+    )
+    return found[0].stdout == found[1].stdout
+
+
+async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int) -> AsyncIterator[int]:
+    """Append the bytes of a file from `offset` on, and yield how many were passed on each time."""
+    reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset)))
+    try:
+        writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))
+        left, ended = size - offset, asyncio.create_task(writer.wait())
+        try:
+            async for chunk in reader.chunks():
+                if ended.done():  # a full disk, for example
+                    break
+                await writer.write(chunk)
+                left -= len(chunk)
+                yield len(chunk)
+            if left > 0 and not ended.done():
+                raise HostError(f"{from_path} ended {size_text(left)} early", host=source.name)
+            if code := await ended:
+                tail = await writer.stderr_tail()
+                raise HostError(f"{to_path} could not be written: {tail or f'exit code {code}'}", host=target.name)
+        finally:
+            await end_all([ended])
+            await writer.close()
+    finally:
+        await reader.close()
+
+
+class Speed:
+    """The speed of a transfer over the last `window_s` seconds."""
+
+    def __init__(self, window_s: float = 5.0) -> None:
+        self.window_s = window_s
+        self._seen: list[tuple[float, int]] = []
+
+    def at(self, done_bytes: int) -> float:
+        """Return bytes per second; 0.0 at the beginning."""
+        now = time.monotonic()
+        self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [(now, done_bytes)]
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+
+def is_cut(error: HostError) -> bool:
+    """Return whether the transfer may go on when the link is back."""
+    return isinstance(error, HostUnreachable)

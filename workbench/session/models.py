@@ -1,0 +1,269 @@
+"""Model files on hosts: where each host has a model, whether the copies are complete and the same, copies to other
+hosts, and downloads."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.hosts.base import Host, HostUnreachable, SshAddress
+from workbench.model.errors import HostError, InputError, WorkbenchError
+from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
+from workbench.server import model_download, model_inventory, model_shipment, model_transfer
+from workbench.server.model_inventory import Places
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.server.model_shipment import Remaining, Shipment
+    from workbench.session.session import Session
+
+Progress = Callable[[int, int, str], None]  # bytes that are done, their total, and what is under way
+_SILENT: Progress = lambda done, total, text: None  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True)
+class HostModels:
+    """The copies of models on one host. `problem` says why they are not known."""
+
+    host: str
+    copies: tuple[ModelCopy, ...] = ()
+    problem: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"host": self.host, "problem": self.problem, "copies": [copy.as_json() for copy in self.copies]}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """The copies of one model on several hosts. `differences` are against the first copy; `unhashed` are files of which
+    only the sizes were compared."""
+
+    hosts: tuple[HostModels, ...]
+    differences: tuple[str, ...] = ()
+    unhashed: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        all_there = all(host.copies and host.problem is None for host in self.hosts)
+        return all_there and not self.differences and all(c.complete for host in self.hosts for c in host.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """The outcome of a copy to another host."""
+
+    model: str
+    source: str
+    target: str
+    path: str  # of the model on the target
+    way: str  # how the bytes went; "" if none were missing
+    sent_bytes: int = 0
+    seconds: float = 0.0
+    present: tuple[str, ...] = field(default=())  # files that were there already
+    notes: tuple[str, ...] = ()
+
+
+class Models:
+    """Finds and copies model files on this session's host and on other hosts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._entries = session, HostsStore()
+
+    def places(self, host: str, more: Sequence[str] = ()) -> Places:
+        """Return where to look for models on a host: its entry in hosts.toml, and `more` paths."""
+        entry = self._entries.host(host)
+        return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
+
+    async def copies(self, model: str = "", hosts: Sequence[str | None] = (None,)) -> Sequence[HostModels]:
+        """Return the copies of `model`, or of all models for "", on each host. None stands for this session's host. A
+        host that cannot be read has its problem in the result."""
+        return await asyncio.gather(*(self._copies_on(host, model) for host in hosts))
+
+    async def _copies_on(self, name: str | None, model: str) -> HostModels:
+        host = name or self._session.host.name
+        try:
+            session = await self._session.hosts.session_of(name)
+            found = await model_inventory.copies(session.host, self.places(session.host.name), model)
+        except (WorkbenchError, TimeoutError) as error:
+            return HostModels(host, problem=str(error))
+        return HostModels(host, tuple(sorted(found, key=lambda copy: (copy.model, copy.path))))
+
+    async def of_plan(self, plan: LaunchPlan) -> HostModels:
+        """Return the copies of a plan's model on this session's host. The plan's environment names the hub's cache."""
+        env = {setting.name: str(setting.value) for setting in plan.env}
+        places, host = self.places(self._session.host.name), self._session.host
+        places = Places({**places.env, **env}, places.paths)
+        return HostModels(host.name, tuple(await model_inventory.copies(host, places, plan.model)))
+
+    async def check(
+        self, model: str, hosts: Sequence[str | None] = (None,), *, full: bool = False, on_progress: Progress = _SILENT
+    ) -> ModelCheck:
+        """Return whether the copies of a model are complete and the same. With `full`, every byte is hashed on its
+        host."""
+        found = [await self._looked_into(one, full, on_progress) for one in await self.copies(model, hosts)]
+        first = next((copy for host in found for copy in host.copies), None)
+        others = [copy for host in found for copy in host.copies if copy is not first]
+        if first is None:
+            return ModelCheck(tuple(found))
+        differ = [text for other in others for text in differences(first, other)]
+        sizes_only = dict.fromkeys(name for other in others for name in unhashed(first, other))
+        return ModelCheck(tuple(found), tuple(differ), tuple(sizes_only))
+
+    async def _looked_into(self, found: HostModels, full: bool, on_progress: Progress) -> HostModels:
+        if not found.copies:
+            return found
+        session = await self._session.hosts.session_of(found.host)
+        copies = []
+        for copy in found.copies:
+            looked = await model_inventory.with_whole_sizes(session.host, copy)
+            if full:
+                text = f"hashing {copy.path} on {found.host}"
+                looked = await model_inventory.with_hashes(
+                    session.host,
+                    looked,
+                    lambda done, total, text=text: on_progress(done, total, text),  # type: ignore[misc]
+                )
+            copies.append(looked)
+        return replace(found, copies=tuple(copies))
+
+    # ---- copies to other hosts
+
+    async def copy(
+        self,
+        model: str,
+        source: str,
+        target: str,
+        *,
+        directory: str = "",
+        replace_different: bool = False,
+        on_progress: Progress = _SILENT,
+    ) -> CopyReport:
+        """Copy a model's files from one host to another. A copy that was cut off goes on where it ended. Raises
+        InputError if the source has no complete copy or the target has different files, and HostError."""
+        if source == target:
+            raise InputError("the model would be copied to its own host", next_step="give two hosts: --from A --to B")
+        near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
+        copy = await self._complete_copy(near, model)
+        wanted = directory or self._directory_on(target, copy)
+        at = await model_shipment.place_on(far.host, self.places(target), wanted)
+        shipment = model_shipment.shipment_of(copy, at)
+        started = time.monotonic()
+        rest = await model_shipment.remaining(near.host, far.host, shipment, replace_different)
+        sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
+        way, notes = await self._send(near.host, far.host, shipment, rest, replace_different, on_progress)
+        await model_shipment.put_in_place(far.host, shipment, rest.names, replace_different)
+        seconds = time.monotonic() - started
+        return CopyReport(copy.model, source, target, shipment.target, way, sent, seconds, rest.present, tuple(notes))
+
+    async def _complete_copy(self, session: Session, model: str) -> ModelCopy:
+        name = session.host.name
+        found = await model_inventory.copies(session.host, self.places(name), model)
+        complete = [copy for copy in found if copy.complete]
+        if len(complete) == 1:
+            return complete[0]
+        if len(complete) > 1:
+            paths = ", ".join(copy.path for copy in complete)
+            step = "give the path of one of them in place of the model's name"
+            raise InputError(f"{name} has {model} {len(complete)} times: {paths}", host=name, next_step=step)
+        why = "; ".join(f"{copy.path}: {', '.join(copy.problems)}" for copy in found) or "no files of it were found"
+        step = f"workbench --host {name} models list, or models download {model}"
+        raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
+
+    def _directory_on(self, target: str, copy: ModelCopy) -> str:
+        """Return the directory on the target that gets the model: "" for the hub's cache, else the first directory of
+        hosts.toml, or the directory that the source has."""
+        if copy.kind == HUB:
+            return ""
+        entry = self._entries.host(target)
+        return entry.models[0] if entry is not None and entry.models else copy.path.rpartition("/")[0]
+
+    async def _send(
+        self,
+        near: Host,
+        far: Host,
+        shipment: Shipment,
+        rest: Remaining,
+        replace_different: bool,
+        on_progress: Progress,
+    ) -> tuple[str, Sequence[str]]:
+        """Send what remains to the staging directory, by rsync if that is possible. When the link was cut, go on as
+        long as bytes arrive between two cuts. Return the way, and notes about other ways."""
+        if not rest.names:
+            return "", ()
+        total = sum(shipment.sizes.values())
+        whole = sum(shipment.sizes[name] for name in rest.names)
+
+        def told(done: int, text: str) -> None:
+            on_progress(total - whole + done, total, text)
+
+        notes: list[str] = []
+        way = await model_transfer.find_way(near, far, await self._addresses(near, far))
+        text = way.text if way else "through this machine"
+        await far.run(["mkdir", "-p", "--", shipment.staging], check=True)
+        while rest.names:
+            before = sum(rest.staged.values())
+            try:
+                if way is not None:
+                    await model_transfer.by_rsync(way, shipment, rest, told)
+                else:
+                    await model_transfer.through_here(near, far, shipment, rest, told)
+                break
+            except HostUnreachable:
+                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+                if sum(rest.staged.values()) <= before:
+                    raise
+                notes.append(f"the link was cut; the copy went on at {size_text(sum(rest.staged.values()))}")
+            except HostError as error:
+                if way is None:
+                    raise
+                notes.append(f"{error.message}; the rest went through this machine")
+                way, text = None, f"{text}, then through this machine"
+                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+        return text, notes
+
+    async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
+        """Return the addresses at which one of two hosts may reach the other: of a cluster's own network first."""
+        found: list[tuple[Host, SshAddress]] = []
+        for host, other in ((far, near), (near, far)):
+            address = await host.ssh_address()
+            if address is None:
+                continue
+            if other.is_local:
+                found.append((host, SshAddress(address.alias)))
+                continue
+            for cluster in self._entries.content.clusters.values():
+                nodes = {node.host: node for node in cluster.nodes}
+                if other.name in nodes and host.name in nodes and (own := nodes[host.name].address):
+                    found.append((host, replace(address, host=own, through="")))
+            found.append((host, address))
+        return found
+
+    # ---- downloads
+
+    async def download(
+        self,
+        model: str,
+        *,
+        revision: str = "",
+        directory: str = "",
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> HostModels:
+        """Download a model from the hub with the program that this session's host has for it, and return the copies
+        that the host has then. Raises InputError or HostError."""
+        host = self._session.host
+        entry = self._entries.host(host.name)
+        programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []
+        beside = [program.rpartition("/")[0] for program in programs if "/" in program]
+        program = await model_download.program_on(host, beside)
+        env = dict(entry.env) if entry else {}
+        at = await model_shipment.place_on(host, self.places(host.name), directory) if directory else ""
+        await model_download.download(
+            host, program, model, env=env, revision=revision, directory=at, on_progress=on_progress
+        )
+        places = self.places(host.name, (at,) if at else ())
+        return HostModels(host.name, tuple(await model_inventory.copies(host, places, at or model)))

@@ -62,10 +62,8 @@ def measure(name: str, gpus: int, sessions: int, seconds: float, home: Path, rew
         journal.write_text(json.dumps({"version": 1, "entries": entries(gpus, sessions), "log": []}, indent=1))
 
     write()
-    argv = remote_programs.guard_argv(sys.executable, {"root": str(root)})
-    done = subprocess.run(
-        argv, input=remote_programs.payload(False, remote_programs.GUARD), capture_output=True, check=True
-    )
+    argv = remote_programs.GUARD.argv(sys.executable, False, {"root": str(root)})
+    done = subprocess.run(argv, input=remote_programs.GUARD.frame(False), capture_output=True, check=True)
     pid = json.loads(done.stdout)["pid"]
     try:
         time.sleep(2)

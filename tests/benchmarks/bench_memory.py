@@ -120,7 +120,7 @@ async def template(path: Path) -> None:
     host = host_called(None, "four-pcie")
     await host.connect()
     options: dict[str, Any] = {"interval_s": 0.2}
-    stream = await host.stream(remote_programs.agent_argv(sys.executable, **options), input=remote_programs.payload())
+    stream = await remote_programs.AGENT.stream(host, options)
     found: dict[str, bytes] = {}
     async for line in stream.lines():
         document = json.loads(line)

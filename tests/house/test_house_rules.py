@@ -219,13 +219,13 @@ def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None
 
 def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
     """The programs run on a python3 with neither Workbench nor any other package."""
-    for program in (remote_programs.MODULES, remote_programs.MEASUREMENT_LOCK, remote_programs.GUARD):
-        for module in program:
+    for program in remote_programs.PROGRAMS:
+        for module in program.modules:
             path = ROOT / "workbench" / f"{module.replace('.', '/')}.py"
             names = imported(path)
             assert names - {"pynvml", "workbench"} <= set(sys.stdlib_module_names) | {"__future__"}
             ours = re.findall(r"^(?:from|import) (workbench\S*) import ([\w, ]+)", path.read_text(), re.MULTILINE)
-            sent = {f"workbench.{name}" for name in program}
+            sent = {f"workbench.{name}" for name in program.modules}
             for package, members in ours:
                 assert package in sent or {f"{package}.{member.split()[0]}" for member in members.split(", ")} <= sent
 

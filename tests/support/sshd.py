@@ -131,13 +131,13 @@ class Sshd:
         self.environment = {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state_home), **environment}
         self._max_sessions = max_sessions
         self._options: dict[str, str] = {}
-        self._server_port = free_port()
+        self.server_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         keygen(self.client_key_path)
         keygen(directory / "host_key")
         shutil.copy(f"{self.client_key_path}.pub", directory / "authorized_keys")
         self._serve()
-        self.cutter = Cutter(self._server_port)
+        self.cutter = Cutter(self.server_port)
         self.port = self.cutter.port
         self.trust()
         self.ssh_config_path.write_text(self.stanza())
@@ -203,7 +203,7 @@ class Sshd:
         setenv = " ".join(f'"{k}={v}"' for k, v in self.environment.items())
         config = self.directory / "sshd_config"
         config.write_text(
-            f"Port {self._server_port}\nListenAddress 127.0.0.1\nHostKey {self.directory / 'host_key'}\n"
+            f"Port {self.server_port}\nListenAddress 127.0.0.1\nHostKey {self.directory / 'host_key'}\n"
             f"AuthorizedKeysFile {self.directory / 'authorized_keys'}\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
             f"MaxSessions {self._max_sessions}\nLoginGraceTime 20\nLogLevel VERBOSE\nSetEnv {setenv}\n"
@@ -225,7 +225,7 @@ class Sshd:
 
     def _answers(self) -> bool:
         assert self._process is not None and self._process.poll() is None, (self.directory / "sshd.log").read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._server_port), 1) as s:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server_port), 1) as s:
             return s.recv(4) == b"SSH-"
         return False
 

@@ -25,11 +25,9 @@ async def locked_for_measurement(
     Workbench has the lock, raise BenchError; with `wait`, name that Workbench through `tell` and wait for its end. If
     the host can have no lock (no python3, no common directory), report the reason through `tell` and run the block
     without a lock."""
-    python, local = remote_programs.python_on(host)
     orders = {"what": what, "machine": platform.node(), "wait": wait}
-    argv = remote_programs.measurement_lock_argv(python, orders)
     try:
-        stream = await host.stream(argv, input=remote_programs.payload(local, remote_programs.MEASUREMENT_LOCK))
+        stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
@@ -63,11 +61,7 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None
-    python, local = remote_programs.python_on(host)
-    argv = remote_programs.measurement_lock_argv(python, {"look": True})
-    done = await host.run(
-        argv, input=remote_programs.payload(local, remote_programs.MEASUREMENT_LOCK), timeout_s=_LOOK_S
-    )
+    done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
     try:
         return _owner(json.loads(done.out).get("by"))
     except (ValueError, TypeError, KeyError, RecursionError):  # no usable python3

@@ -39,6 +39,7 @@ from workbench.hosts.known_hosts import HostKeys
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
+from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 
@@ -214,6 +215,8 @@ class SshHost(BaseHost):
         self._streams = asyncio.Semaphore(STREAMS_MAX)
         self._relays: list[Relay] = []
         self._state_dir: str | None = None
+        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir(self))
+        self._asked_facts = SharedAnswer(self._read_facts)
 
     @property
     def connected(self) -> bool:
@@ -236,6 +239,8 @@ class SshHost(BaseHost):
             raise HostError(f"cannot add the host's key to {file}: {error.strerror}", host=self.name) from None
 
     async def close(self) -> None:
+        await self._asked_state_dir.close()
+        await self._asked_facts.close()
         for relay in self._relays:
             await relay.close()
         connection = await self._link.close()
@@ -495,7 +500,7 @@ class SshHost(BaseHost):
 
     async def state_dir(self) -> str:
         if self._state_dir is None:
-            self._state_dir = await files_via_shell.state_dir(self)
+            self._state_dir = await self._asked_state_dir.get()
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
@@ -519,6 +524,9 @@ class SshHost(BaseHost):
         return relay
 
     async def facts(self) -> HostFacts:
+        return await self._asked_facts.get()
+
+    async def _read_facts(self) -> HostFacts:
         look = ("sh", "-c", "facts about the host")
         stream = await self.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
         latency_s, lines = 0.0, list[str]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -308,20 +308,26 @@ class Session:
 
     async def _look_around(self) -> None:
         """Find out what happened on the host while this session was not connected. Failures show in the state."""
-        looks = [
+        looks: list[Callable[[], Awaitable[object]]] = [
             self.link.measure_latency,
             self.servers.adopt,
-            self.gpu.alterations.read,
+            self._read_changes,
             self.gpu.rights.get,
-            self.measurement_lock.read_owner,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
             looks.append(self.plans.look_and_ask)
-        for look in looks:
+
+        async def tell(look: Callable[[], Awaitable[object]]) -> None:
             try:
                 await look()
             except WorkbenchError as error:
                 self.core.notify_error(error)
+
+        await asyncio.gather(*map(tell, looks))  # at once, because each waits for the link several times
+
+    async def _read_changes(self) -> None:
+        await self.gpu.alterations.read()
+        await self.measurement_lock.read_owner()
 
     async def _watch_engine(self) -> None:
         from workbench.session.engine_live import EngineLive

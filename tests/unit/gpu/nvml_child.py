@@ -57,12 +57,12 @@ class Child:
     def __init__(self, local: bool = True, python: str = sys.executable, **options: float) -> None:
         options = {"interval_s": 0.05, "hung_s": 0.2, "slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, **options}
         self.process = subprocess.Popen(
-            remote_programs.agent_argv(python, **options),
+            remote_programs.AGENT.argv(python, local, options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.send(remote_programs.payload(local))
+        self.send(remote_programs.AGENT.frame(local))
         self.rest = b""
 
     def send(self, data: bytes) -> None:

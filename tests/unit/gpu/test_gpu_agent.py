@@ -15,6 +15,7 @@ import pytest
 from nvml_child import Child, Driver
 
 from workbench.gpu import remote_programs
+from workbench.hosts.python_programs import ASKED, MISSING
 
 PACKAGE = Path(remote_programs.__file__).parents[1]
 
@@ -97,13 +98,13 @@ def test_the_worker_ends_when_its_reader_is_gone(agent: Callable[..., Child], dr
 
 def test_a_frame_that_is_cut_short_ends_it(driver: Driver) -> None:
     done = subprocess.run(
-        remote_programs.agent_argv(sys.executable),
-        input=remote_programs.payload(False)[:1000],
+        remote_programs.AGENT.argv(sys.executable, False, {}),
+        input=remote_programs.AGENT.frame(False)[:1000],
         capture_output=True,
         timeout=10,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (MISSING, ASKED + b"\n", b"")
 
 
 def test_a_fault_of_its_own_ends_it_with_one_line(
@@ -145,7 +146,7 @@ def test_it_is_small(agent: Callable[..., Child], driver: Driver) -> None:
     status = Path(f"/proc/{child.process.pid}/status").read_text()
     peak_kib = int(status.split("VmHWM:")[1].split()[0])
     assert peak_kib < 20_000
-    assert len(remote_programs.payload()) < 1000
+    assert len(remote_programs.AGENT.frame(True)) < 1000
 
 
 def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Driver) -> None:
@@ -153,7 +154,7 @@ def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Dr
     here, there = agent(), agent(local=False)
     assert there.infos() == here.infos()
     assert there.sample()["gpus"][0]["sm_mhz"] == 2790
-    assert len(remote_programs.payload(local=False)) < 80_000
+    assert len(remote_programs.AGENT.frame(False)) < 24_000
 
 
 def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> None:
@@ -163,7 +164,7 @@ def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> No
     assert child.process.wait(5) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", remote_programs.MODULES)
+@pytest.mark.parametrize("name", remote_programs.AGENT.modules)
 def test_the_agent_runs_on_python_3_8(name: str) -> None:
     """As far as the grammar tells; and none of the arguments that later versions added."""
     tree = ast.parse((PACKAGE / f"{name.replace('.', '/')}.py").read_text(), feature_version=(3, 8))

@@ -78,8 +78,8 @@ class Served:
         given = {"root": str(self.gpu), "nvidia_smi": str(self.smi), "tee": tee, "options": {"tick_s": 0.05}, **orders}
         env = {**os.environ, "WORKBENCH_SIM_SYSFS": str(self.home), "LD_LIBRARY_PATH": str(self.home), "SUDO_UID": uid}
         done = subprocess.run(
-            remote_programs.guard_argv(sys.executable, given),
-            input=remote_programs.payload(False, remote_programs.GUARD),
+            remote_programs.GUARD.argv(sys.executable, False, given),
+            input=remote_programs.GUARD.frame(False),
             env=env,
             capture_output=True,
             timeout=60,
@@ -263,11 +263,9 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
         f"--reuid={NOBODY}",
         f"--regid={NOBODY}",
         "--clear-groups",
-        *remote_programs.guard_argv("/usr/bin/python3", orders),
+        *remote_programs.GUARD.argv("/usr/bin/python3", False, orders),
     ]
-    done = subprocess.run(
-        argv, input=remote_programs.payload(False, remote_programs.GUARD), capture_output=True, timeout=60, check=True
-    )
+    done = subprocess.run(argv, input=remote_programs.GUARD.frame(False), capture_output=True, timeout=60, check=True)
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]
     eventually(lambda: not alive(first), "the first to leave")

@@ -23,7 +23,9 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable  # one that every user may run
-HOLDER = remote_programs.measurement_lock_argv(PYTHON, {"what": "experiment 7", "machine": "far-away", "wait": False})
+HOLDER = remote_programs.MEASUREMENT_LOCK.argv(
+    PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False}
+)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
     """By another process, which is killed at the end at the latest."""
     process = subprocess.Popen(HOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)  # type: ignore[call-overload]
     try:
-        process.stdin.write(remote_programs.payload(False, remote_programs.MEASUREMENT_LOCK))
+        process.stdin.write(remote_programs.MEASUREMENT_LOCK.frame(False))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"held": True}
         yield process
@@ -121,7 +123,7 @@ def test_another_user_holds_it(place: Path) -> None:
 def held_by_nobody_is_refused(place: Path) -> Iterator[None]:
     done = subprocess.run(
         HOLDER,
-        input=remote_programs.payload(False, remote_programs.MEASUREMENT_LOCK),
+        input=remote_programs.MEASUREMENT_LOCK.frame(False),
         stdout=subprocess.PIPE,
         user=65534,
         group=65534,

@@ -15,6 +15,7 @@ from workbench.cli.parser import parse
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.alterations import drifts
+from workbench.hosts.python_programs import PythonProgram
 from workbench.model import setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
@@ -157,11 +158,8 @@ def test_claims_compare_typed_and_stored_values() -> None:
                 assert value_from(key, stored(form)) == value and setting_of(key).format(value)
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [remote_programs.MODULES, remote_programs.REGISTER, remote_programs.MEASUREMENT_LOCK, remote_programs.GUARD],
-)
-def test_the_modules_of_every_program_exist(modules: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("program", remote_programs.PROGRAMS)
+def test_the_modules_of_every_program_exist(program: PythonProgram) -> None:
     here = Path(remote_programs.__file__).parents[1]
-    assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in modules)
-    assert len(remote_programs.payload(False, modules)) > 1000
+    assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in program.modules)
+    assert len(program.frame(False)) > 1000

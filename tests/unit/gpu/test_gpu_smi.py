@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from smi_stub import Smi
 
-from workbench.gpu import remote_programs
 from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
 from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.local import LocalHost
+from workbench.hosts.python_programs import TOO_OLD
 from workbench.model.gpu import DriverStatus, GpuState, HostSample
 
 GOOD = {
@@ -214,7 +214,7 @@ class NoPython(LocalHost):
     kind, is_local = "ssh", False
     is_local = False
 
-    def __init__(self, code: int = remote_programs.TOO_OLD) -> None:
+    def __init__(self, code: int = TOO_OLD) -> None:
         super().__init__()
         self.code = code
 
@@ -250,7 +250,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("code", [remote_programs.TOO_OLD, 127])
+@pytest.mark.parametrize("code", [TOO_OLD, 127])
 def test_without_python_nvidia_smi_is_read(fake: Smi, code: int) -> None:
     rows = [csv(index=str(i), uuid=f"GPU-{i}", count="2") for i in range(2)]
     fake.query(LOOPING.format(body=f"print({rows[0]!r}); print({rows[1]!r})"))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from nvml_child import Driver
 
-from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.source import TelemetrySource, read_once
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost, LocalStream
@@ -71,11 +70,7 @@ def agents() -> set[int]:
         except OSError:
             continue
         here = os.environ.get("NVML_STUB_SCRIPT", "?").encode()
-        if (
-            b"-c\0" + remote_programs.BOOTSTRAP.encode()[:30] in command
-            and here in environ
-            and not command.startswith(b"sh\0")
-        ):
+        if b"-c\0# workbench telemetry agent" in command and here in environ and not command.startswith(b"sh\0"):
             found.add(int(entry.name))
     return found
 

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.gpu import remote_programs
+from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host
+from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.shell_scripts import sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
@@ -120,21 +121,20 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
             "sudo": list(rights.prefix),
             "options": options,
         }
-        how, why = _as_root(rights, journal, remote_programs.guard_argv(rights.python3 or "", orders))
+        how, why = _as_root(rights, journal, GUARD.argv(rights.python3 or "", False, orders))
         if why is not None:
             return GuardView(False, problem=why)
         local = host.is_local and bool(sys.executable) and not how  # root imports no file of the user's
-        payload = remote_programs.payload(local, remote_programs.GUARD)
         python = sys.executable if local else rights.python3 if how else "python3"
-        argv = remote_programs.guard_argv(python or "", orders)
+        argv = GUARD.argv(python or "", local, orders)
         password = f"{rights.password}\n".encode() if how == SUDO_ASKED else b""
         env = ENGLISH if how else {"SUDO_UID": "0"}  # the guard of a Workbench that is root serves root
-        done = await host.run((*how, *argv), input=password + payload, timeout_s=START_S, env=env)
+        done = await host.run((*how, *argv), input=password + GUARD.frame(local), timeout_s=START_S, env=env)
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
     except HostError as error:
         return GuardView(False, problem=error.message, log=log)
-    if done.returncode in (remote_programs.TOO_OLD, 126, 127):
+    if done.returncode in (TOO_OLD, 126, 127):
         return GuardView(False, problem=NO_PYTHON)
     try:
         answer = json.loads(done.out.splitlines()[-1])

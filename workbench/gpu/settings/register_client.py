@@ -50,11 +50,10 @@ async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]
 
     Raises HostUnreachable if the link is lost; any other failure is the result's `problem`.
     """
-    python, local = remote_programs.python_on(host)
-    argv = remote_programs.register_argv(python, {"root": root, "publish": publish is not None})
-    given = remote_programs.payload(local, remote_programs.REGISTER) + json.dumps(list(publish or ())).encode()
+    orders = {"root": root, "publish": publish is not None}
+    entries = json.dumps(list(publish or ())).encode()
     try:
-        done = await host.run(argv, input=given, timeout_s=READ_S)
+        done = await remote_programs.REGISTER.run(host, orders, input=entries, timeout_s=READ_S)
     except HostUnreachable:
         raise
     except CommandNotFound:

@@ -1,7 +1,7 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
 The agent runs on the host that owns the GPUs. Another machine receives its source with the modules that
-remote_programs.MODULES names and the installed pynvml, and needs nothing but Python 3.8. One thread samples. Another
+remote_programs.AGENT names and the installed pynvml, and needs nothing but Python 3.8. One thread samples. Another
 reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed

@@ -23,6 +23,15 @@ FAST_FIELDS = (POWER, POWER_AVERAGE, ENERGY, PCIE_TX, PCIE_RX, MEMORY_HEAT)
 FAST_FIELDS_OF_GPU = tuple((field, 0) for field in FAST_FIELDS)  # with the scope: pynvml raises and catches without it
 # Degrees above the highest operating temperature, 0 or negative; Ada and later.
 SLOWDOWN_T_LIMIT = pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+PROCESSES = (  # names in full: remote_programs.py finds by them what another machine needs of pynvml
+    (
+        "graphics",
+        "graphics processes",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    ),
+    ("compute", "processes", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+)
 VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)  # in the order of nvmlValueType_t
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
@@ -295,10 +304,8 @@ class GpuReader:
 
     def processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
-        for kind, family in (("graphics", "Graphics"), ("compute", "Compute")):
-            name = f"nvmlDeviceGet{family}RunningProcesses"
-            field = "processes" if kind == "compute" else "graphics processes"
-            rows = self.ask_either(field, (name + "_v3",), (name + "_v2",))
+        for kind, field, newer, older in PROCESSES:
+            rows = self.ask_either(field, (newer,), (older,))
             if rows is None and kind == "compute":
                 self.process_bytes = None
                 break

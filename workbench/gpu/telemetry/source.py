@@ -13,6 +13,7 @@ from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import Decoder
 from workbench.gpu.telemetry.moments import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
+from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.task_cancellation import end
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
@@ -172,10 +173,9 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_S[1])
 
     async def _follow_agent(self) -> None:
-        python, here = remote_programs.python_on(self.host)
-        argv = remote_programs.agent_argv(python, interval_s=self.interval_s, **self._agent_options)
         try:
-            stream = await self.host.stream(argv, input=remote_programs.payload(here))
+            orders = {"interval_s": self.interval_s, **self._agent_options}
+            stream = await remote_programs.AGENT.stream(self.host, orders)
         except CommandNotFound:
             return await self._fall_back("no python3 on the host")
         self.launched.set()
@@ -235,7 +235,7 @@ class TelemetrySource:
             said = (await stream.stderr_tail()).strip().splitlines()
         except TimeoutError:
             raise Abandoned("the telemetry agent closed its output and did not end") from None
-        if code in (remote_programs.TOO_OLD, 126, 127):
+        if code in (TOO_OLD, 126, 127):
             return await self._fall_back("python3 on the host is missing or too old")
         self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")
         return None

@@ -1,0 +1,193 @@
+"""Programs for python3 on a host: sent once, kept by their hash, and never run if they are not what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.gpu import remote_programs
+from workbench.gpu.remote_programs import REGISTER, used_definitions
+from workbench.hosts.local import LocalHost
+from workbench.hosts.python_programs import ASKED, FRAME, MISSING, TOO_OLD
+
+
+class FarHost(LocalHost):
+    """This machine as another one: nothing is imported from here. Counts what is written to programs."""
+
+    kind = "ssh"
+    is_local = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    async def run(self, argv: Any, **options: Any) -> Any:
+        self.sent.append(options.get("input") or b"")
+        return await super().run(argv, **options)
+
+    @property
+    def frames(self) -> int:
+        return sum(FRAME in data for data in self.sent)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "register"))
+    return tmp_path / "state" / "workbench" / "programs"
+
+
+def read_register(host: LocalHost, root: str = "/nowhere") -> Any:
+    done = asyncio.run(REGISTER.run(host, {"root": root, "publish": False}, input=b"[]"))
+    assert done.returncode == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_program_is_sent_once_and_kept_for_its_user_only(folder: Path) -> None:
+    host = FarHost()
+    first, second = read_register(host), read_register(host)
+    assert first == second and host.frames == 1
+    kept = folder / REGISTER.digest
+    assert [path.name for path in folder.iterdir()] == [REGISTER.digest]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def changed(kept: Path, other: Path) -> None:
+    kept.write_bytes(other.read_bytes()[:-1])
+
+
+def of_others(kept: Path, other: Path) -> None:
+    kept.write_bytes(other.read_bytes())
+    kept.chmod(0o622)
+
+
+def a_link(kept: Path, other: Path) -> None:
+    kept.symlink_to(other)
+
+
+def a_pipe(kept: Path, other: Path) -> None:
+    os.mkfifo(kept)
+
+
+def a_directory(kept: Path, other: Path) -> None:
+    kept.mkdir()
+
+
+@pytest.mark.parametrize("make", [changed, of_others, a_link, a_pipe, a_directory])
+def test_a_changed_or_foreign_file_is_not_run(folder: Path, tmp_path: Path, make: Any) -> None:
+    host = FarHost()
+    answer = read_register(host)
+    kept, other = folder / REGISTER.digest, tmp_path / "other"
+    kept.rename(other)
+    make(kept, other)
+    assert read_register(host) == answer and host.frames == 2  # sent again
+
+
+def test_a_file_of_another_user_is_not_run(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    host = FarHost()
+    read_register(host)
+    os.chown(folder / REGISTER.digest, 12345, 12345)
+    read_register(host)
+    assert host.frames == 2
+
+
+def test_a_program_that_arrives_changed_is_not_run(folder: Path) -> None:
+    frame = REGISTER.frame(False)
+    other = FRAME + b"%08d" % (len(frame) - len(FRAME) - 9) + frame[len(FRAME) + 8 : -1]
+    done = subprocess.run(
+        REGISTER.argv(sys.executable, False, {}), input=other, capture_output=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"the program arrived changed\n")
+    assert not folder.exists()
+
+
+def test_a_host_that_cannot_keep_it_gets_it_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("no directory")
+    host = FarHost()
+    assert read_register(host) == read_register(host)
+    assert host.frames == 2
+
+
+def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    limited = ["sh", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "sh"]  # blocks of 512 bytes: 2 KB
+    argv = REGISTER.argv(sys.executable, False, {"root": "/nowhere", "publish": False})
+    done = subprocess.run(
+        [*limited, *argv], input=REGISTER.frame(False) + b"[]", capture_output=True, timeout=20, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name, age_days in (("old", 31), ("recent", 29)):
+        (folder / name).write_text("")
+        then = (folder / name).stat().st_mtime - age_days * 86400
+        os.utime(folder / name, (then, then))
+    read_register(FarHost())
+    assert sorted(path.name for path in folder.iterdir()) == sorted((REGISTER.digest, "recent"))
+
+
+def test_it_asks_for_what_it_lacks(folder: Path) -> None:
+    argv = REGISTER.argv(sys.executable, False, {})
+    done = subprocess.run(argv, input=b"[]", capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (MISSING, ASKED + b"\n")
+
+
+def test_what_was_written_before_it_asked_is_not_lost(folder: Path) -> None:
+    """An order to the agent may come while it still waits for its sources."""
+
+    async def main() -> tuple[dict[str, Any], list[bytes]]:
+        stream = await remote_programs.MEASUREMENT_LOCK.stream(FarHost(), {"what": "x", "machine": "m", "wait": False})
+        lines = []
+        try:
+            await stream.write(b"an order\n")
+            async for line in stream.lines():
+                lines.append(line)
+                return json.loads(line), lines
+        finally:
+            await stream.close()
+        raise AssertionError
+
+    answer, lines = asyncio.run(main())
+    assert answer.get("held") and ASKED not in lines
+
+
+@pytest.mark.parametrize("version", ["3.7", "3.8", "3.10", "3.13"])
+def test_other_versions_of_python(folder: Path, version: str) -> None:
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+    if not found:
+        pytest.skip(f"no Python {version} here (pyenv install {version})")
+    argv = REGISTER.argv(str(found[0]), False, {"root": "/nowhere", "publish": False})
+    given = REGISTER.frame(False) + b"[]"
+    done = subprocess.run(argv, input=given, capture_output=True, timeout=20, check=False)
+    assert done.returncode == (TOO_OLD if version == "3.7" else 0), done.stderr
+
+
+def test_only_what_is_used_of_a_library_is_sent() -> None:
+    source = (
+        "# a licence\nimport os\n\nA = 1\nB = A + 1\n\ndef used():\n    return helper(B)\n\n"
+        "@wraps\n# why\ndef helper(x):\n    return [\n        x,\n    ]\n\ndef unused():\n    return C\n\nC = 3\n"
+        "class Unused:\n    pass\nNVML_ERROR_X = 7\nregister()\n"
+    )
+    part = used_definitions(source, "lib.used()")
+    assert "def unused" not in part and "C = 3" not in part and "Unused" not in part
+    for kept in ("# a licence", "import os", "A = 1", "B = A", "def used", "@wraps", "NVML_ERROR_X", "register()"):
+        assert kept in part
+    compile(part, "part", "exec")
+
+
+def test_the_agent_is_small_on_the_wire() -> None:
+    assert len(remote_programs.AGENT.frame(False)) < 24_000

@@ -48,6 +48,7 @@ from truth_server import TruthProcess  # noqa: E402
 from workbench.bench import runner  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
 from workbench.bench.student_t import t_quantile  # noqa: E402
+from workbench.bench.workers import LocalWorker  # noqa: E402
 from workbench.bench.workload import request_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
 from workbench.model.distribution import quantile  # noqa: E402
@@ -70,14 +71,14 @@ ASKED = {  # row, figure -> the limit
         for figure, limit in (("TTFT error mean", "<= 0.05"), ("p99", "<= 2"), ("gap p99", "<= 0.1"))
     },
 }
-_spawn = runner._spawn
+_start = LocalWorker.start
 
 
-async def _spawn_pinned() -> asyncio.subprocess.Process:
-    process = await _spawn()
+async def _start_pinned() -> LocalWorker:
+    worker = await _start()
     if (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(process.pid, {1})
-    return process
+        os.sched_setaffinity(worker.process.pid, {1})
+    return worker
 
 
 @contextmanager
@@ -97,11 +98,12 @@ def run(url: str, processes: int | None = None, **fields: Any) -> BenchOutcome:
 
 @contextmanager
 def unpinned() -> Iterator[None]:
-    pinned, runner._spawn = runner._spawn, _spawn
+    pinned = LocalWorker.start
+    LocalWorker.start = _start  # type: ignore[method-assign]
     try:
         yield
     finally:
-        runner._spawn = pinned
+        LocalWorker.start = pinned  # type: ignore[method-assign]
 
 
 def errors_ms(outcome: BenchOutcome, truth: dict[str, dict[str, Any]]) -> tuple[list[float], list[float]]:
@@ -278,7 +280,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="see peers.py")
     asked = parser.parse_args()
     quick = asked.quick
-    runner._spawn = _spawn_pinned
+    LocalWorker.start = _start_pinned  # type: ignore[method-assign,assignment]
     rows: dict[str, Any] = {"start-up": start_up, "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000)}
     rows["capacity, 64 streams, chunk by chunk"] = lambda: capacity(64, 500 if quick else 2000, "--write-each")
     rows["accuracy, 64 streams"] = lambda: accuracy(64, 4, "--exact")

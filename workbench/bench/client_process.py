@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from workbench.bench.client import Client
 from workbench.bench.poller import IN, OUT
+from workbench.bench.records import TERMINATED, UNHEARD
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
-TERMINATED = "ended by a signal"
 
 
 class Loop(Protocol):
@@ -64,7 +64,7 @@ class WorkerOutput:
         except OSError:  # the reader is gone
             self._waiting.clear()
             if self._loop is not None:
-                self._loop.stop("nobody reads the output of the worker")
+                self._loop.stop(UNHEARD)
         if self._watching and self._loop is not None:
             self._loop.unwatch(self.fd)
             self._watching = False

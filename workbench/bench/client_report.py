@@ -9,13 +9,15 @@ from itertools import chain
 from typing import Any
 
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import ORPHANED, UNHEARD, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
 from workbench.bench.steady_window import Window, end_s, window_of
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
+
+_ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _facts(
         unsent=sum(r.unsent for r in reports),
         window=window,
         first_tokens=sum(known) / len(known) if known else None,
-        partial="stopped by the user" if any(r.stopped for r in reports) else "",
+        partial=next((_ENDED.get(r.stopped, "stopped by the user") for r in reports if r.stopped), ""),
         reads=sum(r.reads for r in reports),
         unstamped_reads=sum(r.unstamped_reads for r in reports),
         late_reads=sum(r.late_reads for r in reports),

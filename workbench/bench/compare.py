@@ -29,7 +29,7 @@ _CLOCK_PCT = 2.0
 _TEMPERATURE_C = 5.0
 _BUSY_CLIENT_PCT = 70.0
 _CACHED_SHARE = 0.01
-_NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile"}
+_NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", "deadline_s", "profile", "client"}
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),

@@ -22,6 +22,11 @@ SHORT = "short"
 LONG = "long"
 SILENT = (STALL, TIMEOUT)  # the server kept the stream open and sent nothing
 
+# Why a client ended before its run did.
+TERMINATED = "ended by a signal"
+ORPHANED = "the parent process has ended"
+UNHEARD = "nobody reads the output of the worker"
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:

@@ -15,17 +15,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import TERMINATED, WorkerOutput, drive, wake_on_signals
+from workbench.bench.client_process import WorkerOutput, drive, wake_on_signals
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
 from workbench.bench.poller import GONE, IN, open_poller
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import TERMINATED, RequestRecord
 from workbench.bench.share import Share, WarmedUp
 from workbench.bench.tied_process import die_with_parent
 from workbench.model.bench import BenchSpec
@@ -69,8 +69,16 @@ class SharedRun:
     """A run of the load client in `count` processes. `run` starts them and returns the last message of the worker: a
     summary, an error, or the reason why the run was stopped."""
 
-    def __init__(self, spec: BenchSpec, endpoint: Endpoint, key: str | None, count: int, output: WorkerOutput) -> None:
-        self._spec, self._output = spec, output
+    def __init__(
+        self,
+        spec: BenchSpec,
+        endpoint: Endpoint,
+        key: str | None,
+        count: int,
+        output: WorkerOutput,
+        kept_after: Collection[str] = (TERMINATED,),
+    ) -> None:
+        self._spec, self._output, self._kept_after = spec, output, kept_after
         self._records: list[bytes] = []
         self._stopped: str | None = None
         self._ending_warmup = False
@@ -136,7 +144,7 @@ class SharedRun:
         stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
         records = [_record(line) for line in self._records]
         counted = sorted((r for r in records if not r.warmup), key=lambda r: r.start_s + r.end_us / 1e6)
-        if stopped and (stopped != TERMINATED or not any(r.ok for r in counted)):
+        if stopped and (stopped not in self._kept_after or not any(r.ok for r in counted)):
             return {"type": "stopped", "reason": stopped}
         return summary_message(self._spec, reports, counted, [r for r in records if r.warmup])
 

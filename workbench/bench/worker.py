@@ -6,8 +6,9 @@ of processes as `processes` if it is not to follow from the load. Output: lines 
 "progress" (at most five per second), "request" (each finished request, including the warm-up), and at last a "summary"
 or an "error".
 
-The worker ends at once when its parent has ended, or on SIGTERM, and writes a "stopped" line if it can. On SIGTERM
-after at least one measured request has succeeded, it writes a summary marked "partial" instead.
+The worker ends at once when its parent has ended, or on SIGTERM or the line "stop", and writes a "stopped" line if it
+can. On SIGTERM or "stop" after at least one measured request has succeeded, it writes a summary marked "partial"
+instead.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import math
 import os
 import select
 import sys
+from collections.abc import Callable, Collection
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import TERMINATED, Loop, WorkerOutput, drive, wake_on_signals
+from workbench.bench.client_process import Loop, WorkerOutput, drive, wake_on_signals
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve
 from workbench.bench.poller import IN
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import ORPHANED, TERMINATED, RequestRecord
 from workbench.bench.share import processes_for
 from workbench.model.api_key import api_key
 from workbench.model.bench import ENDPOINTS, BenchSpec
@@ -34,7 +36,17 @@ from workbench.model.json_records import with_tuples
 
 
 def main() -> int:
-    output = WorkerOutput(1)
+    return carry_out(WorkerOutput(1))
+
+
+def carry_out(
+    output: WorkerOutput,
+    keep: Callable[[dict[str, Any]], None] = lambda message: None,
+    kept_after: Collection[str] = (TERMINATED,),
+) -> int:
+    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` gets the last message before
+    it is written. `kept_after` are the reasons of an early end after which the measured part is a result. Return the
+    exit status."""
     wake = wake_on_signals()
     try:
         line = _read_line(wake)
@@ -46,7 +58,8 @@ def main() -> int:
         output.line({"type": "error", **error.as_json()})
         return 1
     send = _send_alone if processes == 1 else _send_shared
-    message = send(spec, endpoint, key, output, wake, processes)
+    message = send(spec, endpoint, key, output, wake, processes, kept_after)
+    keep(message)
     output.line(message)
     stopped = message["type"] == "stopped"
     output.finish(wait_s=0.2 if stopped else 60.0)
@@ -54,7 +67,13 @@ def main() -> int:
 
 
 def _send_alone(
-    spec: BenchSpec, endpoint: Endpoint, key: str | None, output: WorkerOutput, wake: int, processes: int
+    spec: BenchSpec,
+    endpoint: Endpoint,
+    key: str | None,
+    output: WorkerOutput,
+    wake: int,
+    processes: int,
+    kept_after: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from this process. Return the worker's last message."""
 
@@ -64,18 +83,24 @@ def _send_alone(
     client = Client(spec, endpoint, key, on_record)
     _watch_for_the_end_of_the_parent(client)
     drive(client, output, wake)
-    if client.stopped and (client.stopped != TERMINATED or not any(r.ok for r in client.counted)):
+    if client.stopped and (client.stopped not in kept_after or not any(r.ok for r in client.counted)):
         return {"type": "stopped", "reason": client.stopped}
     return summary_message(spec, [client.report()], client.counted, client.warmups)
 
 
 def _send_shared(
-    spec: BenchSpec, endpoint: Endpoint, key: str | None, output: WorkerOutput, wake: int, processes: int
+    spec: BenchSpec,
+    endpoint: Endpoint,
+    key: str | None,
+    output: WorkerOutput,
+    wake: int,
+    processes: int,
+    kept_after: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from several processes. Return the worker's last message."""
     from workbench.bench.several_processes import SharedRun
 
-    run = SharedRun(spec, endpoint, key, processes, output)
+    run = SharedRun(spec, endpoint, key, processes, output, kept_after)
     _watch_for_the_end_of_the_parent(run)
 
     def on_signal(_: int) -> None:
@@ -146,9 +171,11 @@ def check(spec: BenchSpec) -> None:
 
 def _watch_for_the_end_of_the_parent(loop: Loop) -> None:
     def on_stdin(_: int) -> None:
-        if not os.read(0, 65536):
+        data = os.read(0, 65536)
+        if not data:
             loop.unwatch(0)
-            loop.stop("the parent process has ended")
+        if not data or b"stop" in data:
+            loop.stop(TERMINATED if data else ORPHANED)
 
     with contextlib.suppress(OSError):  # stdin is a file, so there is no parent to wait for
         loop.watch(0, IN, on_stdin)

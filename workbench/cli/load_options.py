@@ -104,6 +104,12 @@ CLIENT = (
         const=False,
         dest="ignore_eos",
     ),
+    option(
+        "--client",
+        "where the load client runs for a server on another host: on that host (default, if its python3 can), or here, "
+        "through the ssh tunnel",
+        choices=("here", "host"),
+    ),
     option("--api-key-env NAME", "environment variable that contains the API key"),
     one_of(
         option("--cacert FILE", "PEM file of the CA to trust for an https URL", dest="ca_file"),

@@ -36,6 +36,9 @@ def result_json(result: BenchResult) -> dict[str, Any]:
     }
 
 
+_CLIENTS = {"tunnel": " through the ssh tunnel", "host": " by a client on the server's host"}
+
+
 def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the lines that `bench` prints for a result: load, throughput, latencies, energy, the engine's counters and
     notes.
@@ -44,7 +47,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
 
     summary, spec = result.summary, result.spec
     simulated = "  SIMULATED" if result.conditions.simulated else ""
-    tunnel = " through the ssh tunnel" if result.conditions.client == "tunnel" else ""
+    tunnel = _CLIENTS.get(result.conditions.client, "")
     if spec.command:
         yield f"#{result.id}  {' '.join(spec.command)}{tunnel}: exit code {summary.command_exit}{simulated}"
     else:

@@ -15,6 +15,8 @@ from workbench.model.plan import ModelFacts
 
 ENDPOINTS = ("chat", "completions", "embeddings")  # /v1/chat/completions, /v1/completions, /v1/embeddings
 
+CLIENTS = ("", "here", "host")  # where the load client runs; "": on the server's host if that can run it
+
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
@@ -53,6 +55,7 @@ class BenchSpec:
     prompts_name: str = ""  # file name, count and digest of `prompts`, stored with the result
     prompt_words: int | None = None  # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
     command: tuple[str, ...] = ()  # the user's own command as the workload, with the endpoint in its environment
+    client: str = ""  # one of CLIENTS
     until_steady: bool = False  # warm up by at least `warmup` requests, until two windows agree within 3 %
 
 
@@ -213,7 +216,9 @@ class Conditions:
     gpus: tuple[Mapping[str, Any], ...] = ()  # name, uuid, power limit, locks, clocks max
     gpu_settings: Mapping[str, Any] = field(default_factory=dict)
     in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce, of changed settings
-    client: str = "local"  # where the load came from: "local", or "tunnel" for a remote host
+    # Where the load client ran: "local" (server and client on one machine, or a URL), "host" (a remote server's host),
+    # "tunnel" (here, through the link to that host).
+    client: str = "local"
     workbench_version: str = ""
     simulated: bool = False
     ceiling_tok_s: float | None = None  # limit of one stream by the memory bandwidth

@@ -37,6 +37,8 @@ def options(spec: BenchSpec) -> tuple[str, ...]:
         words += ["--api-key-env", spec.api_key_env]
     if spec.ca_file:
         words += ["--cacert", spec.ca_file]
+    if spec.client:
+        words += ["--client", spec.client]
     if spec.insecure:
         words.append("--insecure")
     if spec.extra_body:

@@ -27,6 +27,8 @@ def _gpus(conditions: Conditions) -> str:
     return f"{len(names)}: {', '.join(names)}" if names else NA
 
 
+_CLIENTS = {"host": "the server's host", "tunnel": "this machine, through the ssh tunnel"}
+
 # The GPU settings, their effect and the command have several lines each; they are not in this table.
 CONDITIONS: tuple[Condition, ...] = (
     Condition("measured by", lambda c: c.imported or ""),
@@ -36,7 +38,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("model files", _model_files),
     Condition("driver", lambda c: f"{c.driver_version or NA}, CUDA {c.cuda_version or NA}"),
     Condition("GPUs", _gpus),
-    Condition("load from", lambda c: c.client),
+    Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),
     Condition("preset", lambda c: c.preset_id or ""),
     Condition("run", lambda c: c.run_id or ""),

@@ -224,7 +224,7 @@ class Bench:
         finally:
             for reading in read:
                 reading.cancel()
-        result_id = await self._store(measured, server)
+        result_id = await self._store(measured, load)
         await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial:
             cancelled = BenchCancelled(
@@ -266,10 +266,11 @@ class Bench:
         """Show the progress of a load in the session's state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-    async def _store(self, measured: Measured, server: ServerUnderTest) -> int:
+    async def _store(self, measured: Measured, load: Load) -> int:
+        server = load.server
         spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
         conditions = conditions_of(
-            "local" if self._core.host.is_local else "tunnel",
+            load.prestarted.client,
             spec,
             server,
             measured,
@@ -278,6 +279,9 @@ class Bench:
             model=await self._model_bytes(server),
         )
         summary = measured.summary
+        if why := load.prestarted.why_not_there:
+            text = f"the load went through the ssh tunnel, because {why}"
+            summary = replace(summary, notes=(*summary.notes, text))
         if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))

@@ -213,13 +213,17 @@ class Measurement:
         return outcome, await engine.after(begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set())
 
     async def _client(self) -> BenchOutcome:
-        return await runner.run(
-            self._spec,
+        started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
+        if spec.api_key_env and (key := self._key()):  # a client on the host has another environment
+            env[spec.api_key_env] = key
+        outcome = await runner.run(
+            replace(spec, url=self._load.url_there) if started.client == "host" else spec,
             on_progress=self._on_progress,
             cancel=self._cancel,
-            env=self._load.env,
-            worker=self._load.prestarted.worker,
+            env=env,
+            worker=started.worker,
         )
+        return replace(outcome, spec=replace(outcome.spec, url=spec.url))
 
     async def _own_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"

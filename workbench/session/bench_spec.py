@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import has_messages
-from workbench.model.bench import ENDPOINTS
+from workbench.model.bench import CLIENTS, ENDPOINTS
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 
@@ -38,6 +38,7 @@ SHAPE = (
     "arrival",
     "stream",
     "seconds",
+    "client",
     "length_spread",
     "until_steady",
     "prompts",
@@ -152,11 +153,16 @@ def _check(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{name} {value:g} is not a valid number of {unit}", next_step="give a number above 0")
-    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ENDPOINTS)):
+    for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ENDPOINTS), ("client", CLIENTS)):
         if fields.get(name, words[0]) not in words:
             raise InputError(
                 f"{fields[name]!r} is not a valid value of {name}", next_step=f"give one of {', '.join(words)}"
             )
+    if fields.get("client") == "host" and fields.get("ca_file"):
+        raise InputError(
+            "a load client on the server's host cannot read the --cacert file of this machine",
+            next_step="give --client here",
+        )
     if not 0 <= fields.get("length_spread", 0.0) < 1:
         raise InputError("the length spread is not between 0 and 1", next_step="give for example 0.2 for ±20 %")
     if not isinstance(fields.get("extra_body", {}), Mapping):

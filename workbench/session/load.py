@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import runner
+from workbench.bench.workers import NoClientThere
 from workbench.session.gpu_meter import Meter
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
+    from workbench.bench.workers import Worker
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSpec
     from workbench.model.plan import LaunchPlan
     from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.server.run_directory import RunRecord
+
+HERE, THERE, ANYWHERE = "here", "host", "anywhere"  # places of the load client
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,13 @@ class ServerUnderTest:
 @dataclass(frozen=True, slots=True)
 class Prestarted:
     """Parts of a benchmark that are started early, because each takes 0.2 s to start. `meter` is None if the server's
-    GPUs are not known, `worker` if none is needed."""
+    GPUs are not known, `worker` if none is needed. `client` says where the worker runs, as in Conditions, and
+    `why_not_there` why it could not run on the host of the server."""
 
-    worker: Process | None = None
+    worker: Worker | None = None
     meter: Meter | None = None
+    client: str = "local"
+    why_not_there: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Load:
     env: Mapping[str, str]
     cancel: asyncio.Event
     prestarted: Prestarted = Prestarted()
+    url_there: str = ""  # the server's URL for a client on its host
     on_engine_reading: Callable[[EngineMetrics], None] = lambda reading: None  # while the load runs
 
     @property
@@ -68,11 +74,32 @@ class Load:
 
 @asynccontextmanager
 async def prestarted(
-    host: Host, lock: AbstractAsyncContextManager[None], *, worker: bool, meter: bool
+    host: Host, lock: AbstractAsyncContextManager[None], *, worker: str | None, meter: bool
 ) -> AsyncIterator[Prestarted]:
     """Hold `lock`, and yield the worker and the meter of a benchmark, as far as they are asked for. They are ended with
-    the block. The worker starts while the lock is taken; it does nothing before it gets its spec."""
+    the block. `worker` is HERE, THERE (on `host`), or ANYWHERE (there if that is possible); None for no worker. The
+    worker does nothing before it gets its spec. Raises NoClientThere if it must run on `host` and cannot."""
+    made = Prestarted(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
-        process = await stack.enter_async_context(runner.started_worker()) if worker else None
+        if worker in (THERE, ANYWHERE):
+            try:
+                process = await stack.enter_async_context(runner.started_worker(host))
+                made = replace(made, worker=process, client="host")
+            except NoClientThere as error:
+                if worker == THERE:
+                    raise
+                made = replace(made, why_not_there=error.message)
+        if worker is not None and made.worker is None:
+            made = replace(made, worker=await stack.enter_async_context(runner.started_worker()))
         await stack.enter_async_context(lock)
-        yield Prestarted(process, await stack.enter_async_context(Meter(host, wait=False)) if meter else None)
+        yield replace(made, meter=await stack.enter_async_context(Meter(host, wait=False)) if meter else None)
+
+
+def client_place(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
+    """Return where the load client of `spec` runs: HERE, THERE (on `host`), or ANYWHERE; None if the user's own command
+    makes the load. `on_host` says whether the server's address is one of the host itself."""
+    if spec.command:
+        return None
+    if host.is_local or spec.client == HERE:
+        return HERE
+    return THERE if spec.client == THERE else ANYWHERE if on_host and not spec.ca_file else HERE

@@ -18,7 +18,7 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
 from workbench.session import server_address
 from workbench.session.bench_spec import spec_from
-from workbench.session.load import Load, Prestarted, ServerUnderTest, prestarted
+from workbench.session.load import Load, Prestarted, ServerUnderTest, client_place, prestarted
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -88,7 +88,9 @@ class ServerLoad:
                 env = {SERVER_KEY_VARIABLE: key}
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
             server = ServerUnderTest(self._core.host.name, status, supervisor.record(run_id))
-            yield Load(spec, server, env, cancel, started, partial(self._servers.hear_engine, run_id))
+            hear = partial(self._servers.hear_engine, run_id)
+            there = f"http://{status.node or LOOPBACK}:{status.port}"
+            yield Load(spec, server, env, cancel, started, hear, there)
 
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
@@ -115,7 +117,8 @@ class ServerLoad:
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
             )
             spec = replace(spec, url=base, model=model)
-            yield Load(spec, server, {}, cancel, started, partial(self._servers.hear_engine, address.base))
+            hear = partial(self._servers.hear_engine, address.base)
+            yield Load(spec, server, {}, cancel, started, hear, address.base)
 
     @asynccontextmanager
     async def _alone(
@@ -129,7 +132,8 @@ class ServerLoad:
                 "another benchmark is running", host=host, next_step="wait until that benchmark has ended, or cancel it"
             )
         lock = self._lock.hold(what) if gpus_known else nullcontext()
-        worker, meter = spec is not None and not spec.command, spec is not None and gpus_known
+        worker = client_place(self._core.host, spec, gpus_known) if spec is not None else None
+        meter = spec is not None and gpus_known
         async with self._busy:
             cancel = asyncio.Event()
             self._cancel, self._run_id = cancel, run_id  # a cancel before the load begins has its effect, too

@@ -18,7 +18,7 @@ from scripted_server import SILENCE, Request, ScriptedServer, Step, chat_events,
 from scripted_server import chunk as scripted_chunk
 from truth_server import TruthProcess
 
-from workbench.bench import runner
+from workbench.bench import runner, workers
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.workload import request_mark
@@ -162,15 +162,17 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
 
     async def scenario(server: ScriptedServer) -> int:
         async with runner.started_worker() as worker:
-            assert b"THE_RUNS_OWN" not in Path(f"/proc/{worker.pid}/environ").read_bytes()
+            assert isinstance(worker, workers.LocalWorker)
+            assert b"THE_RUNS_OWN" not in Path(f"/proc/{worker.process.pid}/environ").read_bytes()
             spec = spec_for(server.url, api_key_env="THE_RUNS_OWN")
             outcome = await run(spec, env={"THE_RUNS_OWN": "sesame-43"}, worker=worker)
             assert outcome.summary.requests_ok == 8 and "sesame" not in repr(outcome)
-            assert worker.returncode is not None  # the run ends it, before the block does
+            assert worker.process.returncode is not None  # the run ends it, before the block does
         async with runner.started_worker() as unused:
-            assert unused.returncode is None
-        assert unused.returncode is not None
-        return unused.pid
+            assert isinstance(unused, workers.LocalWorker)
+            assert unused.process.returncode is None
+        assert unused.process.returncode is not None
+        return unused.process.pid
 
     with ScriptedServer(lambda request, n: [OK]) as server:
         assert gone(asyncio.run(scenario(server)))
@@ -296,7 +298,7 @@ def test_a_worker_that_is_killed_is_an_error_with_its_signal() -> None:
     ],
 )
 def test_an_invalid_message_of_the_worker_is_an_error(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
-    monkeypatch.setattr(runner, "_WORKER", ("-c", code))
+    monkeypatch.setattr(workers, "_WORKER", ("-c", code))
     with pytest.raises(BenchError, match=said.replace("[", r"\[")):
         asyncio.run(run(spec_for("http://127.0.0.1:1")))
 

@@ -1,0 +1,82 @@
+"""The load client as it runs on the host of the server: the worker, with a copy of its result in a file.
+
+The result stands in the file until Workbench has received it, so that a lost link loses no measurement. A client whose
+link is lost ends and keeps the part that it has measured. argv[1] is a JSON object with "name", the name of the file in
+Workbench's state directory. Input and output are those of the worker; before them it writes a line with its process id,
+its clock and the file's path, and after the summary it waits for the line "received".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workbench.bench import worker
+from workbench.bench.client_process import WorkerOutput
+from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
+
+RECEIVED_S = 30.0  # to wait for the line "received"
+_OLD_S = 86_400.0  # a result that nobody has fetched for so long is removed
+
+
+def main() -> None:
+    path = _place(str(json.loads(sys.argv[1])["name"]))
+    output = WorkerOutput(1)
+    output.line({"type": "client", "pid": os.getpid(), "unix_s": time.time(), "path": str(path)})
+
+    def keep(message: dict[str, Any]) -> None:
+        if message["type"] == "summary":
+            message["sent_unix_s"] = time.time()
+            with suppress(OSError):  # a full disk: then the link has to hold
+                _write(path, message)
+
+    worker.carry_out(output, keep=keep, kept_after={TERMINATED, ORPHANED, UNHEARD})
+    if _received():
+        with suppress(OSError):
+            path.unlink()
+
+
+def _place(name: str) -> Path:
+    """Return the path of the result's file. Remove old files of that directory."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path.home() / ".local" / "state"
+    folder = state / "workbench" / "bench"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            if old.stat().st_mtime < time.time() - _OLD_S:
+                old.unlink()
+    return folder / name
+
+
+def _write(path: Path, message: dict[str, Any]) -> None:
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(json.dumps(message).encode())
+        new.replace(path)
+    except OSError:
+        new.unlink()
+        raise
+
+
+def _received() -> bool:
+    """Return whether Workbench says that it has the result."""
+    said, until = b"", time.monotonic() + RECEIVED_S
+    while b"received" not in said:
+        if not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:
+            return False
+        with suppress(OSError):
+            data = os.read(0, 4096)
+            if data:
+                said += data
+                continue
+        return False
+    return True

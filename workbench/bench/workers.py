@@ -1,0 +1,276 @@
+"""The process of the load client: a child of this process, or a program on the host of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from workbench.hosts.base import CommandNotFound, Host, HostUnreachable, Stream
+from workbench.hosts.python_programs import TOO_OLD, PythonProgram
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import BenchError, HostError
+
+_LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
+_END_WAIT_S = 2.0
+_KEPT_STDERR_BYTES = 8192
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_WORKER = ("-P", "-m", "workbench.bench.worker")  # -P: import no json.py of the current directory
+_START_S = 30.0  # of the client on a host, its sources included
+_RETURN_S = 60.0  # for a lost link to come back before the result on the host is given up
+_AGAIN_S = 1.0
+
+CLIENT = PythonProgram(
+    "load client",
+    (
+        "bench.older_python",
+        *(f"model.{name}" for name in ("flags", "model_shape", "plan", "bench")),
+        *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule", "steady_window")),
+        *("bench.steadiness", "bench.result_validity", "model.distribution", "bench.summary", "model.json_records"),
+        *("bench.client_report", "model.findings", "model.untrusted_text", "model.errors", "bench.connection"),
+        *(f"bench.{name}" for name in ("http1", "reply", "sse", "text_chunk", "exchange", "poller", "read_pause")),
+        *(f"bench.{name}" for name in ("share", "workload", "client", "client_process")),
+        *("model.api_key", "bench.tied_process", "bench.several_processes", "bench.tls"),
+        *("bench.worker", "bench.host_client"),
+    ),
+    options=("-S", "-u"),
+    least_python=(3, 10),
+)
+# $1: the result's file, $2: process id of the client, $3: its name. Ends a client that has not noticed that its link is
+# lost, and prints the result. Exit code 1: there is none.
+_FETCH = r"""
+tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" && kill -s TERM "$2"
+tries=0
+until [ -f "$1" ]; do
+    [ "$tries" -lt 20 ] && tr '\0' ' ' <"/proc/$2/cmdline" 2>/dev/null | grep -qF "$3" || exit 1
+    tries=$((tries + 1))
+    sleep 0.2 2>/dev/null || sleep 1
+done
+cat "$1" && rm -f "$1"
+"""
+
+
+class NoClientThere(BenchError):
+    """Raised if the load client cannot run on the host of the server; the text says why."""
+
+
+class Worker(Protocol):
+    """A started process of the load client that waits for its spec."""
+
+    async def send(self, line: bytes) -> None: ...
+
+    def lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines that the client writes, until its end."""
+        ...
+
+    async def stop(self) -> None:
+        """Ask the client to end now and to report what it has measured."""
+        ...
+
+    async def problem(self) -> BenchError:
+        """Return the error for a client that has ended without a result."""
+        ...
+
+    async def end(self) -> None:
+        """End the client and all that it started."""
+        ...
+
+
+class LocalWorker:
+    """The load client as a child process of this process."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._stderr = asyncio.ensure_future(_tail(process.stderr))
+
+    @classmethod
+    async def start(cls) -> LocalWorker:
+        path = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *_WORKER,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+                limit=_LINE_LIMIT_BYTES,
+            )
+        except OSError as error:
+            raise BenchError(
+                f"the benchmark process did not start: {error}", command=" ".join((sys.executable, *_WORKER))
+            ) from None
+        return cls(process)
+
+    async def send(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # the worker died; its exit is examined later
+            self.process.stdin.write(line)
+            await self.process.stdin.drain()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            yield line
+
+    async def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+
+    async def problem(self) -> BenchError:
+        code = await self.process.wait()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._stderr), _END_WAIT_S)
+        return _died(code, self._stderr.result().decode("utf-8", "replace") if self._stderr.done() else "")
+
+    async def end(self) -> None:
+        """End the worker's process group with SIGTERM, then SIGKILL. The group id is the worker's process id, because
+        the worker leads a session of its own."""
+        process = self.process
+        if process.stdin is not None:
+            process.stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.returncode is not None:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _END_WAIT_S)
+        self._stderr.cancel()
+
+
+class HostWorker:
+    """The load client on a host. Its times are those of the host's clock, and are translated: the clocks' difference is
+    the least seen, so that it includes the way of a message, as the times of GPU readings do."""
+
+    def __init__(self, host: Host, stream: Stream, name: str, first: Mapping[str, Any], lines: AsyncIterator[bytes]):
+        self._host, self._stream, self._name = host, stream, name
+        self._pid, self._path = int(first["pid"]), str(first["path"])
+        self._ahead_s = time.time() - float(first["unix_s"])
+        self._lines = lines
+
+    @classmethod
+    async def start(cls, host: Host) -> HostWorker:
+        """Start the client on `host`. Raises NoClientThere if that host cannot run it."""
+        name = secrets.token_hex(8)
+        try:
+            stream = await CLIENT.stream(host, {"name": name})
+        except CommandNotFound:
+            raise _none_there(host, "it has no python3") from None
+        lines = stream.lines()
+        try:
+            async with asyncio.timeout(_START_S):
+                async for line in lines:
+                    first = _message(line)
+                    if first.get("type") == "client":
+                        return cls(host, stream, name, first, lines)
+                code = await stream.wait()
+                said = (await stream.stderr_tail()).splitlines()[-1:]
+        except TimeoutError:
+            code, said = 0, [f"it did not start within {_START_S:.0f} s"]
+        except BaseException:
+            await stream.close()
+            raise
+        await stream.close()
+        least = ".".join(map(str, CLIENT.least_python))
+        why = f"its python3 is older than {least}" if code == TOO_OLD else ": ".join([f"exit code {code}", *said])
+        raise _none_there(host, why)
+
+    async def send(self, line: bytes) -> None:
+        await self._stream.write(line)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        try:
+            async for line in self._lines:
+                if b'"summary"' in line[:32]:
+                    await self._stream.write(b"received\n")
+                    yield self._here(line)
+                else:
+                    yield line
+        except HostUnreachable as lost:
+            yield self._here(await self._fetch(lost))
+
+    def _here(self, line: bytes) -> bytes:
+        """Return a summary with its times by the clock of this machine."""
+        message = _message(line)
+        if "sent_unix_s" in message:
+            self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))
+        for key in [key for key in message if key.endswith("_unix")]:
+            message[key] += self._ahead_s
+        return json.dumps(message).encode()
+
+    async def _fetch(self, lost: HostUnreachable) -> bytes:
+        """Return the result that the client kept when its link was lost. Raises BenchError if there is none."""
+        until = time.monotonic() + _RETURN_S
+        while True:
+            try:
+                done = await self._host.run(sh(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S)
+                break
+            except HostUnreachable as error:
+                if time.monotonic() > until:
+                    raise self._lost(error) from None
+                await asyncio.sleep(_AGAIN_S)
+            except HostError as error:
+                raise self._lost(error) from None
+        if done.returncode != 0:
+            raise self._lost(lost)
+        return done.stdout
+
+    def _lost(self, error: HostError) -> BenchError:
+        return BenchError(
+            f"the link was lost while the load client ran there, and it had no result yet ({error.message})",
+            host=self._host.name,
+            next_step="no result was stored; run the benchmark again",
+        )
+
+    async def stop(self) -> None:
+        await self._stream.write(b"stop\n")
+
+    async def problem(self) -> BenchError:
+        return _died(await self._stream.wait(), await self._stream.stderr_tail())
+
+    async def end(self) -> None:
+        with contextlib.suppress(HostError, OSError):
+            await self._stream.close()
+
+
+def _none_there(host: Host, why: str) -> NoClientThere:
+    return NoClientThere(
+        f"the load client cannot run there: {why}",
+        host=host.name,
+        next_step="give --client here: the load then goes through the ssh tunnel, which is measured with it",
+    )
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _died(code: int, stderr: str) -> BenchError:
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    last = "".join(f": {line}" for line in stderr.strip().splitlines()[-1:])
+    return BenchError(
+        f"the benchmark process ended {how} before it had a result{last}",
+        next_step="no result was stored; run the benchmark again",
+    )
+
+
+async def _tail(stream: asyncio.StreamReader | None) -> bytes:
+    kept = b""
+    while stream is not None and (piece := await stream.read(4096)):
+        kept = (kept + piece)[-_KEPT_STDERR_BYTES:]
+    return kept

@@ -1,6 +1,7 @@
 """Benchmarks: a worker process with its own load client, the metrics of a run, and the comparison of runs.
 
-Load: `runner` starts the process `worker`. In it, `workload` makes the requests, `schedule` times them, and `client`
+Load: `runner` has the process `worker` send it, as a child of this process or on the server's host (`workers`,
+`host_client`, `older_python`). In it, `workload` makes the requests, `schedule` times them, and `client`
 sends them. `own_command` runs a command of the user instead; `tied_process` ends it together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
   read_pause, text_chunk         what makes a token cheap: rests between reads, chunks that need no parsing

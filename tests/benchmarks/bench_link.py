@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from support.slow_link import SlowLink  # noqa: E402
+from support.ssh_box import driver_environment  # noqa: E402
 from support.sshd import Sshd, sshd  # noqa: E402
 from terminal import Terminal, load_1m  # noqa: E402
 
@@ -35,20 +36,6 @@ FIGURES = b"A100"
 PANES = b"23456"
 QUIET_S = 0.15  # between two keys
 SETTLED_S = 6.0  # after the first readings: what else is asked
-
-
-def simulated_driver(directory: Path) -> dict[str, str]:
-    """Return the environment of a login on a host with the simulated driver."""
-    sim = Path(workbench.__file__).parent / "sim"
-    return {
-        "PATH": f"{sim}/bin:/usr/local/bin:/usr/bin:/bin",
-        "WORKBENCH_SIM_PROFILE": PROFILE,
-        "WORKBENCH_SIM_STATE": str(directory / "driver"),
-        "WORKBENCH_SIM_DRIVER": str(sim / "driver.py"),
-        "WORKBENCH_SIM_SYSFS": str(directory / "driver" / "sys"),
-        "WORKBENCH_GPU_REGISTER": str(directory / "register"),
-        "WORKBENCH_SIM_PYTHON": sys.executable,
-    }
 
 
 @contextmanager
@@ -116,7 +103,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="workbench-link-") as folder:
             directory = Path(folder)
             with (
-                sshd(directory / "ssh", environment=simulated_driver(directory)) as server,
+                sshd(directory / "ssh", environment=driver_environment(directory, PROFILE)) as server,
                 SlowLink(server.server_port, chosen.round_trip, rate, chosen.loss) as link,
                 person(directory, server, link) as env,
             ):

@@ -160,7 +160,8 @@ def test_any_login_shell_runs_the_same_commands(server: Sshd, shell: str) -> Non
     """sshd hands the command to the user's shell: newlines, "!" and quotes must not be read by it."""
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"{shell} is not installed")
-    for name in (".tcshrc", ".cshrc", ".bashrc"):
+    (server.home / ".config/fish").mkdir(parents=True)
+    for name in (".tcshrc", ".cshrc", ".bashrc", ".zshenv", ".config/fish/config.fish"):
         (server.home / name).write_text('echo "a noisy start-up file"\n')
     server.login_shell(shell)
     words = ["it's", 'a "b" $HOME `id`', "!!", "two\nlines", "back\\slash", "{a,b}* ?", "ü%41"]

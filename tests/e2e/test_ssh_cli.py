@@ -134,7 +134,7 @@ def test_the_loop_with_commands(person: Person) -> None:
 
     following = person.begins(*SIMULATED, "logs", run["run_id"], "--follow")
     result = person.measures(run["run_id"], "--requests", "8", "--concurrency", "2", "--max-tokens", "16")
-    assert (result["requests_ok"], result["conditions"]["client"], result["simulated"]) == (8, "tunnel", True)
+    assert (result["requests_ok"], result["conditions"]["client"], result["simulated"]) == (8, "host", True)
 
     changed = person.json("gpu", "set", "--power-limit", "450", "--lock-gpu-clocks", "1000,2000", "--yes")
     assert changed["ok"] and changed["journal"] == f"{person.far}/gpu/journal.json"
@@ -158,19 +158,20 @@ def test_the_loop_with_commands(person: Person) -> None:
     assert processes_of(str(person.log(run["run_id"]).parent)) == []
 
 
+def answered(port: int) -> float:
+    """Return the number of requests that the simulated server has answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        return sum(float(n) for n in re.findall(r"^vllm:request_success_total\S* (\S+)", page.read().decode(), re.M))
+
+
 @pytest.mark.slow
 def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -> None:
     port = free_port()
     run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
-    measuring = person.begins("--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000")
-
-    def answered() -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-            return sum(
-                float(n) for n in re.findall(r"^vllm:request_success_total\S* (\S+)", page.read().decode(), re.M)
-            )
-
-    wait_for(lambda: answered() > 30, "thirty answers", SOON_S)
+    measuring = person.begins(
+        "--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000", "--client", "here"
+    )
+    wait_for(lambda: answered(port) > 30, "thirty answers", SOON_S)
     person.server.cut()
     out, _ = person.ended(measuring, 3)
     result = json.loads(out)
@@ -180,6 +181,25 @@ def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -
     (stored,) = json.loads(person.runs("--json", "results", "list")[0])["results"]
     assert stored["id"] == result["id"]
     person.server.restore()
+
+
+@pytest.mark.slow
+def test_a_client_on_the_host_keeps_its_result_over_a_cut(person: Person) -> None:
+    port = free_port()
+    run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
+    measuring = person.begins("--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000")
+    wait_for(lambda: answered(port) > 30, "thirty answers", SOON_S)
+    person.server.cut()
+    time.sleep(1)
+    person.server.restore()
+    out, _ = person.ended(measuring, 3)
+    result = json.loads(out)
+    assert 10 < result["requests_ok"] < 5000 and result["conditions"]["client"] == "host"
+    assert any("the connection to the client was lost" in reason for reason in result["refused"])
+    assert list((person.server.state_home / "workbench" / "bench").iterdir()) == []
+    sent = answered(port)
+    time.sleep(0.5)
+    assert answered(port) == sent  # nobody sends any more
 
 
 @pytest.mark.slow

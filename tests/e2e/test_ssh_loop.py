@@ -182,7 +182,7 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
 def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:
         run_id = (await ready(session)).run_id
-        shape = {"requests": 28, "concurrency": 4, "max_tokens": 256, "warmup": 0}
+        shape = {"requests": 28, "concurrency": 4, "max_tokens": 256, "warmup": 0, "client": "here"}
         running = asyncio.create_task(session.bench.run(**shape))
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 4, SOON_S)
         await far.cut(session)
@@ -211,7 +211,9 @@ def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
 def test_a_benchmark_whose_link_does_not_come_back_ends(far: Box) -> None:
     async def scenario(session: Session) -> None:
         await ready(session)
-        running = asyncio.create_task(session.bench.run(requests=5000, concurrency=4, max_tokens=32, warmup=0))
+        running = asyncio.create_task(
+            session.bench.run(requests=5000, concurrency=4, max_tokens=32, warmup=0, client="here")
+        )
         await eventually(lambda: (p := session.state.bench.progress) and p.done > 8, SOON_S)
         await far.cut(session)
         result = await session.results.get(await asyncio.wait_for(running, 40) or 0)

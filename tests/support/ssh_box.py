@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 from support.serving import eventually, processes_of
 from support.sshd import Sshd, free_port, sshd
 
+import workbench
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.server_run import ServerState, ServerStatus
@@ -31,6 +33,20 @@ def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
     """Return the settings in force in the simulated driver: power limit in W, graphics clock lock in MHz."""
     gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
     return gpu.limit_w or 600.0, gpu.gpu_lock_mhz
+
+
+def driver_environment(directory: Path, profile: str) -> dict[str, str]:
+    """Return the environment of a login on a host that has the simulated driver, as another host has NVIDIA's."""
+    sim = Path(workbench.__file__).parent / "sim"
+    return {
+        "PATH": f"{sim}/bin:/usr/local/bin:/usr/bin:/bin",
+        "WORKBENCH_SIM_PROFILE": profile,
+        "WORKBENCH_SIM_STATE": str(directory / "driver"),
+        "WORKBENCH_SIM_DRIVER": str(sim / "driver.py"),
+        "WORKBENCH_SIM_SYSFS": str(directory / "driver" / "sys"),
+        "WORKBENCH_GPU_REGISTER": str(directory / "register"),
+        "WORKBENCH_SIM_PYTHON": sys.executable,
+    }
 
 
 class Box:

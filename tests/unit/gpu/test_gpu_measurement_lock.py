@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,8 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable  # one that every user may run
-HOLDER = remote_programs.MEASUREMENT_LOCK.argv(
-    PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False}
-)
+LOCK = replace(remote_programs.MEASUREMENT_LOCK, kept=False)
+HOLDER = LOCK.argv(PYTHON, False, {"what": "experiment 7", "machine": "far-away", "wait": False})
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
     """By another process, which is killed at the end at the latest."""
     process = subprocess.Popen(HOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)  # type: ignore[call-overload]
     try:
-        process.stdin.write(remote_programs.MEASUREMENT_LOCK.frame(False))
+        process.stdin.write(LOCK.frame(False))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"held": True}
         yield process
@@ -123,7 +123,7 @@ def test_another_user_holds_it(place: Path) -> None:
 def held_by_nobody_is_refused(place: Path) -> Iterator[None]:
     done = subprocess.run(
         HOLDER,
-        input=remote_programs.MEASUREMENT_LOCK.frame(False),
+        input=LOCK.frame(False),
         stdout=subprocess.PIPE,
         user=65534,
         group=65534,

@@ -58,8 +58,9 @@ def keep():
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         if os.write(fd, packed) == len(packed): os.replace(new, path)
-        else: os.unlink(new)
-    finally: os.close(fd)
+    finally:
+        os.close(fd)
+        if os.path.exists(new): os.unlink(new)
     for old in os.scandir(os.path.dirname(path)):
         if old.stat().st_mtime < time.time() - 30 * 86400: os.unlink(old.path)
 digest, packed = {digest!r}, b""

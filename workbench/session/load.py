@@ -63,8 +63,8 @@ class Load:
     env: Mapping[str, str]
     cancel: asyncio.Event
     prestarted: Prestarted = Prestarted()
-    url_there: str = ""  # the server's URL for a client on its host
     on_engine_reading: Callable[[EngineMetrics], None] = lambda reading: None  # while the load runs
+    url_there: str = ""  # the server's URL for a client on its host
 
     @property
     def target(self) -> str:

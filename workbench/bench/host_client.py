@@ -30,14 +30,17 @@ def main() -> None:
     output = WorkerOutput(1)
     output.line({"type": "client", "pid": os.getpid(), "unix_s": time.time(), "path": str(path)})
 
+    finished = False
+
     def keep(message: dict[str, Any]) -> None:
-        if message["type"] == "summary":
+        nonlocal finished
+        if finished := message["type"] == "summary":
             message["sent_unix_s"] = time.time()
             with suppress(OSError):  # a full disk: then the link has to hold
                 _write(path, message)
 
     worker.carry_out(output, keep=keep, kept_after={TERMINATED, ORPHANED, UNHEARD})
-    if _received():
+    if finished and _received():
         with suppress(OSError):
             path.unlink()
 

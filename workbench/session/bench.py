@@ -226,7 +226,7 @@ class Bench:
                 reading.cancel()
         result_id = await self._store(measured, load)
         await self._results.timelines.keep(result_id, measured)
-        if measured.outcome.partial:
+        if measured.outcome.partial and load.cancel.is_set():
             cancelled = BenchCancelled(
                 f"the benchmark was cancelled; the measured part is stored as result {result_id}"
             )

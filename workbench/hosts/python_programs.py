@@ -111,6 +111,7 @@ class PythonProgram:
     @cached_property
     def _sources(self) -> bytes:
         """The packed modules for another machine."""
+        frame: tuple[list[str], list[tuple[str, str | None]]]
         frame = ([], [*self.library().items(), *_sources(self.modules)])
         return zlib.compress(json.dumps(frame).encode(), 9)
 

@@ -33,7 +33,7 @@ _NOT_WORKLOAD = {"url", "model", "salt", "api_key_env", "timeout_s", "stall_s", 
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),
-    "engine": ("engine", "engine_version"),
+    "engine": ("engine", "engine_version", "image"),
     "host": ("host", "client", "driver_version", "gpus"),
     "driver": ("driver_version",),
 }
@@ -44,6 +44,7 @@ _MUST_MATCH = {
     "model bytes": "the same name, but different model files",
     "engine": "different engines",
     "engine_version": "different engine versions",
+    "image": "different container images",
     "driver_version": "different drivers",
     "host": "different hosts",
     "client": "the load came from different places",
@@ -122,6 +123,8 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
     if x.model_digest and y.model_digest and x.model == y.model:
         yield from _if_different("model bytes", "model files", x.model_digest, y.model_digest)
+    # The same engine as a process and in a container can be compared.
+    yield from _if_different("image" if x.image and y.image else "container", "image", x.image, y.image)
     yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
     yield from _if_different("server", "address", _address(a), _address(b))
     if x.flags or y.flags:

@@ -104,6 +104,8 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     session.plans.editor.assign(
         arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
     )
+    if getattr(arguments, "trust", False):
+        session.plans.trust()
     if session.plans.editor.plan.executable != executable:
         await session.plans.look_for_engine()
     await session.plans.look_for_model(session.plans.editor)

@@ -116,11 +116,32 @@ def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
 
 def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
     known = {option.name: option for option in OPTIONS.get(run_as, ())}
+    powers = {part.name: part for part in powerful_run_options(run_as, options)}
+    yield from powers.values()
     for name, value in options.items():
         option = known.get(name)
-        if option is not None and option.foreign and value != option.default:
+        if f"run-as.{name}" not in powers and option is not None and option.foreign and value != option.default:
             text = f"{run_as}, {name}: {option.foreign}: {_shown(name, value)}"
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
+
+
+def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+    """Yield the options that give the server power over its host, whoever set them."""
+    for option in OPTIONS.get(run_as, ()):
+        value = str(options.get(option.name, ""))
+        if why := next(filter(None, map(option.power, value.splitlines())), ""):
+            text = f"{run_as}, {option.name}: {why}: {_shown(option.name, value)}"
+            yield ForeignPart("run.power", f"run-as.{option.name}", value, text, run_as)
+
+
+def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
+    from workbench.engines.containers import PROGRAMS
+
+    usual = registry.get(plan.engine)
+    repository = (plan.image or "").partition("@")[0].removeprefix("docker.io/")
+    if plan.image and plan.run_as in PROGRAMS and repository.partition(":")[0] != usual.image:
+        text = f"{_short(plan.image)} is not the image of {usual.title}, which is {usual.image}"
+        yield ForeignPart("preset.unusual-image", "image", plan.image, text)
 
 
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
@@ -216,18 +237,20 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
     named = plan.executable if edited or plan.executable_from == "preset" else ()
     programs = (replace(part, about=plan.workdir or "") for part in foreign_executable(plan.engine, named))
     runs = foreign_run_options(plan.run_as, plan.run_options)
-    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir), *runs]
+    found: list[ForeignPart] = [*programs, *foreign_workdir(plan.engine, plan.workdir), *runs, *foreign_image(plan)]
     for its_env, its_flags in ((env, flags), *((node.env, node.flags) for node in plan.nodes)):
         found += [*foreign_env(plan.engine, its_env), *foreign_flags(plan.engine, its_flags, plan.model)]
     return tuple({part.digest: part for part in found}.values())
 
 
 def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan's preset that may run foreign code and whose digests are not in `trusted`. The
-    result is empty for a preset that Workbench ships.
+    """Return the parts of the plan that need the user's agreement and whose digests are not in `trusted`: those of
+    somebody else's preset that may run foreign code, and in every plan the options that give the server power over its
+    host.
     """
     known = frozenset(trusted)
-    return tuple(p for p in foreign_parts(plan) if p.digest not in known) if plan.stranger else ()
+    found = foreign_parts(plan) if plan.stranger else powerful_run_options(plan.run_as, plan.run_options)
+    return tuple(part for part in found if part.digest not in known)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -233,6 +233,7 @@ class Conditions:
     findings: Mapping[str, str] = field(default_factory=dict)  # `in_force` in words: requested, measured, and why
     address: str = ""  # base URL of a server that Workbench did not start, as seen from its host
     model_facts: ModelFacts | None = None  # sizes of the weights that were served; None if unknown
+    image: str | None = None  # of the server's container, with its digest; None: no container
     known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
 
 

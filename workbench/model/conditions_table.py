@@ -41,6 +41,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),
     Condition("preset", lambda c: c.preset_id or ""),
+    Condition("image", lambda c: c.image or ""),
     Condition("run", lambda c: c.run_id or ""),
 )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
+from workbench.engines.containers import image_of, words_in_image
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
@@ -84,29 +85,21 @@ def _of_node(
     name, title, gpus = known
     command = engine.command(plan, node)
     argv = tuple(word_of(word) for word in command.argv)
-    program = engine.image_program or engine.launch
-    in_image = (*program, *argv[len(engine.launch_prefix(plan)) :])
-    image = plan.image or f"{engine.image}:{_tag(plan, engine)}"
     return Launch(
         name=name,
         title=title,
         plan=plan,
         engine=engine,
         argv=argv,
-        in_image=in_image,
+        in_image=words_in_image(plan, engine, argv),
         env=command.env,
         secrets=secrets,
         files=command.files,
         host=command.host,
         port=command.port,
-        image=image,
+        image=image_of(plan, engine),
         gpus=gpus,
     )
-
-
-def _tag(plan: LaunchPlan, engine: Engine) -> str:
-    known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
-    return f"v{plan.engine_version}" if known and engine.image_tag == Engine.image_tag else engine.image_tag
 
 
 def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[LaunchPlan, tuple[str, ...]]:

@@ -126,6 +126,7 @@ def conditions_of(
         model_bytes=model.basis,
         address=server.address,
         model_facts=plan.model_facts if plan else None,
+        image=status.image if status else None,
     )
 
 

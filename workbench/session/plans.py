@@ -227,14 +227,21 @@ class Plans:
     async def survey(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and store that in
         `editor.around`. Return the engine."""
-        from workbench.server.engine_probe import probe
+        from workbench.engines.containers import PROGRAMS, image_of, version_in_tag
+        from workbench.server.engine_probe import InstalledEngine, probe
 
         await self.look_for_model(editor)
-        found = await probe(self._core.host, editor.engine, editor.plan.executable, editor.plan.workdir)
+        plan, engine = editor.plan, editor.engine
+        image = image_of(plan, engine) if plan.run_as in PROGRAMS else None
+        if image:
+            found = InstalledEngine(engine.name, None, version_in_tag(image, engine), how="tag of the image")
+        else:
+            found = await probe(self._core.host, engine, plan.executable, plan.workdir)
+        named = f"{engine.title} {found.version or '(version unknown)'}"
         editor.around = replace(
             editor.around,
             installed_version=found.version,
-            installed=f"{editor.engine.title} {found.version or '(version unknown)'}" if found.path else None,
+            installed=f"{named} in the image {image}" if image else named if found.path else None,
             found=found,
             installed_problem=found.problem,
             own_catalog=self.engine_flags.known(editor.engine, found),

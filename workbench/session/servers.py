@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
+POWER = "the server would have power over its host"
 _STARTING = "starting"
 
 
@@ -271,9 +272,10 @@ class Servers:
         plan's preset runs programs that the user has not agreed to."""
         foreign = editor.untrusted()
         if foreign:
+            about = "the preset is not from Workbench and runs more than its engine"
             raise NotTrusted(
-                f"the preset is not from Workbench and runs more than its engine: {'; '.join(p.text for p in foreign)}",
-                next_step="look at the preset with `workbench plan`, then start it with --trust",
+                f"{about if plan.stranger else POWER}: {'; '.join(p.text for p in foreign)}",
+                next_step="look at the plan with `workbench plan`, then start it with --trust",
                 findings=[part.finding() for part in foreign],
             )
         errors = [f for f in editor.findings() if f.level is Level.ERROR]

@@ -2,6 +2,7 @@
 
 option      one option with its help and its check
 systemd     the options of the launcher `systemd`
+containers  the options of the launchers `docker` and `podman`
 
 A launcher's module is in server/launchers. Its options are here, because presets, plans and their checks use them too.
 """
@@ -14,14 +15,19 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
-from workbench.model.run_options import systemd
+from workbench.model.run_options import containers, systemd
 from workbench.model.run_options.option import RunOption
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
 
 PROCESS = "process"  # a server that Workbench starts itself, without a launcher
-OPTIONS: dict[str, tuple[RunOption, ...]] = {PROCESS: (), "systemd": systemd.OPTIONS}
+OPTIONS: dict[str, tuple[RunOption, ...]] = {
+    PROCESS: (),
+    "systemd": systemd.OPTIONS,
+    "docker": containers.OPTIONS,
+    "podman": containers.OPTIONS,
+}
 
 
 def check_word(word: str) -> str:

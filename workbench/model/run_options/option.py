@@ -46,7 +46,8 @@ class RunOption:
     """An option of a launcher, as `--run-option NAME=VALUE` sets it.
 
     A repeatable option keeps its values one per line. `foreign` says what somebody else could do with the option in a
-    preset; such a value is shown before the first start of the preset. "" is harmless.
+    preset; such a value is shown before the first start of the preset. "" is harmless. `power` says of a value what it
+    gives the server over its host, "" for nothing; such a value needs everybody's --trust.
     """
 
     name: str
@@ -57,6 +58,7 @@ class RunOption:
     default: str = ""
     repeatable: bool = False
     foreign: str = ""
+    power: Callable[[str], str] = lambda value: ""
 
     def parse(self, text: str) -> str:
         """Return one value as it is kept. Raises InputError, which names the option, for an invalid value."""

@@ -6,42 +6,37 @@ The container has the host's network, so the server listens where the plan says.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, Program
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.shell import header, quoted, secret_checks
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
-_HUB_CACHE = ".cache/huggingface"
-
 
 def docker(launch: Launch, notes: Notes) -> str:
     """Return a script with the `docker run` command."""
-    return _run("docker", ["--gpus", "all"], launch, notes)
+    return _run(PROGRAMS["docker"], launch, notes)
 
 
 def podman(launch: Launch, notes: Notes) -> str:
     """Return a script with the `podman run` command, which finds the GPUs by their CDI names."""
-    gpus = ["--device", "nvidia.com/gpu=all", "--security-opt", "label=disable"]
-    registry, slash, _ = launch.image.partition("/")
-    named = slash and ("." in registry or ":" in registry or registry == "localhost")
-    return _run("podman", gpus, launch if named else replace(launch, image=f"docker.io/{launch.image}"), notes)
+    return _run(PROGRAMS["podman"], launch, notes)
 
 
-def _run(program: str, gpus: Sequence[str], launch: Launch, notes: Notes) -> str:
+def _run(program: Program, launch: Launch, notes: Notes) -> str:
     check_image(launch, notes)
-    words = [program, "run", "--rm", "--name", launch.name, *gpus, "--network", "host", "--ipc", "host"]
+    gpus, image = program.gpu_words(ALL), program.full_name(launch.image)
+    words = [program.name, "run", "--rm", "--name", launch.name, *gpus, "--network", "host", "--ipc", "host"]
     parts = [shlex.join(words)]
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]
-    parts.append(f'-v "$HOME/{_HUB_CACHE}:/root/{_HUB_CACHE}"')
+    parts.append(f'-v "$HOME/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"')
     parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _mounted(launch, notes)]
     first, *rest = launch.in_image
-    parts.append(f"--entrypoint {quoted(first)} {shlex.quote(launch.image)} {' '.join(map(quoted, rest))}")
+    parts.append(f"--entrypoint {quoted(first)} {shlex.quote(image)} {' '.join(map(quoted, rest))}")
     lines = [*header(launch), "set -eu", *secret_checks(launch.secrets), "exec " + " \\\n  ".join(parts)]
     return "\n".join(lines) + "\n"
 
@@ -50,7 +45,7 @@ def compose(launch: Launch, notes: Notes) -> str:
     """Return a compose file. A dollar sign is doubled, because compose would take it for a variable."""
     check_image(launch, notes)
     first, *rest = launch.in_image
-    volumes: list[Any] = [f"~/{_HUB_CACHE}:/root/{_HUB_CACHE}"]
+    volumes: list[Any] = [f"~/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"]
     volumes += [
         {"type": "bind", "source": _dollars(path), "target": _dollars(path), "read_only": True}
         for path in _mounted(launch, notes)

@@ -2,6 +2,7 @@
 
 launcher      the Launcher protocol, what a launcher is given, and the file in which its keeper reports
 systemd       servers as units of systemd
+containers    servers as containers of docker and podman; container_scripts has their keeper
 
 A launcher makes a *keeper*: a command that Workbench runs as a detached process, exactly like a server of its own. The
 keeper starts the server through the launcher's program, copies the server's log to its output, writes what it learns
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.server.launchers.launcher import Launcher
 
 # Word of `--as`: the module in this package that has `launcher(word)`. Its options: model/run_options.
-MODULES: dict[str, str] = {"systemd": "systemd"}
+MODULES: dict[str, str] = {"systemd": "systemd", "docker": "containers", "podman": "containers"}
 
 
 def launcher_of(name: str) -> Launcher | None:

@@ -89,11 +89,14 @@ class ServerController(Controller):
             raise
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
-        """Show the programs that a preset from someone else would run, and trust the preset if the user agrees."""
+        """Show what a preset from someone else would run, or what gives the server power over its host, and trust it if
+        the user agrees."""
         plan = self.state.plan
+        stranger = plan is None or plan.plan.stranger
 
         def text(width: int) -> list[Row]:
             about = "This preset did not come with Workbench, and it runs more than its engine's usual program:"
+            about = about if stranger else "These options give the server power over its host:"
             rows = [*paragraph(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
             return [*rows, *(command_rows(plan.real_command, width) if plan is not None and plan.real_command else ())]
 
@@ -102,7 +105,13 @@ class ServerController(Controller):
                 self.try_now(self.session.plans.trust)
                 await self.start()
 
-        box = Confirm("Trust this preset?", text, yes="trust it", no="leave it", default=False)
+        box = Confirm(
+            "Trust this preset?" if stranger else "Trust this server?",
+            text,
+            yes="trust it",
+            no="leave it",
+            default=False,
+        )
         await self.app.push_screen(box, decided)
 
     async def stop(self) -> None:

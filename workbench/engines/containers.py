@@ -1,0 +1,117 @@
+"""A server in a container: its image, the words that start it there, the paths that it sees, and its GPUs in the words
+of docker and podman.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from workbench.engines.base import Engine
+from workbench.model.plan import LaunchPlan
+
+HUB_CACHE = ".cache/huggingface"  # in the home directory, on the host and in the engines' images
+IMAGE_HOME = "/root"
+ALL, NONE = "all", "none"
+_Word = TypeVar("_Word")  # of a command line: a text, or a reference to a secret
+_HUB_REPOSITORY = re.compile(r"(.*/models--[^/]+)/snapshots/.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that runs containers, and what it does differently."""
+
+    name: str
+    cdi: bool  # finds GPUs by their CDI names, not by --gpus
+    security: tuple[str, ...] = ()  # words without which a container cannot use the GPUs
+    limits: tuple[str, ...] = ()  # words for the limits of a container
+    short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
+
+    def gpu_words(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
+        """Return the words that give `gpus` to a container: "all", "none", or indices and UUIDs such as "0,1". With
+        `cdi` set, it decides in place of the program's own way."""
+        if gpus == NONE:
+            return ()
+        names = gpus.split(",")
+        if self.cdi if cdi is None else cdi:
+            return (*(word for name in names for word in ("--device", f"nvidia.com/gpu={name}")), *self.security)
+        # The value is read as a line of CSV, in which a comma needs quotes.
+        return ("--gpus", ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}")
+
+    def full_name(self, image: str) -> str:
+        """Return the name under which the program pulls `image`."""
+        registry, slash, _ = image.partition("/")
+        named = slash and ("." in registry or ":" in registry or registry == "localhost")
+        return image if named or self.short_names else f"docker.io/{image if slash else f'library/{image}'}"
+
+
+PROGRAMS: Mapping[str, Program] = {
+    program.name: program
+    for program in (
+        # memlock and stack: what NVIDIA's images ask for. A rootless podman cannot raise them.
+        Program("docker", cdi=False, limits=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"), short_names=True),
+        # label: SELinux hides the devices otherwise. Podman allows 2,048 processes by default; an engine may need more.
+        Program("podman", cdi=True, security=("--security-opt", "label=disable"), limits=("--pids-limit", "-1")),
+    )
+}
+
+
+def image_of(plan: LaunchPlan, engine: Engine) -> str:
+    """Return the plan's image, or that of the engine's own project: of the plan's version if it is known."""
+    if plan.image:
+        return plan.image
+    known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
+    tag = f"v{plan.engine_version}" if known and engine.image_tag == Engine.image_tag else engine.image_tag
+    return f"{engine.image}:{tag}"
+
+
+def version_in_tag(image: str, engine: Engine) -> str | None:
+    """Return the engine's version that the tag of its own project's image names; None for other images and tags."""
+    repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
+    found = re.fullmatch(r"v?(\d+\.\d+\.\d+)", tag)
+    return found[1] if found and repository == engine.image else None
+
+
+def words_in_image(plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]) -> tuple[_Word | str, ...]:
+    """Return the words that start in the image what `argv` starts on the host."""
+    return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
+
+
+def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the absolute paths that a container must see: the model's, and those in the values of flags. A file of the
+    hub cache is a link, so its whole repository is named; the other parts of a GGUF file are beside it."""
+    found = dict.fromkeys(_seen(plan.model))
+    for flag in plan.flags:
+        found |= dict.fromkeys(path for value in _texts(flag.value) for path in _seen(value))
+    return tuple(path for path in found if not any(path.startswith(f"{other}/") for other in found))
+
+
+def _seen(path: str) -> Iterator[str]:
+    path = path.rstrip("/")
+    if not path.startswith("/") or path.startswith("//"):
+        return
+    if hub := _HUB_REPOSITORY.fullmatch(path):
+        yield hub[1]
+    elif path.endswith(".gguf") and (directory := path.rpartition("/")[0]):
+        yield directory
+    else:
+        yield path
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a flag's value, which can be JSON."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)

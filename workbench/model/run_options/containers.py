@@ -1,0 +1,161 @@
+"""The options of the launchers `docker` and `podman`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from workbench.model.errors import InputError
+from workbench.model.run_options.option import RunOption, matching, whole_number
+
+_SWITCH = ("yes", "no")
+_SIZE = matching(r"\d+[bkmgtBKMGT]?", "a size such as 16g")
+# Directories of a host's system, and those below them that give power over it.
+_SYSTEM = frozenset({"/", "/boot", "/home", "/root", "/run", "/var", "/var/run"})
+_BELOW = ("/dev", "/etc", "/proc", "/sys", "/run", "/var/run")
+_SOCKET = re.compile(r".*(?:docker|podman|containerd|crio)[^/]*\.sock")
+_GPU_DEVICE = re.compile(r"nvidia\.com/gpu=.*|/dev/nvidia.*")
+
+
+def is_on(text: str, otherwise: bool = False) -> bool:
+    """Return the value of a switch, or `otherwise` if the text is empty."""
+    return text == "yes" if text else otherwise
+
+
+def _mount(text: str) -> str:
+    if not re.fullmatch(r"/[^:\0\n\r]*:/[^:\0\n\r]*(?::[A-Za-z,]+)?", text):
+        raise InputError(f"expected HOST:CONTAINER or HOST:CONTAINER:ro with absolute paths, got {text!r}")
+    return text
+
+
+def _power_of_mount(text: str) -> str:
+    source = posixpath.normpath(f"/{text.partition(':')[0].lstrip('/')}")
+    if _SOCKET.fullmatch(source):
+        return "can start other containers, as root of the host"
+    if source in _SYSTEM or any(source == one or source.startswith(f"{one}/") for one in _BELOW):
+        return f"shows the server {source}, a part of the host's system"
+    return ""
+
+
+def _power_of_device(text: str) -> str:
+    return "" if _GPU_DEVICE.fullmatch(text) else "gives the server a device of the host"
+
+
+def _power_of_security(text: str) -> str:
+    return "" if text in ("no-new-privileges", "label=disable") else "changes what the host forbids to the server"
+
+
+def _power_of_namespace(text: str) -> str:
+    return "removes a boundary between the server and the host" if text not in ("private", "auto", "keep-id") else ""
+
+
+OPTIONS = (
+    RunOption(
+        "image",
+        "the image, in place of the plan's; with a digest it stays the same",
+        metavar="NAME:TAG",
+        check=matching(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
+        foreign="runs the code of this image",
+    ),
+    RunOption("pull", "when the image is pulled", choices=("missing", "always", "never"), default="missing"),
+    RunOption(
+        "gpus",
+        "the GPUs that the server sees: all, none, or indices or UUIDs",
+        metavar="N,N",
+        check=matching(r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"),
+        default="all",
+    ),
+    RunOption("cdi", "whether GPUs are named by CDI; the default is yes for podman, no for docker", choices=_SWITCH),
+    RunOption(
+        "mount",
+        "a path of the host that the server sees; repeatable",
+        metavar="HOST:CONTAINER[:ro]",
+        check=_mount,
+        repeatable=True,
+        foreign="shows the server a path of the host",
+        power=_power_of_mount,
+    ),
+    RunOption(
+        "hub-cache",
+        "where the host's hub cache is in the container, or none; the default is /root/.cache/huggingface, and none "
+        "for a model that is a path",
+        metavar="DIR",
+        check=matching(r"none|/[^:]*", "an absolute path or none"),
+    ),
+    RunOption(
+        "network",
+        "the container's network; with another than host the port is published on 127.0.0.1",
+        default="host",
+    ),
+    RunOption(
+        "ipc", "host: the shared memory of the host, in place of the container's own", choices=("private", "host")
+    ),
+    RunOption("shm-size", "size of the container's own shared memory; the default is 16g", metavar="SIZE", check=_SIZE),
+    RunOption(
+        "ulimit",
+        "a limit of the server's processes, such as memlock=-1; repeatable",
+        metavar="NAME=SOFT[:HARD]",
+        check=matching(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
+        repeatable=True,
+    ),
+    RunOption("memory", "memory that the container may use", metavar="SIZE", check=_SIZE),
+    RunOption("cpus", "cores that it may use", metavar="N", check=matching(r"\d+(\.\d+)?", "a number of cores")),
+    RunOption(
+        "cpuset-cpus", "which cores, such as 0-15", metavar="LIST", check=matching(r"[\d,-]+", "cores such as 0-15")
+    ),
+    RunOption("user", "the user in the container", metavar="USER[:GROUP]"),
+    RunOption("group-add", "a further group of that user; repeatable", metavar="GROUP", repeatable=True),
+    RunOption(
+        "workdir", "the working directory in the container", metavar="DIR", check=matching(r"/.*", "an absolute path")
+    ),
+    RunOption(
+        "platform", "the platform of the image, such as linux/arm64", check=matching(r"[\w/]+", "OS/ARCHITECTURE")
+    ),
+    RunOption("init", "whether an init process reaps processes and forwards signals", choices=_SWITCH),
+    RunOption("grace", "seconds from a stop to the kill", metavar="S", check=whole_number(0, 3600), default="15"),
+    RunOption(
+        "device",
+        "a device of the host; repeatable",
+        metavar="DEVICE",
+        repeatable=True,
+        foreign="gives the server a device of the host",
+        power=_power_of_device,
+    ),
+    RunOption(
+        "cap-add",
+        "a capability, such as IPC_LOCK; repeatable",
+        metavar="NAME",
+        check=matching(r"[A-Za-z_]+", "the name of a capability"),
+        repeatable=True,
+        foreign="gives the server a capability",
+        power=lambda text: "gives the server a capability",
+    ),
+    RunOption(
+        "security-opt",
+        "a security option; repeatable",
+        repeatable=True,
+        foreign="changes what the host forbids to the server",
+        power=_power_of_security,
+    ),
+    RunOption(
+        "pid",
+        "host: the process ids of the host",
+        choices=("private", "host"),
+        foreign="changes a boundary between the server and the host",
+        power=_power_of_namespace,
+    ),
+    RunOption(
+        "userns",
+        "the user ids of the container",
+        check=matching(r"[\w:=,-]+", "a user namespace such as keep-id"),
+        foreign="changes a boundary between the server and the host",
+        power=_power_of_namespace,
+    ),
+    RunOption(
+        "privileged",
+        "all rights over the host, as root",
+        choices=_SWITCH,
+        foreign="gives the server all rights over the host",
+        power=lambda text: "gives the server all rights over the host" if text == "yes" else "",
+    ),
+)

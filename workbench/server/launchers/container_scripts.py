@@ -1,0 +1,380 @@
+"""The POSIX shell code that keeps a server in a container of docker or podman. It works with dash, bash and busybox.
+
+Values are arguments or variables of the environment. The code's own variables begin with wb_, because the environment
+has those of the server too.
+"""
+
+from __future__ import annotations
+
+# Where podman keeps what it pulls until the layers are unpacked; $1 of a script is the run id.
+_PULL_DIR = r"""
+wb_tmp=${TMPDIR:-/var/tmp}/workbench-pull-$1
+"""
+
+# Prints how much of an image is here. $1 KiB in the directory of a pull, then the files `layers` ("BYTES DIGEST" lines)
+# and `pull` (the output of docker or podman, which without a terminal name layers, but no bytes).
+_PROGRESS = r"""
+function unit(bytes) { return sprintf(total >= 1e9 || bytes >= 1e9 ? "%.1f" : "%.0f", bytes / scale()) }
+function scale() { return total >= 1e9 || done >= 1e9 ? 1e9 : 1e6 }
+function name() { return scale() == 1e9 ? "GB" : "MB" }
+FILENAME == ARGV[1] {
+    id = substr($2, 8, 12)
+    if (!(id in size)) { size[id] = $1; total += $1 }
+    next
+}
+/^Digest:|config/ { next }
+{
+    for (i = 1; i <= NF; i++) {
+        word = $i
+        sub(/^sha256:/, "", word)
+        sub(/:$/, "", word)
+        if (length(word) < 12 || word ~ /[^0-9a-f]/) continue
+        id = substr(word, 1, 12)
+        if (!(id in seen)) { seen[id] = 1; layers++ }
+        if ($0 ~ /(Download|Pull) complete|exists/ && !(id in here)) { here[id] = 1; count++; done += size[id] }
+    }
+}
+END {
+    if (kib > 8) done += kib * 1024
+    if (total && done >= total) printf "unpacking %s %s", unit(total), name()
+    else if (total) printf "pulling %s of %s %s", unit(done), unit(total), name()
+    else if (done) printf "pulling, %s %s so far", unit(done), name()
+    else if (layers) printf "pulling, %d of %d layers", count, layers
+    else printf "pulling the image"
+}
+"""
+
+_PULL = (
+    r"""
+# podman 4 refuses the manifest of a single image, and quotes it in its error.
+manifest() { $wb_timeout "$wb_program" manifest inspect "$1" 2>&1 | tr -d ' \t\r\n\\'; }
+
+# Prints "BYTES DIGEST" for each layer of the image that this machine pulls.
+layers() {
+    wb_timeout=
+    command -v timeout >/dev/null && wb_timeout='timeout 30'
+    wb_found=$(manifest "$wb_source")
+    case $wb_found in
+        *'"manifests":['*)
+            wb_own=$(printf '%s' "$wb_found" | grep -oE '"digest":"[a-z0-9:]+"|"architecture":"[a-z0-9]+"' |
+                WB_WANT="\"architecture\":\"$wb_machine\"" awk '
+                    /digest/ { digest = substr($0, 11, length($0) - 11) }
+                    $0 == ENVIRON["WB_WANT"] { print digest; exit }')
+            wb_repository=${wb_source%@*}
+            case ${wb_repository##*/} in *:*) wb_repository=${wb_repository%:*} ;; esac
+            wb_found=$(manifest "$wb_repository@$wb_own")
+            ;;
+    esac
+    printf '%s' "$wb_found" | tr '{' '\n' | awk '{
+        digest = bytes = ""
+        if (match($0, /"digest":"sha256:[0-9a-f]+/)) digest = substr($0, RSTART + 10, RLENGTH - 10)
+        if (match($0, /"size":[0-9]+/)) bytes = substr($0, RSTART + 7, RLENGTH - 7)
+        if (digest != "" && bytes != "") print bytes, digest
+    }'
+}
+
+progress() {
+    wb_kib=$(du -sk "$wb_tmp" 2>/dev/null | { read -r wb_kib wb_rest && echo "$wb_kib"; })
+    awk -v kib="${wb_kib:-0}" "$wb_progress" "$wb_dir/layers" "$wb_dir/pull"
+}
+
+pull() {
+    wb_state='pulling the image' wb_child= wb_sizes=
+    report
+    : >"$wb_dir/layers"
+    trap 'kill $wb_child $wb_sizes 2>/dev/null; rm -rf "$wb_tmp"; exit 143' TERM INT HUP
+    mkdir -m 700 "$wb_tmp" 2>/dev/null || wb_tmp=
+    TMPDIR=$wb_tmp "$wb_program" pull ${wb_platform:+--platform "$wb_platform"} "$wb_source" >"$wb_dir/pull" 2>&1 &
+    wb_child=$!
+    { layers >"$wb_dir/layers.new" && mv -f "$wb_dir/layers.new" "$wb_dir/layers"; } 2>/dev/null &
+    wb_sizes=$!
+    while kill -0 "$wb_child" 2>/dev/null; do
+        wb_state=$(progress)
+        report
+        sleep 1
+    done
+    wait "$wb_child"
+    wb_code=$?
+    kill "$wb_sizes" 2>/dev/null
+    trap - TERM INT HUP
+    cat "$wb_dir/pull"
+    [ -z "$wb_tmp" ] || rm -rf "$wb_tmp"
+    rm -f "$wb_dir/pull" "$wb_dir/layers" "$wb_dir/layers.new"
+    return "$wb_code"
+}
+"""
+    f"wb_progress='{_PROGRESS}'\n"
+)
+
+_IMAGE = r"""
+known() {
+    wb_form='{{.Id}} {{.Os}}/{{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}'
+    [ "$wb_program" != podman ] || wb_form='{{.Id}} {{.Os}}/{{.Architecture}} {{.Digest}}'
+    wb_found=$("$wb_program" image inspect --format "$wb_form" "$1" 2>/dev/null)
+}
+
+# Finds or pulls the image, and pins it: wb_id is what runs, wb_image its name with its digest.
+pin() {
+    wb_found=
+    if [ "$wb_pull" = always ] || ! { known "$wb_named" || known "$wb_source"; }; then
+        [ "$wb_pull" != never ] ||
+            fail "the image $wb_named is not on this host, and the option pull=never does not allow to pull it"
+        pull || fail "the image $wb_source could not be pulled"
+        known "$wb_source" || fail "$wb_program has no image $wb_source after it has pulled it"
+    fi
+    set -- $wb_found
+    wb_id=$1 wb_digest=${3:-$1}
+    wb_digest=sha256:${wb_digest##*sha256:}
+    case $wb_named in *@*) wb_digest=${wb_named##*@} ;; esac
+    if [ -z "$wb_platform" ] && [ -n "$wb_machine" ] && [ "${2#*/}" != "$wb_machine" ]; then
+        fail "the image $wb_named is for $2, and this host is linux/$wb_machine"
+    fi
+    wb_image=${wb_named%%@*}@$wb_digest
+    wb_before=$(cat "$wb_dir"/../*/launched 2>/dev/null | WB_START="image ${wb_named%%@*}@" awk '
+        index($0, ENVIRON["WB_START"]) == 1 { last = substr($0, length(ENVIRON["WB_START"]) + 1) }
+        END { print last }')
+    if [ -n "$wb_before" ] && [ "$wb_before" != "$wb_digest" ]; then
+        say "the image ${wb_named%%@*} has changed: it is $wb_digest, and was $wb_before at its last start here"
+    fi
+    report
+}
+"""
+
+# $1 run id, $2 container, $3 program, $4 mode (start; keep: a container of this run, whose keeper was lost; follow: one
+# that others started), $5 run directory, $6 GPUs. For a start also: image as named, image to pull, when to pull, its
+# platform or "", hub cache in the container or "", number of paths, paths that the server reads, number of words, words
+# of `run`, words of the server.
+KEEPER = (
+    _PULL_DIR
+    + r"""
+umask 077
+unset WORKBENCH_RUN # the container is no process of the run: it outlives its keeper
+wb_run=$1 wb_handle=$2 wb_program=$3 wb_mode=$4 wb_dir=$5 wb_gpus=$6
+shift 6
+wb_log=$wb_dir/log
+wb_state= wb_pid= wb_restarts= wb_image= wb_began_unix_s= wb_ended= wb_exit_code=
+case $(uname -m) in x86_64) wb_machine=amd64 ;; aarch64) wb_machine=arm64 ;; *) wb_machine= ;; esac
+
+say() { printf 'workbench: %s\n' "$1"; }
+
+report() {
+    for wb_key in handle state pid restarts image gpus began_unix_s ended exit_code; do
+        eval "wb_value=\$wb_$wb_key"
+        [ -z "$wb_value" ] || printf '%s %s\n' "$wb_key" "$wb_value"
+    done >"$wb_dir/launched.new" && mv -f "$wb_dir/launched.new" "$wb_dir/launched"
+} 2>/dev/null
+
+fail() {
+    say "$1"
+    wb_state=failed wb_ended=$1
+    report
+    exit "${2:-125}"
+}
+
+size() { { wc -c <"$wb_log"; } 2>/dev/null || echo 0; }
+
+# When process $1 was started, in Unix seconds.
+began() {
+    { read -r wb_stat <"/proc/$1/stat"; } 2>/dev/null || { date +%s; return; }
+    set -f
+    set -- ${wb_stat##*) }
+    set +f
+    echo $(($(sed -n 's/^btime //p' /proc/stat) + ${20} / $(getconf CLK_TCK)))
+}
+
+# Reads the state of the container. Returns 1 if there is none, 2 if the program does not answer.
+look() {
+    wb_form='{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Pid}} {{.RestartCount}}'
+    if ! wb_found=$("$wb_program" container inspect --format "$wb_form" "$wb_handle" 2>"$wb_dir/answer"); then
+        grep -qi 'no such container' "$wb_dir/answer" && return 1
+        return 2
+    fi
+    set -- $wb_found
+    wb_status=$1 wb_code=$2 wb_oom=$3 wb_restarts=$5
+    if [ "$4" != "$wb_pid" ] && [ "$4" -gt 0 ]; then wb_pid=$4 wb_began_unix_s=$(began "$4"); fi
+}
+
+# Copies the log of the container from the byte on that was not copied yet. $1 -f: until the container ends.
+copy() {
+    wb_have=$(($(size) - wb_base))
+    if [ "$wb_have" -gt 0 ]; then
+        "$wb_program" logs "$@" "$wb_handle" 2>&1 | { head -c "$wb_have" >/dev/null && cat; }
+    else
+        "$wb_program" logs "$@" "$wb_handle" 2>&1
+    fi
+}
+
+finish() {
+    wb_ended="the container exited with code $wb_code"
+    if [ "$wb_oom" = true ]; then
+        wb_ended='the kernel killed the server, because the memory of its container was used up (OOMKilled)'
+        say "$wb_ended"
+    fi
+    [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_handle" >/dev/null 2>&1
+    wb_state=$wb_status wb_exit_code=$wb_code
+    report
+    rm -f "$wb_dir/answer"
+    exit "$wb_code"
+}
+
+keep() {
+    wb_base=$(size) wb_tries=0 wb_broken=0
+    while :; do
+        look
+        case $? in
+            1) fail "the container $wb_handle was removed from outside" ;;
+            2)
+                wb_state="$wb_program does not answer"
+                report
+                sleep 2
+                continue
+                ;;
+        esac
+        case $wb_status in
+            created | configured | initialized)
+                wb_tries=$((wb_tries + 1))
+                if [ "$wb_tries" -gt 20 ]; then
+                    [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_handle" >/dev/null 2>&1
+                    fail "the container $wb_handle was created, but not started"
+                fi
+                ;;
+            exited | stopped | dead)
+                copy
+                finish
+                ;;
+            *)
+                wb_state=$wb_status
+                report
+                copy -f || wb_broken=$((wb_broken + 1)) # the program was restarted, or cannot read the log
+                [ "$wb_broken" -lt 5 ] || "$wb_program" wait "$wb_handle" >/dev/null 2>&1
+                ;;
+        esac
+        sleep 0.3 2>/dev/null || sleep 1
+    done
+}
+"""
+    + _PULL
+    + _IMAGE
+    + r"""
+if [ "$wb_mode" = start ]; then
+    wb_named=$1 wb_source=$2 wb_pull=$3 wb_platform=$4 wb_hub=$5 wb_left=$6
+    shift 6
+    pin
+    wb_rest=$(($# - wb_left - 1))
+    while [ "$wb_left" -gt 0 ]; do # the words are turned in a circle: each goes to the end
+        if [ -e "$1" ]; then
+            case $1 in
+                *:*) set -- "$@" --mount "type=bind,source=$1,target=$1,readonly" ;;
+                *) set -- "$@" --volume "$1:$1:ro" ;;
+            esac
+        fi
+        shift
+        wb_left=$((wb_left - 1))
+    done
+    wb_left=$1
+    shift
+    wb_rest=$((wb_rest - wb_left))
+    while [ "$wb_left" -gt 0 ]; do
+        set -- "$@" "$1"
+        shift
+        wb_left=$((wb_left - 1))
+    done
+    if [ -n "$wb_hub" ]; then
+        wb_cache=${HF_HOME:-$HOME/.cache/huggingface}
+        mkdir -p "$wb_cache"
+        set -- "$@" --volume "$wb_cache:$wb_hub"
+    fi
+    set -- "$@" "$wb_id"
+    while [ "$wb_rest" -gt 0 ]; do
+        set -- "$@" "$1"
+        shift
+        wb_rest=$((wb_rest - 1))
+    done
+    wb_state='starting the container'
+    report
+    "$wb_program" run "$@" >/dev/null 2>"$wb_dir/answer"
+    wb_code=$?
+    cat "$wb_dir/answer"
+    if [ "$wb_code" -ne 0 ]; then
+        wb_own=$("$wb_program" ps --all --quiet --filter "label=workbench.run=$wb_run" 2>/dev/null)
+        [ -z "$wb_own" ] || "$wb_program" rm --force --volumes $wb_own >/dev/null 2>&1
+        fail "$wb_program run: $(tail -n 1 "$wb_dir/answer")" "$wb_code"
+    fi
+elif [ -r "$wb_dir/launched" ]; then
+    while read -r wb_key wb_value; do
+        case $wb_key in
+            image) wb_image=$wb_value ;;
+            pid) wb_pid=$wb_value ;;
+            began_unix_s) wb_began_unix_s=$wb_value ;;
+        esac
+    done <"$wb_dir/launched"
+fi
+rm -rf "$wb_tmp"
+keep
+"""
+)
+
+# $1 run id, $2 container or "", $3 program. Prints "own NAME" for the container of the run, "other STATUS EXITCODE" for
+# one that others started, or nothing.
+ASK = r"""
+own=$("$3" ps --all --filter "label=workbench.run=$1" --format '{{.Names}}') || exit 1
+if [ -n "$own" ]; then
+    echo "own $own"
+elif [ -n "$2" ]; then
+    form='{{.State.Status}} {{.State.ExitCode}}'
+    found=$("$3" container inspect --format "$form" "$2" 2>/dev/null) && echo "other $found"
+fi
+exit 0
+"""
+
+# $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the run, and waits until
+# its keeper has taken the log and the exit code. Without a keeper, takes the log, and removes the container.
+STOP = (
+    _PULL_DIR
+    + r"""
+own() { "$program" ps --all --quiet --filter "label=workbench.run=$run"; }
+kept() { [ ! -e "$dir/exit" ] && read -r pid <"$dir/pid" && kill -0 "$pid"; } 2>/dev/null
+run=$1 program=$2 grace=$3 dir=$4
+found=$(own) || exit 1
+if [ -n "$found" ]; then
+    answer=$("$program" stop -t "$grace" $found 2>&1) || {
+        left=$("$program" ps --quiet --filter "label=workbench.run=$run") || exit 1
+        [ -z "$left" ] || { printf '%s\n' "$answer" >&2; exit 1; }
+    }
+    tries=0
+    while kept && [ "$tries" -lt 40 ]; do
+        sleep 0.25 2>/dev/null || sleep 1
+        tries=$((tries + 1))
+    done
+    found=$(own)
+fi
+kept && exit 0
+if [ -n "$found" ]; then
+    echo "workbench: the whole log of the container, because its keeper was lost:" >>"$dir/log"
+    "$program" logs $found >>"$dir/log" 2>&1
+    "$program" rm --force --volumes $found >/dev/null || exit 1
+fi
+rm -rf "$wb_tmp"
+"""
+)
+
+# $1 program, $2 image, $3 image to pull, $4 GPUs (cdi, gpus, none), $5 path of the model or "". Prints lines of a key
+# and a value.
+CHECK = r"""
+command -v "$1" >/dev/null 2>&1 || { echo missing; exit 0; }
+[ -z "$5" ] || [ -e "$5" ] || echo 'no-model'
+if ! problem=$("$1" ps --quiet 2>&1 >/dev/null); then
+    printf '%s\n' "$problem" | sed 's/^/problem /'
+    exit 0
+fi
+echo "uid $(id -u)"
+form='{{.Os}}/{{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}'
+image=$("$1" image inspect --format "$form" "$2" 2>/dev/null || "$1" image inspect --format "$form" "$3" 2>/dev/null)
+[ -z "$image" ] || echo "image $image"
+[ "$4" = none ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvmap ] || echo 'no-gpu'
+[ "$4" != cdi ] || ls /etc/cdi /var/run/cdi 2>/dev/null | grep -q '\(yaml\|json\)$' || echo 'no-cdi'
+if command -v loginctl >/dev/null 2>&1; then
+    echo "linger $(loginctl show-user --property=Linger --value "$(id -un)" 2>/dev/null)"
+fi
+exit 0
+"""

@@ -1,0 +1,361 @@
+"""Servers as containers of docker and podman.
+
+The keeper pulls the image if it is missing, pins it by its digest, starts the container detached with the label
+`workbench.run`, and copies its whole log. It removes the container once it has the log and the exit code. A container
+whose keeper was lost is found by that label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench.engines import registry
+from workbench.engines.base import Engine
+from workbench.engines.containers import (
+    HUB_CACHE,
+    IMAGE_HOME,
+    NONE,
+    PROGRAMS,
+    Program,
+    image_of,
+    paths_of,
+    words_in_image,
+)
+from workbench.engines.model_facts import is_path
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, ServerError
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import Command
+from workbench.model.run_options import value_of, values_of
+from workbench.model.run_options.containers import is_on
+from workbench.model.secrets import is_secret_name, mask_argv
+from workbench.model.untrusted_text import clean, clean_json
+from workbench.server import log_patterns
+from workbench.server.launchers import container_scripts as scripts
+from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+
+LABEL = "workbench.run"
+_LIVING = frozenset({"created", "configured", "initialized", "running", "paused", "restarting", "stopping"})
+# Run options that docker and podman have under the same name.
+_SAME = (
+    *("network", "ipc", "shm-size", "ulimit", "memory", "cpus", "cpuset-cpus", "user", "group-add", "workdir"),
+    *("platform", "device", "cap-add", "security-opt", "pid", "userns"),
+)
+_SWITCHES = ("init", "privileged")
+# The whole log is kept until the keeper has copied it: podman's default, the journal, drops lines of a busy server.
+_LOG_WORDS = {
+    "docker": ("--log-driver", "json-file", "--log-opt", "max-size=1t"),
+    "podman": ("--log-driver", "k8s-file"),
+}
+# Variables that docker, podman or the keeper's shell would take for their own: they are passed with their values.
+_NOT_BY_NAME = re.compile(
+    r"PATH|HOME|SHELL|ENV|BASH_ENV|IFS|CDPATH|PS4|TMPDIR|GODEBUG|GOMAXPROCS|GOGC|GOMEMLIMIT|GOTRACEBACK|"
+    r"(?:LD|XDG|DOCKER|CONTAINER|CONTAINERS|PODMAN|BUILDAH|STORAGE|REGISTRY|wb)_\w*|_\w*|\d.*|.*[^A-Za-z0-9_].*|",
+    re.DOTALL,
+)
+
+
+def launcher(name: str) -> Containers:
+    return Containers(PROGRAMS[name])
+
+
+class Containers:
+    """Runs servers as containers of docker or podman."""
+
+    looks_at = frozenset({"port"})  # the program is in the image
+    stop_s = 90.0
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.name = program.name
+
+    # ---- what a start needs
+
+    async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
+        image = self._image(launch)
+        found = [*self._option_findings(launch), *self._secret_findings(launch)]
+        model = launch.plan.model if is_path(launch.plan.model) else ""
+        cdi = is_on(self._option(launch, "cdi"), self.program.cdi)
+        gpus = NONE if self._option(launch, "gpus") == NONE or host.simulated else "cdi" if cdi else "gpus"
+        words = (self.name, image, self.program.full_name(image), gpus, "" if host.simulated else model)
+        done = await host.run(sh(scripts.CHECK, *words), check=True)
+        facts: dict[str, str] = {}
+        for line in clean(done.stdout, lines=True).splitlines():
+            key, _, value = line.partition(" ")
+            facts[key] = f"{facts[key]}\n{value}" if key in facts else value
+        return [*self._host_findings(facts, image, model, launch), *found]
+
+    def _host_findings(self, facts: Mapping[str, str], image: str, model: str, launch: Launch) -> Iterator[Finding]:
+        if "missing" in facts:
+            yield _error(
+                "program", f"{self.name} is not installed", f"install {self.name}, or start it with --as process"
+            )
+        if problem := facts.get("problem"):
+            known = log_patterns.match(problem.splitlines())
+            text = f"{self.name} does not work: {problem.splitlines()[-1]}"
+            yield _error("program", text, (known[0].fix if known else None) or f"try: {self.name} ps")
+        if "no-model" in facts:
+            fix = "correct the model path, or give a Hugging Face id"
+            yield _error("model", f"model path {model} does not exist", fix)
+        if "no-gpu" in facts:
+            fix = "install NVIDIA's driver, or start without GPUs: --run-option gpus=none"
+            yield _error("no-gpu", "the host has no NVIDIA GPU that a container could use", fix)
+        elif "no-cdi" in facts:
+            fix = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+            if self.program.cdi is False:
+                fix = f"{fix}; or leave out the option cdi"
+            yield _error("no-cdi", "no CDI file names the host's GPUs, so a container cannot get them", fix)
+        if not problem and "missing" not in facts and "image" not in facts:
+            if self._option(launch, "pull") == "never":
+                fix = f"{self.name} pull {self.program.full_name(image)}, or leave out the option pull"
+                yield _error("image", f"the image {image} is not on this host", fix)
+            else:
+                yield Finding(
+                    Level.INFO, "container.pull", f"the image {image} is pulled first: it is not on this host"
+                )
+        if "@sha256:" not in image:
+            text = f"the image {image} is not pinned: the same name can mean another image later"
+            digest = next((word for word in facts.get("image", "").split() if "@sha256:" in word), "NAME@sha256:…")
+            yield Finding(Level.HINT, "container.not-pinned", text, fix=f"set image={digest}")
+        if self.name == "podman" and facts.get("uid", "0") != "0" and facts.get("linger") == "no":
+            text = "the container ends when this user's last session on the host ends"
+            yield Finding(Level.WARN, "container.linger", text, fix="run once on the host: loginctl enable-linger")
+
+    def _option_findings(self, launch: Launch) -> Iterator[Finding]:
+        plan, network = launch.plan, self._option(launch, "network")
+        if network != "host" and launch.address not in ("0.0.0.0", "::"):
+            text = f"in the network {network!r} a server that binds to {launch.address} cannot be reached"
+            yield _error("network", text, "set host=0.0.0.0; the port is published on this host's 127.0.0.1 only")
+        gpus = self._option(launch, "gpus")
+        visible = launch.env.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None and gpus not in ("all", NONE):
+            text = f"CUDA_VISIBLE_DEVICES={visible} counts within the GPUs {gpus} that the container gets"
+            yield Finding(Level.WARN, "container.gpus", text, fix="leave out CUDA_VISIBLE_DEVICES, or set gpus=all")
+        if is_path(plan.model) and not plan.model.startswith("/"):
+            fix = "give the model as an absolute path, or as a Hugging Face id"
+            yield _error("model", f"the model {plan.model} is a relative path, which a container does not see", fix)
+        for path in paths_of(plan):
+            if ":" in path and ("," in path or '"' in path):
+                text = f"{path} cannot be mounted, because its name has a colon and a comma or quote"
+                yield _error("mount", text, "rename it, or make a link to it with a plain name")
+        if plan.executable and plan.executable_from != "given":
+            text = f"the program {' '.join(plan.executable)} is not used: the image has its own"
+            yield Finding(Level.INFO, "container.executable", text, fix="--executable names a program in the image")
+
+    def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
+        argv, env = self._server(launch)
+        if mask_argv(argv) != tuple(argv):
+            text = f"a secret is on the command line: `ps` and `{self.name} inspect` show it to other users"
+            yield Finding(Level.WARN, "container.secret", text, fix="pass it as an environment variable or in a file")
+        names = [name for name, value in env.items() if is_secret_name(name) and value]
+        if names:
+            text = (
+                f"{', '.join(names)}: whoever may use {self.name} on this host can read it with `{self.name} inspect`"
+            )
+            yield Finding(Level.INFO, "container.secret", text, fix=_SECRET_FIX)
+
+    # ---- the words of the container
+
+    def _option(self, launch: Launch, name: str) -> str:
+        return value_of(self.name, launch.plan.run_options, name)
+
+    def _options(self, launch: Launch, name: str) -> tuple[str, ...]:
+        return values_of(self.name, launch.plan.run_options, name)
+
+    def _image(self, launch: Launch) -> str:
+        return self._option(launch, "image") or image_of(launch.plan, _engine(launch))
+
+    def _server(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the words and the environment of the server in the container. An API key is passed as a variable if
+        the engine reads it there."""
+        engine, plan = _engine(launch), launch.plan
+        own = plan.executable and plan.executable_from == "given"
+        argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
+        return _key_as_variable(engine, argv, launch.env)
+
+    def _words(self, launch: Launch) -> list[str]:
+        """Return the words of `run` before the image, without those that depend on files of the host."""
+        argv, env = self._server(launch)
+        words = ["--detach", "--name", container_name(launch.run_id), "--label", f"{LABEL}={launch.run_id}"]
+        words += [*_LOG_WORDS[self.name], *self.program.limits]
+        cdi = self._option(launch, "cdi")
+        words += self.program.gpu_words(self._option(launch, "gpus"), is_on(cdi) if cdi else None)
+        for name in _SAME:
+            words += (word for value in self._options(launch, name) for word in (f"--{name}", value))
+        words += (f"--{name}" for name in _SWITCHES if is_on(self._option(launch, name)))
+        if self._option(launch, "ipc") != "host" and not self._option(launch, "shm-size"):
+            words += ("--shm-size", SHM_SIZE)
+        if self._option(launch, "network") != "host":
+            words += ("--publish", f"127.0.0.1:{launch.port}:{launch.port}")
+        if launch.open_files:
+            words += ("--ulimit", f"nofile={launch.open_files}:{launch.open_files}")
+        if any(launch.run_dir in word for word in argv):
+            words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
+        words += (word for value in self._options(launch, "mount") for word in ("--volume", value))
+        for name, value in env.items():
+            words += ("--env", f"{name}={value}" if _NOT_BY_NAME.fullmatch(name) else name)
+        return [*words, "--entrypoint", argv[0]]
+
+    def _hub_cache(self, launch: Launch) -> str:
+        """Return where the host's hub cache is in the container; "" if the server does not need it."""
+        given = self._option(launch, "hub-cache")
+        if given == NONE or (not given and is_path(launch.plan.model)):
+            return ""
+        return given or launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
+
+    def command(self, launch: Launch) -> Command:
+        """Return `docker run` or `podman run`, to be shown."""
+        argv, env = self._server(launch)
+        cache = self._hub_cache(launch)
+        words = [self.name, "run", *self._words(launch)]
+        words += (word for path in paths_of(launch.plan) for word in ("--volume", f"{path}:{path}:ro"))
+        words += ("--volume", f"$HOME/{HUB_CACHE}:{cache}") if cache else ()
+        words += (self.program.full_name(self._image(launch)), *argv[1:])
+        by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
+        return Command(tuple(words), by_name, host=launch.address, port=launch.port)
+
+    # ---- keepers
+
+    def keeper(self, launch: Launch) -> Keeper:
+        argv, env = self._server(launch)
+        image, words, paths = self._image(launch), self._words(launch), paths_of(launch.plan)
+        pull, platform = self._option(launch, "pull"), self._option(launch, "platform")
+        start = (image, self.program.full_name(image), pull, platform, self._hub_cache(launch))
+        script = self._script(launch, container_name(launch.run_id), "start")
+        counted = (str(len(paths)), *paths, str(len(words)), *words)
+        by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
+        return Keeper((*script, *start, *counted, *argv[1:]), by_name)
+
+    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+        mode = "keep" if handle == container_name(launch.run_id) else "follow"
+        return Keeper(self._script(launch, handle, mode))
+
+    def _script(self, launch: Launch, handle: str, mode: str) -> tuple[str, ...]:
+        gpus = self._option(launch, "gpus")
+        given = gpus if gpus not in ("all", NONE) else ""
+        return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
+
+    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+        """Return whether the container is still there. One that has ended counts as living: its log and its exit code
+        are to be taken by a keeper."""
+        own = container_name(launch.run_id)
+        handle = launched.handle or ""
+        argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name)
+        done = await host.run(argv, check=True)
+        kind, *words = done.out.split() or ("",)
+        if kind == "own":
+            return Fate(True, handle=words[0])
+        if kind == "other" and words[0] in _LIVING:
+            return Fate(True, handle=handle)
+        if kind == "other":
+            code = int(words[1]) if words[1].isdecimal() else None
+            return Fate(False, handle=handle, ended=f"the container exited with code {words[1]}", exit_code=code)
+        began = launched.began_unix_s is not None
+        missing = f"the container {handle or own} is gone" if began else "its keeper was lost before the server started"
+        return Fate(False, handle=handle or None, ended=missing)
+
+    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+        grace = self._option(launch, "grace")
+        argv = sh(scripts.STOP, launch.run_id, self.name, grace, launch.run_dir)
+        done = await host.run(argv, timeout_s=self.stop_s + int(grace))
+        if done.returncode != 0:
+            known = log_patterns.match(done.err.splitlines())
+            raise ServerError(
+                f"{self.name} could not stop the container: {done.problem}",
+                host=host.name,
+                command=f"{self.name} stop {container_name(launch.run_id)}",
+                next_step=known[0].fix if known else f"try: {self.name} ps",
+            )
+
+    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+        """Return (): a container that has ended is removed, and a new start pins its image anew."""
+        return ()
+
+    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+        raise ServerError(
+            f"a container of {self.name} is not restarted", host=host.name, next_step="stop it, and start it again"
+        )
+
+    # ---- containers that others started
+
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+        if handle.startswith("-"):
+            raise _no_container(handle, self.name, host)
+        done = await host.run([self.name, "container", "inspect", handle])
+        if done.returncode != 0:
+            raise _no_container(handle, self.name, host, done.problem)
+        return _adoptable(handle, clean_json(done.stdout), self.name, host)
+
+
+SHM_SIZE = "16g"
+_SECRET_FIX = "only root and members of its group can use docker; a rootless podman is its user's own"
+
+
+def container_name(run_id: str) -> str:
+    return f"workbench-{run_id}"
+
+
+def _engine(launch: Launch) -> Engine:
+    return registry.get(launch.plan.engine)
+
+
+def _error(code: str, text: str, fix: str) -> Finding:
+    return Finding(Level.ERROR, f"container.{code}", text, fix=fix)
+
+
+def _key_as_variable(
+    engine: Engine, argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the words and the environment with the value of --api-key as the variable that the engine reads."""
+    for at, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if flag != "--api-key" or engine.api_key_env is None or (not equals and at + 1 == len(argv)):
+            continue
+        rest = at + (1 if equals else 2)
+        if rest == len(argv) or argv[rest].startswith("--"):  # one key, not several
+            return (*argv[:at], *argv[rest:]), {**env, engine.api_key_env: value if equals else argv[at + 1]}
+    return tuple(argv), dict(env)
+
+
+def _no_container(handle: str, program: str, host: Host, problem: str = "no such container") -> ServerError:
+    return ServerError(
+        f"{program} has no container {handle!r}: {problem}",
+        host=host.name,
+        command=f"{program} container inspect {handle}",
+        next_step=f"`{program} ps` lists the containers",
+    )
+
+
+def _adoptable(handle: str, documents: Any, program: str, host: Host) -> Adoptable:
+    """Return the server in a container, from the answer of `inspect`."""
+    try:
+        it = documents[0]
+        if not it["State"]["Running"]:
+            raise _no_container(handle, program, host, f"it is {it['State']['Status']}")
+        argv = (it["Path"], *(it.get("Args") or ()))
+        env = dict(pair.partition("=")[::2] for pair in it["Config"].get("Env") or ())
+        network = it.get("NetworkSettings") or {}
+        published = _published(network.get("Ports") or {})
+        address = network.get("IPAddress") or None
+        return Adoptable(
+            handle=str(it["Name"]).lstrip("/") or handle,
+            argv=tuple(map(str, argv)),
+            env=env,
+            workdir=it["Config"].get("WorkingDir") or None,
+            address="127.0.0.1" if published else address,
+            port=published,
+            image=it.get("ImageName") or it["Config"].get("Image"),
+        )
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise HostError(
+            f"{program} container inspect answered what Workbench cannot read: {error}", host=host.name
+        ) from None
+
+
+def _published(ports: Mapping[str, Any]) -> int | None:
+    """Return the port of the host that leads to the container's only published port."""
+    found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
+    return int(found[0]) if len(set(found)) == 1 else None

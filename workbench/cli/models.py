@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connected, local_session
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import ask_login_secret, can_ask
 from workbench.cli.registry import command, option, repeatable
-from workbench.model.model_copy import ModelCopy, size_text
+from workbench.model.model_copy import size_text
 from workbench.model.untrusted_text import clean
-
-if TYPE_CHECKING:
-    from workbench.session.models import HostModels
 
 _MODEL = option("model MODEL", "hub id, path, or the last part of the path of a model")
 _DIRECTORY = option("--to-dir DIR", "directory that gets the model (as on the source; of a hub id: the hub's cache)")
@@ -36,7 +32,7 @@ async def models_list(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         found = await session.models.copies(arguments.model, _hosts(arguments, ()))
     document = {"hosts": [host.as_json() for host in found]}
-    emit_or_say(arguments.json, document, [line for host in found for line in _lines(host)])
+    emit_or_say(arguments.json, document, [line for host in found for line in host.lines(arguments.model)])
     return 1 if any(host.problem for host in found) else 0
 
 
@@ -58,7 +54,7 @@ async def models_check(arguments: argparse.Namespace) -> int:
         hosts = _hosts(arguments, arguments.on)
         check = await session.models.check(arguments.model, hosts, full=arguments.hash, on_progress=shown)
     shown.end()
-    lines = [line for host in check.hosts for line in _lines(host, arguments.model)]
+    lines = [line for host in check.hosts for line in host.lines(arguments.model)]
     lines += [f"different: {text}" for text in check.differences]
     copies = sum(len(host.copies) for host in check.hosts)
     if check.unhashed and not check.differences:
@@ -131,7 +127,7 @@ async def models_download(arguments: argparse.Namespace) -> int:
             )
         finally:
             shown.end()
-    return emit_or_say(arguments.json, found.as_json(), list(_lines(found, arguments.model)))
+    return emit_or_say(arguments.json, found.as_json(), list(found.lines(arguments.model)))
 
 
 def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str | None]:
@@ -145,25 +141,6 @@ def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str 
     if getattr(arguments, "all_hosts", False):
         return tuple(dict.fromkeys(("local", *HostsStore().content.hosts)))
     return (None,)
-
-
-def _lines(found: HostModels, model: str = "") -> Iterator[str]:
-    if found.problem:
-        yield f"{found.host}: cannot be read: {found.problem}"
-    elif not found.copies:
-        yield f"{found.host}: {f'no files of {model}' if model else 'no models'}"
-    for copy in found.copies:
-        yield f"{found.host}: {copy_text(copy)}"
-
-
-def copy_text(copy: ModelCopy) -> str:
-    """Return a copy as one line: model, size, number of files, state, place."""
-    state = "complete" if copy.complete else f"PARTIAL: {'; '.join(copy.problems)}"
-    revision = f"  commit {copy.revision[:12]}" if copy.revision else ""
-    digest = f"  index and small files {copy.small_digest}" if copy.small_digest else ""
-    return (
-        f"{copy.model}  {size_text(copy.size_bytes)}, {len(copy.files)} files  {state}{revision}{digest}  {copy.path}"
-    )
 
 
 class _Progress:

@@ -72,6 +72,15 @@ class ModelCopy:
         lines = sorted(f"{file.name} {file.sha256}" for file in self.files if file.sha256 and not file.is_weights)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
 
+    @property
+    def text(self) -> str:
+        """The copy as one line: model, size, number of files, state, place."""
+        state = "complete" if self.complete else f"PARTIAL: {'; '.join(self.problems)}"
+        revision = f"  commit {self.revision[:12]}" if self.revision else ""
+        digest = f"  index and small files {self.small_digest}" if self.small_digest else ""
+        files = count_of(len(self.files), "file")
+        return f"{self.model}  {size_text(self.size_bytes)}, {files}  {state}{revision}{digest}  {self.path}"
+
     def as_json(self) -> dict[str, Any]:
         files = [{name: getattr(file, name) for name in ModelFile.__slots__} for file in self.files]
         own = {name: getattr(self, name) for name in ModelCopy.__slots__ if name != "files"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from workbench.hosts.base import Host, HostUnreachable, SshAddress
 from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
+from workbench.server.model_fingerprint import locate_arguments
 from workbench.server.model_inventory import Places
 from workbench.store.hosts_file import HostsStore
 
@@ -33,6 +34,15 @@ class HostModels:
     host: str
     copies: tuple[ModelCopy, ...] = ()
     problem: str | None = None
+
+    def lines(self, model: str = "") -> Iterator[str]:
+        """Yield a line for each copy, or one that says that there is none of `model`."""
+        if self.problem:
+            yield f"{self.host}: cannot be read: {self.problem}"
+        elif not self.copies:
+            yield f"{self.host}: {f'no files of {model}' if model else 'no models'}"
+        for copy in self.copies:
+            yield f"{self.host}: {copy.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {"host": self.host, "problem": self.problem, "copies": [copy.as_json() for copy in self.copies]}
@@ -98,7 +108,8 @@ class Models:
         env = {setting.name: str(setting.value) for setting in plan.env}
         places, host = self.places(self._session.host.name), self._session.host
         places = Places({**places.env, **env}, places.paths)
-        return HostModels(host.name, tuple(await model_inventory.copies(host, places, plan.model)))
+        model = locate_arguments(plan, env, plan.workdir)[0]
+        return HostModels(host.name, tuple(await model_inventory.copies(host, places, model)))
 
     async def check(
         self, model: str, hosts: Sequence[str | None] = (None,), *, full: bool = False, on_progress: Progress = _SILENT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 
 from workbench.model.counts import count_of
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, cut, pad, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, running_rows
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEMO_PROFILE = "four-pcie"
 
 
-NAME_CELLS = 20
+NAME_CELLS, LABEL_CELLS = 28, 30
 FIELDS = (
     Field("name", "name", hint="by which commands name it"),
     Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: as name"),
@@ -33,10 +33,10 @@ FIELDS = (
 )
 
 
-def _about(host: KnownHost, now: str) -> str:
+def _about(host: KnownHost, now: str, cells: int) -> str:
     simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
-    parts = (host.label, host.way, simulated, host.source, "(now)" if host.name == now else "")
-    return f"{pad(host.name, NAME_CELLS)} {'  '.join(filter(None, parts))}"
+    parts = (cut(host.label, LABEL_CELLS), host.way, simulated, host.source, "(now)" if host.name == now else "")
+    return f"{pad(host.name, cells)} {'  '.join(filter(None, parts))}"
 
 
 class HostList(PickModal):
@@ -57,7 +57,9 @@ class HostController(Controller):
     async def pick(self, chosen: str = "") -> None:
         """Open the list of hosts, with the cursor on `chosen`, by default the present host."""
         now = self.state.host.name
-        items = [(host.name, _about(host, now), "text") for host in self.try_now(self.session.hosts.known) or ()]
+        known = self.try_now(self.session.hosts.known) or ()
+        cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
+        items = [(host.name, _about(host, now, cells), "text") for host in known]
 
         async def taken(name: str | None) -> None:
             if name == HostList.ADD:

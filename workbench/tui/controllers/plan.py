@@ -24,6 +24,7 @@ from workbench.tui.panes.presets import Presets
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.session.model_fit import FitReport
+    from workbench.session.models import HostModels
 
 PATH_CELLS = 72
 
@@ -275,13 +276,15 @@ class PlanController(Controller):
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
-        """Show which quantizations, numbers of GPUs and context lengths of the model fit. The page follows the plan and
-        the memory in use."""
+        """Show which quantizations, numbers of GPUs and context lengths of the model fit, and where the host has its
+        files. The page follows the plan and the memory in use."""
         from workbench.session.model_fit import report_of
 
-        if self._plan() is None:
+        view = self._plan()
+        if view is None:
             return
         made: tuple[LaunchPlan, object, FitReport] | None = None
+        files: list[str] = []
 
         def rows(width: int) -> list[Row]:
             nonlocal made
@@ -291,9 +294,16 @@ class PlanController(Controller):
             used = tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus) if telemetry else None
             if made is None or made[0] is not view.plan or made[1] != used:
                 made = (view.plan, used, report_of(view.plan, telemetry))
-            return fit_page_rows(made[2], width)
+            return fit_page_rows(made[2], files, width)
 
-        self.services.pages.open(Page("What fits", rows))
+        def found(models: HostModels) -> None:
+            files[:] = models.lines(models.copies[0].model if models.copies else view.plan.model)
+            page.draw()
+
+        page = Page("What fits", rows)
+        self.services.pages.open(page)
+        if not self.state.simulated:  # a simulated host reads no model files
+            self.attempt(lambda: self.session.models.of_plan(view.plan), found, only="model files")
 
     def copy_command(self) -> None:
         plan = self.state.plan

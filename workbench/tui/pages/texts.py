@@ -69,14 +69,19 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
     return rows
 
 
-def fit_page_rows(report: FitReport, width: int) -> list[Row]:
-    """Return the table of what fits. Its rows are not wrapped, other lines are."""
+def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[Row]:
+    """Return the table of what fits. Its rows are not wrapped, other lines are. `files` says where the model's files
+    are."""
     from workbench.session.model_fit import table_lines
 
     rows: list[Row] = []
     for line in table_lines(report):
         role = "title" if line.startswith("GPU") else "dim" if line.startswith("weights") else "text"
         rows += [((line, role),)] if len(line) <= width else paragraph(line, width)
+    if files:
+        rows += [(), (("Model files", "title"),)]
+    for line in files:
+        rows += paragraph(line, width, "text", "  ")
     return rows
 
 

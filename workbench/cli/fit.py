@@ -25,7 +25,7 @@ from workbench.model.errors import HostError, InputError, PresetError
 async def fit(arguments: argparse.Namespace) -> int:
     """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
     from workbench import engines
-    from workbench.gpu.telemetry.source import read_once
+    from workbench.gpu.telemetry.of_host import read_once
     from workbench.session.model_fit import report_of, table_lines
 
     contexts = _contexts(arguments.context)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 async def status(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.alterations import drifts
-    from workbench.gpu.telemetry.source import read_once
+    from workbench.gpu.telemetry.of_host import read_once
 
     async with connected(arguments) as session:
         telemetry = await read_once(session.host)

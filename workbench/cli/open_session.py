@@ -27,15 +27,18 @@ def session_of(arguments: argparse.Namespace) -> Session:
 
 
 def host_named(arguments: argparse.Namespace) -> str | None:
-    """Return the name of the host that the command line names: with --cluster the head of the cluster, with --container
+    """Return the name of the host that the command line names: with --cluster a cluster, with --container
     a container on the host. None for this machine. Raises InputError for an unknown cluster or kind of container."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
-        from workbench.store.hosts_file import HostsStore
+        from workbench.session.host_names import CLUSTER
 
         if host is not None:
             raise InputError("a host and a cluster are given", next_step="use either --host or --cluster")
-        host = HostsStore().cluster(arguments.cluster).nodes[0].host
+        if arguments.container is not None:
+            step = "name the containers of its nodes in hosts.toml"
+            raise InputError("a cluster and a container are given", next_step=step)
+        return f"{CLUSTER}{arguments.cluster}"
     if arguments.container is None:
         return host
     name = f"{host}/{arguments.container}" if host else arguments.container

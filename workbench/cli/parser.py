@@ -31,7 +31,7 @@ _SCREEN_OPTIONS = ("--mouse", "--interval")
 _HOST_OPTIONS = (
     ("--host", "NAME", "a host of hosts.toml or of your ssh config, USER@HOST, or HOST/KIND:NAME for a container"),
     ("--container", "KIND:NAME", "a container on the host, such as podman:vllm or pct:101"),
-    ("--cluster", "NAME", "the head of a cluster of hosts.toml"),
+    ("--cluster", "NAME", "a cluster of hosts.toml: its first node, and all nodes for a server that spans them"),
     ("--simulate", "PROFILE", "a simulated host; `workbench demo --list` lists them"),
 )
 _WITH_VALUE = tuple(name for name, *_ in _HOST_OPTIONS)

@@ -70,7 +70,10 @@ async def plan(arguments: argparse.Namespace) -> int:
         )
     else:
         for node, found in nodes:
-            say(f"# {node.name} (rank {node.rank})\n{found.shell()}")
+            say(f"# {node.name} ({node.title})")
+            for name, why in node.origins.items():
+                say(f"# {name}: {why}")
+            say(found.shell())
         if view.real_command and not nodes:
             for name, text in view.run_command.files.items() if view.run_command else ():
                 say(f"# file {name}:\n{text.rstrip()}")
@@ -87,7 +90,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     the host, and return the plan.
     """
     from workbench.engines import with_executable
-    from workbench.gpu.telemetry.source import read_once
+    from workbench.gpu.telemetry.of_host import read_once
 
     planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
     try:
@@ -139,7 +142,8 @@ def variables_json(plan: LaunchPlan) -> dict[str, Any]:
 
 def _node_json(node: Node, command: Command) -> dict[str, Any]:
     about = command_json(command)
-    return {"name": node.name, "rank": node.rank, **{n: about[n] for n in ("argv", "env", "workdir", "shell")}}
+    place = {"name": node.name, "rank": node.rank, "role": node.role, "origins": dict(node.origins)}
+    return {**place, **{n: about[n] for n in ("argv", "env", "workdir", "shell")}}
 
 
 def command_json(command: Command) -> dict[str, Any]:

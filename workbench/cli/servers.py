@@ -48,9 +48,14 @@ _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench serve
     ),
 )
 async def start(arguments: argparse.Namespace) -> int:
+    return await start_server(arguments)
+
+
+async def start_server(arguments: argparse.Namespace) -> int:
+    """Start a server as the options of `start` say, and return the exit code."""
     async with connected(arguments) as session:
         planned = await load_plan(session, arguments)
-        if planned.nodes and session.state.host.simulated:
+        if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")
         for finding in session.plans.editor.findings():
             if finding.code.startswith(("variable.", "bind.", "secret.argv")):

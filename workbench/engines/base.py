@@ -18,7 +18,7 @@ from workbench.engines.answers import Answer
 from workbench.engines.flag_values import on_off, word
 from workbench.engines.kv_size import KvRule
 from workbench.model.errors import PlanError
-from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec
+from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.plan import Command, LaunchPlan, Node
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Engine:
     no_key_flag: ClassVar[str | None] = None  # for an engine that always has a key: the flag that disables it
     key_file: ClassVar[str | None] = None  # file in the working directory in which the engine stores a key of its own
     key_file_pattern: ClassVar[re.Pattern[str] | None] = None  # group 1: the key in that file
+    host_address_env: ClassVar[str | None] = None  # variable with the address of a host that the others reach
     env_prefix: ClassVar[str] = ""  # prefix of the engine's own variables
     more_env: ClassVar[tuple[str, ...]] = ()  # variables of that prefix which the catalog does not contain
     argparse_values: ClassVar[bool] = True  # a value that starts with a dash needs "--flag=value"
@@ -157,6 +158,11 @@ class Engine:
     def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
         """Return a plan that was read from a command line in the form in which `command` writes it."""
         return plan
+
+    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
+        """Return the flags of one of `count` ranks, each on a host of its own. `head` is the address of the first one.
+        None if the engine cannot span hosts."""
+        return None
 
     def replicas_per_node(self, here: Situation) -> int:
         """Return the number of data-parallel replicas that one node runs on GPUs of their own."""

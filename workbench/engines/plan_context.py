@@ -67,7 +67,7 @@ class Situation:
     @property
     def nodes(self) -> int:
         """The number of nodes (hosts) that the server spans."""
-        return max(self.count("nnodes"), len(self.plan.nodes))
+        return max(self.count("nnodes"), len({node.rank for node in self.plan.nodes}))
 
     @property
     def gpus_needed(self) -> int:

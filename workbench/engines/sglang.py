@@ -13,9 +13,11 @@ from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
+from workbench.model.flags import FlagValue
 from workbench.model.plan import LaunchPlan
 
 _FIRST_WITH_SERVE = (0, 5, 5)
+_INIT_PORT = 20000
 
 
 class Sglang(Engine):
@@ -45,6 +47,7 @@ class Sglang(Engine):
     packages = ("sglang",)
     parser = PythonParser(("argparse:ArgumentParser",), ("sglang.srt.server_args:ServerArgs.add_cli_args",))
     env_prefix = "SGLANG_"
+    host_address_env = "SGLANG_HOST_IP"
     metrics_flag = "enable-metrics"
     concurrency_flag = "max-running-requests"
     tokenize_path = "/tokenize"
@@ -106,6 +109,10 @@ class Sglang(Engine):
         if "prompt" not in request:  # the endpoint does not accept messages
             return None
         return {"model": model, "prompt": request["prompt"]}
+
+    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
+        address = f"[{head}]:{_INIT_PORT}" if ":" in head else f"{head}:{_INIT_PORT}"
+        return {"nnodes": count, "node-rank": rank, "dist-init-addr": address}
 
     def replicas_per_node(self, here: Situation) -> int:
         if here.on("enable-dp-attention"):  # attention is replicated inside the tensor-parallel group

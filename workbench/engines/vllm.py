@@ -13,9 +13,13 @@ from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
+from workbench.engines.ray import ROLE as RAY
+from workbench.engines.ray import command as ray_command
 from workbench.model.findings import Finding, Level, PlanChange
-from workbench.model.flags import FlagSpec
-from workbench.model.plan import LaunchPlan
+from workbench.model.flags import FlagCatalog, FlagSpec, FlagValue
+from workbench.model.plan import Command, LaunchPlan, Node
+
+_MASTER_PORT, _DATA_PARALLEL_PORT = 29501, 13345
 
 
 def scheduling(here: Situation) -> Iterator[Finding]:
@@ -113,6 +117,7 @@ class Vllm(Engine):
     release_parts = 2  # patch releases have the flags of their minor release
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"
+    host_address_env = "VLLM_HOST_IP"
     tokenize_path = "/tokenize"
     concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
@@ -173,6 +178,21 @@ class Vllm(Engine):
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"model": model, **request}
+
+    def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
+        """Return the flags of a rank. Data-parallel replicas are spread over the hosts; without them, each replica's
+        tensor and pipeline ranks are. Only the first rank has an API server."""
+        headless: dict[str, FlagValue] = {"headless": True} if rank else {}
+        replicas = plan.flag("data-parallel-size")
+        if isinstance(replicas, int) and replicas >= count:
+            local = replicas // count
+            start: dict[str, FlagValue] = {"data-parallel-start-rank": rank * local} if rank else {}
+            link = {"data-parallel-address": head, "data-parallel-rpc-port": _DATA_PARALLEL_PORT}
+            return {"data-parallel-size-local": local, **start, **link, **headless}
+        return {"nnodes": count, "node-rank": rank, "master-addr": head, "master-port": _MASTER_PORT, **headless}
+
+    def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
+        return ray_command(plan, node) if node and node.role == RAY else super().command(plan, node, catalog)
 
     def replicas_per_node(self, here: Situation) -> int:
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))

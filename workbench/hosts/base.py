@@ -257,6 +257,7 @@ class Host(Protocol):
     name: str  # as the user gives it
     kind: str  # for display: "local", "ssh"
     preset_variables: Mapping[str, str]  # values of presets' variables that exist only on this host
+    cluster_variables: Mapping[str, str]  # of a cluster; they come before a preset's own defaults
     ask: Ask | None  # asks the user for login secrets; with None, a login that needs one fails
 
     @property
@@ -353,6 +354,7 @@ class BaseHost(ABC):
     is_local = False
     simulated: str | None = None
     preset_variables: Mapping[str, str] = MappingProxyType({})
+    cluster_variables: Mapping[str, str] = MappingProxyType({})
     ask: Ask | None = None
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:

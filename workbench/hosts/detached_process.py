@@ -63,6 +63,7 @@ class ProcessStatus:
     start_time: int | None = None
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
+    ended_ago_s: float | None = None  # at the reading, by no clock that can be set
     now_unix_s: float = 0.0  # the host's clock
     lost: str | None = None  # why it is not known how the process ended
     marked: bool = False  # as ended, so that later surveys need not read it
@@ -348,6 +349,7 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
         start_time=run.start,
         started_unix_s=run.started_unix_s,
         ended_unix_s=run.ended_unix_s,
+        ended_ago_s=run_processes.ended_ago_s(run, survey),
         now_unix_s=survey.now_unix_s,
         lost=lost,
         marked=run.marked,

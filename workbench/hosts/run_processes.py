@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code looks the same.
 SIGNAL_BASE = 128
+TICKS_PER_S = 100  # USER_HZ, which Linux reports to all programs of every architecture that has NVIDIA GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Survey:
     tokens: Mapping[int, str]
     runs: tuple[RunFiles, ...]
     older: tuple[str, ...] = ()
+    uptime_s: float | None = None  # since the host's boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Members:
 def parse(output: bytes) -> Survey | None:
     """Return the state of the host from the output of the script SURVEY. None if the output is cut off."""
     boot, now, complete = "", 0.0, False
+    uptime: float | None = None
     processes: dict[int, Process] = {}
     tokens: dict[int, str] = {}
     runs: list[tuple[str, dict[str, str], dict[str, list[bytes]]]] = []
@@ -121,6 +124,8 @@ def parse(output: bytes) -> Survey | None:
             boot = rest
         elif kind == "now":
             now = float(rest)
+        elif kind == "uptime":
+            uptime = float(rest)
         elif kind == "end":
             complete = True
     if not complete:
@@ -128,7 +133,7 @@ def parse(output: bytes) -> Survey | None:
     found = (
         _run(run_dir, values, {n: b"".join(lines) for n, lines in files.items()}) for run_dir, values, files in runs
     )
-    return Survey(boot, now, processes, tokens, tuple(found), tuple(older))
+    return Survey(boot, now, processes, tokens, tuple(found), tuple(older), uptime)
 
 
 def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
@@ -213,3 +218,11 @@ def signal_name(exit_code: int | None) -> str | None:
         return signal.Signals(exit_code - SIGNAL_BASE).name
     except ValueError:
         return None
+
+
+def ended_ago_s(run: RunFiles, survey: Survey) -> float | None:
+    """Return how long before the survey the run's server ended, to 10 ms and by no clock that can be set. None if it
+    has not ended, or not since the host's last boot."""
+    if run.exit_ticks is None or survey.uptime_s is None or run.boot_id != survey.boot_id:
+        return None
+    return max(0.0, survey.uptime_s - run.exit_ticks / TICKS_PER_S)

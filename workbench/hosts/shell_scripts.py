@@ -309,6 +309,7 @@ if [ "$1" = -r ]; then newest=$3; set -- "$2"/*/; fi
 IFS= read -r boot </proc/sys/kernel/random/boot_id
 echo "boot $boot"
 echo "now $(date +%s)"
+{ read -r uptime rest </proc/uptime && echo "uptime $uptime"; } 2>/dev/null
 n='\([0-9]*\)'
 cat /proc/[0-9]*/stat 2>/dev/null |
     sed -n "s/^$n (.*) \([A-Za-z]\) $n $n \([1-9][0-9]*\) \([^ ]* \)\{15\}$n .*/proc \1 \2 \3 \4 \5 \7/p"

@@ -235,6 +235,7 @@ class Conditions:
     model_facts: ModelFacts | None = None  # sizes of the weights that were served; None if unknown
     image: str | None = None  # of the server's container, with its digest; None: no container
     known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
+    nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
 
 SEARCHED_CONDITIONS = (  # in which a search for results looks; host, engine and model have columns of their own

@@ -38,6 +38,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("model files", _model_files),
     Condition("driver", lambda c: f"{c.driver_version or NA}, CUDA {c.cuda_version or NA}"),
     Condition("GPUs", _gpus),
+    Condition("nodes", lambda c: ", ".join(c.nodes)),
     Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),
     Condition("preset", lambda c: c.preset_id or ""),

@@ -65,6 +65,7 @@ class GpuInfo:
     virtualization: str | None = None  # "none", "passthrough", "vgpu", "host vgpu", "host vsga"
     ecc: bool | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""  # of a cluster, whose GPUs are numbered through; "" on a single host
 
 
 @dataclass(frozen=True, slots=True)

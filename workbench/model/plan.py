@@ -20,6 +20,17 @@ class Node:
     rank: int
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""  # "ray": not a rank of the engine, but the Ray on that host
+    origins: Mapping[str, str] = field(default_factory=dict)  # variable of `env`: where its value is from
+
+    @property
+    def title(self) -> str:
+        return f"{self.role or 'rank'} {self.rank}"
+
+    @property
+    def key(self) -> str:
+        """The name of the node's part in a script for all nodes."""
+        return f"{self.name}-{self.role}" if self.role else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +56,15 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
-    """The origin of the value of a preset's variable: `kind` is "given", "remembered", "default" or "example".
+    """The origin of the value of a preset's variable: `kind` is "given", "cluster", "remembered", "default" or
+    "example".
 
     A remembered value has in `run_id` the READY run that used it. A default has `run_id` and `instead` if a READY run
     used another value, `instead`. That value is only shown, because a remembered value never replaces a preset's
     default.
     """
 
-    kind: str  # "given", "remembered", "default", "example"
+    kind: str  # "given", "cluster", "remembered", "default", "example"
     run_id: str | None = None
     instead: str | None = None
 

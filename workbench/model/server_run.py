@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from workbench.model.cluster_run import RankStatus
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding
 from workbench.model.run_options import PROCESS
@@ -72,6 +73,7 @@ class ServerStatus:
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # of a container, with its digest
     outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
+    ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:

@@ -28,13 +28,14 @@ _ERROR = re.compile(
     r"|: error: |^(?i:error)\b|Segmentation fault|core dumped|panicked at"
 )
 _WARN = re.compile(r"(?:^|[\s\]])(?:WARNING|WARN)\b|^[\d.]+ W |^\[?W\d{4} |\w+Warning: |^(?i:warning)\b")
+_RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")  # of a server that spans several hosts, see cluster_log.py
 _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
     """Return the level that the engine wrote in the line: "error", "warn" or "info", or "" if there is none. The screen
     uses it for colours."""
-    head = line[:200]
+    head = _RANK.sub("", line[:200])
     if _INFO.search(head[:60]):
         return "info"
     if _WARN.search(head):

@@ -179,7 +179,7 @@ def _is_quoted(line: str) -> bool:
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 # "(EngineCore pid=12) ERROR 11-21 00:30:10 [core.py:402] ", "[2026-11-20 23:41:58 TP0] ", "0.00.100.000 E srv   "
 _PREFIX = re.compile(
-    r"^(?:\([\w ]+?(?: pid=\d+)?\)\s*)?"
+    r"^(?:\[(?:rank|ray) \d+\] )?(?:\([\w ]+?(?: pid=\d+)?\)\s*)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+(?:\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s?)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*"
     r"|\[rank\d+\]:\s?"

@@ -18,6 +18,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from workbench.model.cluster_run import ClusterRun
 from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import Command, LaunchPlan
@@ -44,11 +45,17 @@ class RunRecord:
     workbench_version: str = ""
     simulated: bool = False
     adopts: str | None = None  # handle of a server that others started through the launcher; a stop only unfollows it
+    cluster: ClusterRun | None = None  # of a rank of a server that spans several hosts
     problem: str | None = None  # why plan.json could not be read; such a run is listed nevertheless
 
     @property
     def engine(self) -> str:
         return self.plan.engine
+
+    @property
+    def answers(self) -> bool:
+        """Whether the run has a port to ask. Of a server that spans several hosts, only the head has one."""
+        return self.cluster is None or self.cluster.server_id == self.run_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
+from workbench.server.memory_guard import guarded
 from workbench.server.run_directory import encode_record
 from workbench.server.watched_run import WatchedRun
 
@@ -58,7 +59,9 @@ async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
-        return Keeper(argv, command.env)
+        cluster = run.record.cluster
+        reserve_gib = cluster.reserve_gib if cluster else None
+        return Keeper(guarded(argv, reserve_gib) if reserve_gib else argv, command.env)
     launch = run.launch(replace(command, argv=argv))
     if run.record.adopts is not None:
         return found.adopting_keeper(launch, run.record.adopts)

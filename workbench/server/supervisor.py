@@ -23,6 +23,7 @@ from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.task_cancellation import end_all
+from workbench.model.cluster_run import ClusterRun
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, by_severity
 from workbench.model.plan import Command, LaunchPlan
@@ -35,12 +36,13 @@ from workbench.server import (
     old_runs,
     preflight,
     readiness,
+    ready_proof,
     run_start,
     running_server_secrets,
 )
 from workbench.server.launchers import launcher
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
-from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, encode_ready, new_run_id
+from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 Event = ServerStatus | LogBatch
 
 READY_TIMEOUT_S = 1800.0  # loading 400 GB of weights from a network disk takes that long
-TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 STOP_GRACE_S = 15.0  # from TERM to KILL: ready servers take 2 s (vLLM) to 7 s (SGLang)
 _STOP_TRIES = 3  # if the link is lost during a stop
 NEWEST_RUNS = 20  # are read even if they have ended
@@ -127,18 +128,21 @@ class Supervisor:
         engine_version: str | None = None,
         simulated: bool = False,
         adopts: str | None = None,
+        rank: tuple[str, ClusterRun] | None = None,
     ) -> ServerStatus:
         """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
         reports that the server is ready. With `adopts`, the handle of a server that runs already, only follow it.
 
         Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
         or directory), and HostError if the host cannot start the process. A server that is not ready within
-        `ready_timeout_s` becomes FAILED, but its process is left running.
+        `ready_timeout_s` becomes FAILED, but its process is left running. `rank` is the run id and the server of a rank
+        whose checks have been made already.
         """
-        await self.runs()
-        if adopts is None:
+        if rank is None:
+            await self.runs()
+        if adopts is None and rank is None:
             await preflight.check(self.host, plan, command, self.statuses(), simulated=simulated)
-        run_id = new_run_id(engine.name, time.time())
+        run_id, cluster = rank or (new_run_id(engine.name, time.time()), None)
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,
@@ -151,6 +155,7 @@ class Supervisor:
             __version__,
             simulated,
             adopts,
+            cluster=cluster,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
@@ -311,14 +316,7 @@ class Supervisor:
         return await self._stop(run, grace_s)
 
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
-        await run.close()
-        await self._read_status(run)
-        if (run.facts.alive or kept_runs.is_lost(run)) and run.facts.stop_unix_s is None:
-            asked = run.facts.now_unix_s
-            with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
-                await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
-            run.facts = replace(run.facts, stop_unix_s=asked)
-        self._publish(run)
+        await self._mark_stopped(run)
         await kept_runs.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
         await kept_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
@@ -336,6 +334,17 @@ class Supervisor:
         await run.close()
         self._settle(run)
         return run.status
+
+    async def _mark_stopped(self, run: WatchedRun) -> None:
+        """Record on the host that the run's server ends on request, before it gets a signal."""
+        await run.close()
+        await self._read_status(run)
+        if (run.facts.alive or kept_runs.is_lost(run)) and run.facts.stop_unix_s is None:
+            asked = run.facts.now_unix_s
+            with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
+                await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
+            run.facts = replace(run.facts, stop_unix_s=asked)
+        self._publish(run)
 
     async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
         """Read the run's files and processes from the host, update the run, and return the reading. Only one reading is
@@ -433,7 +442,7 @@ class Supervisor:
     async def _watch_live_runs(self) -> None:
         while live := [run for run in self._runs.values() if not run.settled]:
             log_grew = await asyncio.gather(*(self._update_or_mark_unknown(run) for run in live))
-            starting = any(run.status.state in (ServerState.STARTING, ServerState.STOPPING) for run in live)
+            starting = any(run.pace in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
             quiet_s = _STARTING_S if starting else _READY_S
             pause_s = _LOST_S if lost else _BUSY_S if any(log_grew) else quiet_s
@@ -458,7 +467,7 @@ class Supervisor:
 
     async def _update(self, run: WatchedRun) -> bool:
         alive, grew = await asyncio.gather(self._alive(run), self._read_log(run))
-        every_s = _FULL_READ_S.get(run.status.state, _FULL_READ_ELSE_S)
+        every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
         if not alive or time.monotonic() - run.read_at_s > every_s:
             await self._read_fully(run)
         if kept_runs.is_lost(run):
@@ -531,8 +540,8 @@ class Supervisor:
         """Start the next health or readiness check of the run's server, if it is due. Only one check runs at a time,
         because a request for a token may take minutes."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
-        if run.facts.server_began_unix_s is None:
-            return  # the launcher has not started it
+        if run.facts.server_began_unix_s is None or not run.record.answers:
+            return  # the launcher has not started it, or it is a rank without a port
         if run.engine is None or (run.task and not run.task.done()) or time.monotonic() - run.asked_s < every_s:
             return
         if run.task is not None and not run.task.cancelled():
@@ -573,18 +582,8 @@ class Supervisor:
         self._publish(run)
 
     async def _readiness(self, run: WatchedRun) -> None:
-        assert run.engine is not None
         try:
-            answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
-            run.unanswered = answer.reason
-            if answer.needs_key and run.api_key is None:
-                workdir = run.record.command.workdir
-                run.api_key = await running_server_secrets.key_from_file(self.host, run.engine, workdir)
-            if answer.ready and answer.model is not None and run.facts.ready is None:
-                ready = run.ready_now(answer.model)
-                with contextlib.suppress(FileError):  # disk full: the next Workbench requests a token again
-                    await self.host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
-                run.facts = replace(run.facts, ready=ready)
+            if await ready_proof.prove(self.host, run):
                 self._publish(run)
                 seen = await self._read_status(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)

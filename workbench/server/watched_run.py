@@ -52,6 +52,7 @@ class WatchedRun:
         self.follower = LogFollower(record.run_id)
         self.scan = log_patterns.LogScan(record.engine)
         self.started_s = None if adopted else time.monotonic()
+        self._ended_s: float | None = None  # monotonic time at which the server ended
         self.start_time: int | None = None  # of its process, in clock ticks since boot
         self.read_at_s = time.monotonic()  # when the facts were read
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
@@ -90,6 +91,13 @@ class WatchedRun:
         return status_address(self.facts)
 
     @property
+    def pace(self) -> ServerState:
+        """The state that decides how often the run is read. A rank without a port of its own never becomes READY: it
+        is read as a READY one."""
+        state = self.status.state
+        return ServerState.READY if state is ServerState.STARTING and not self.record.answers else state
+
+    @property
     def has_ended(self) -> bool:
         return not self.facts.alive and not self.facts.members
 
@@ -106,6 +114,8 @@ class WatchedRun:
             ready = None  # the launcher has restarted the server
         self.read_at_s = time.monotonic()
         self.start_time = seen.start_time
+        if seen.ended_ago_s is not None:
+            self._ended_s = self.read_at_s - seen.ended_ago_s
         self.facts = RunFacts(
             self.record,
             alive=seen.alive,
@@ -126,6 +136,14 @@ class WatchedRun:
         """Return the run as its launcher is given it, with `command` in place of the recorded one, whose secrets are
         masked."""
         return launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
+
+    @property
+    def ended_ago_s(self) -> float | None:
+        """The seconds since the server ended, None if it has not or the time is unknown."""
+        if self._ended_s is not None:
+            return time.monotonic() - self._ended_s
+        ended = self.facts.ended_unix_s
+        return None if ended is None else self.now_unix_s - ended
 
     def learn_secrets(self, command: Command) -> None:
         """Set the secrets and the API key of the run from `command`: the command that was started, or the one in the
@@ -204,7 +222,7 @@ class WatchedRun:
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = time.monotonic() - self._last_line_s
-        if status.state is ServerState.STARTING and silent_s > STUCK_S:
+        if status.state is ServerState.STARTING and self.record.answers and silent_s > STUCK_S:
             found = (*log_patterns.stuck(self._last_line, self.record.engine, self._phase, silent_s), *found)
         status = replace(
             status,

@@ -17,6 +17,7 @@ from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts import detached_process
 from workbench.hosts.base import HostUnreachable
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchProgress
 from workbench.model.errors import BenchError
@@ -165,8 +166,12 @@ class Measurement:
             return watch.changes(watch.came), ()
         ours: frozenset[int] = frozenset()
         if (watch.came or watch.running) and status is not None:
-            runs, _ = await detached_process.list_runs(self._host, f"{await self._host.state_dir()}/runs")
-            ours = frozenset(pid for run in runs if run.run_dir == status.run_dir for pid in run.members)
+            every = self._host.nodes if isinstance(self._host, ClusterHost) else ()
+            nodes = {node.name: node.host for node in every}
+            ranks = [(nodes[rank.host], rank.run_dir) for rank in status.ranks if rank.host in nodes]
+            for host, run_dir in ranks or [(self._host, status.run_dir)]:
+                runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
+                ours |= {pid for run in runs if run.run_dir == run_dir for pid in run.members}
         return watch.changes(ours), watch.programs_beside(ours)
 
     # ---- before the load

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
@@ -33,7 +34,21 @@ _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-si
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
     """Return the indices of the GPUs that a server uses. They are those of CUDA_VISIBLE_DEVICES, or else the first GPUs
-    of the host, as many as the parallel sizes of the plan require. All GPUs if the plan is None."""
+    of the host, as many as the parallel sizes of the plan require. All GPUs if the plan is None. Of a cluster, each
+    node of the plan has an equal part of them, numbered by the node itself."""
+    if plan is None or not any(info.node for info in infos):
+        return _gpus_of_host(plan, infos, 1)
+    names = dict.fromkeys(node.name for node in plan.nodes) or dict.fromkeys(info.node for info in infos[:1])
+    found: list[int] = []
+    for name in names:
+        own = [info for info in infos if info.node == name]
+        first = min((info.index for info in own), default=0)
+        numbered = [replace(info, index=info.index - first) for info in own]
+        found += [first + index for index in _gpus_of_host(plan, numbered, len(names))]
+    return tuple(found)
+
+
+def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int) -> tuple[int, ...]:
     everything = tuple(info.index for info in infos)
     if plan is None:
         return everything
@@ -48,7 +63,7 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
     for name in _PARALLEL:
         value = plan.flag(name)
         count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-    return everything[:count]
+    return everything[: -(-count // nodes)]
 
 
 def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
@@ -109,7 +124,10 @@ def conditions_of(
         run_id=status.run_id if status else None,
         driver_version=telemetry.driver.driver_version if telemetry else None,
         cuda_version=telemetry.driver.cuda_version if telemetry else None,
-        gpus=tuple({name: getattr(info, name) for name in _GPU_FIELDS} for info in infos),
+        gpus=tuple(_gpu(info) for info in infos),
+        nodes=tuple(dict.fromkeys(f"{n.name} ({n.title})" for n in plan.nodes))
+        if plan and infos and infos[0].node
+        else (),
         gpu_settings=settings_of(telemetry, locks, gpus),
         in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
         findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
@@ -128,6 +146,11 @@ def conditions_of(
         model_facts=plan.model_facts if plan else None,
         image=status.image if status else None,
     )
+
+
+def _gpu(info: GpuInfo) -> dict[str, Any]:
+    """Return the properties of a GPU that results keep, with its host if that is a node of a cluster."""
+    return {**{name: getattr(info, name) for name in _GPU_FIELDS}, **({"node": info.node} if info.node else {})}
 
 
 def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import cautions
 from workbench.gpu.settings.current_values import cores_on
-from workbench.gpu.telemetry.source import read_once
+from workbench.gpu.telemetry.of_host import read_once
 from workbench.hosts import detached_process
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.session.gpu_alterations import GpuAlterations
@@ -19,6 +21,7 @@ from workbench.session.gpu_rights import GpuRights
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
+    from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import SettingCommand, SettingsReport
     from workbench.model.settings import GpuSettings
     from workbench.session.state_holder import StateHolder
@@ -67,6 +70,8 @@ class GpuControl:
         host = self._core.host
         cores = await cores_on(host) if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values()) else None
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
+        if isinstance(host, ClusterHost):
+            reading = _of_head(host, reading, by_gpu)
         try:
             return plan(by_gpu, reading, rights, cores)
         except WorkbenchError as error:
@@ -153,13 +158,32 @@ class GpuControl:
         process. A process of another PID namespace has no known name."""
         host = self._core.host
         reading = await self._telemetry.reading()
-        runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
-        ours = {pid for run in runs for pid in run.members}
+        hosts = [node.host for node in host.nodes] if isinstance(host, ClusterHost) else [host]
+        ours: set[int] = set()
+        for each in hosts:
+            runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")
+            ours.update(pid for run in runs for pid in run.members)
         return [
             (sample.index, process.pid, process.name or "name not known here", process.pid in ours)
             for sample in reading.gpus
             for process in sample.processes or ()
         ]
+
+
+def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
+    """Return the part of a cluster's reading that is of its head. Raises SettingsError if a GPU of another node is
+    meant: each host has a journal and a guard of its own."""
+    head = host.nodes[0].name
+    elsewhere = {key: i.node for i in reading.infos if i.node != head for key in (str(i.index), i.uuid, "all")}
+    if node := next((elsewhere[gpu] for gpu in by_gpu if gpu in elsewhere), None):
+        raise SettingsError(
+            f"these GPU settings concern {node}, and settings are changed on one host at a time",
+            host=host.name,
+            next_step=f"use `workbench --host {node} gpu set …` there, and name the GPUs of {head} with --gpu",
+        )
+    own = [info for info in reading.infos if info.node == head]
+    indices = {info.index for info in own}
+    return replace(reading, infos=tuple(own), gpus=tuple(s for s in reading.gpus if s.index in indices))
 
 
 def _selector(gpu: int | str | None) -> str:

@@ -16,7 +16,7 @@ from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, cloc
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize
-from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.gpu.telemetry.of_host import source_of
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 
@@ -53,7 +53,7 @@ class Meter:
     `with_gpus`. If `wait` is False, the block begins before the first reading, and the caller must await `ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source = TelemetrySource(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
+        self._source = source_of(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
         self._wait = wait
         self._watch: DisturbanceWatch | None = None
 

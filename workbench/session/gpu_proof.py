@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.proof import judge_all
-from workbench.gpu.telemetry.source import read_once
+from workbench.gpu.telemetry.of_host import read_once
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.clock_probe import ClockProbe, choose_probes, unsure
 from workbench.session.conditions import gpus_of, load_digest

@@ -15,6 +15,8 @@ from workbench.store.hosts_file import HostsStore
 
 LOCAL = "local"
 SIMULATED = "sim:"
+CLUSTER = "cluster:"
+
 TWIN = "@"  # sim:PROFILE@NAME is one of several simulated hosts with the same GPUs
 _TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
@@ -32,9 +34,13 @@ class KnownHost:
 
 def host_called(name: str | None, simulate: str | None = None) -> Host:
     """Return the host with this name: None or "local", a host of hosts.toml, an SSH name, a container on one of these
-    ("gpu-box/podman:vllm"), or "sim:PROFILE". `simulate` names a profile whose simulated driver and engines are put on
-    that host; "PROFILE@NAME" has GPUs and servers of its own. Raises InputError for an unknown profile, and for a host
-    of hosts.toml that cannot be used."""
+    ("gpu-box/podman:vllm"), "cluster:NAME" for a cluster of hosts.toml, or "sim:PROFILE". `simulate` names a profile
+    whose simulated driver and engines are put on that host; "PROFILE@NAME" has GPUs and servers of its own. Raises
+    InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used."""
+    if name and name.startswith(CLUSTER):
+        from workbench.session.cluster_hosts import cluster_called
+
+        return cluster_called(name.removeprefix(CLUSTER), simulate, host_called)
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
     inner = _opened(name, name, HostsStore()) if name and name != LOCAL else open_host()
@@ -81,11 +87,16 @@ def known_names() -> tuple[str, ...]:
 
 
 def known_hosts() -> tuple[KnownHost, ...]:
-    """Return the hosts that the user can pick: this machine, those of hosts.toml, the aliases of the SSH config, and
-    the simulated profiles."""
+    """Return the hosts that the user can pick: this machine, the hosts and clusters of hosts.toml, the aliases of
+    the SSH config, and the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return (*real_hosts(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+    return (*real_hosts(), *_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+
+
+def _clusters() -> tuple[KnownHost, ...]:
+    found = HostsStore().content.clusters.values()
+    return tuple(KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes)) for c in found)
 
 
 def real_hosts() -> tuple[KnownHost, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.hosts.cluster import ClusterHost
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ class HostSettings:
 
     @property
     def entry(self) -> HostEntry | None:
-        """The host's entry in hosts.toml; None if there is none. Raises InputError if the entry cannot be used."""
-        return self._hosts.host(self._core.host.name)
+        """The host's entry in hosts.toml; None if there is none. Of a cluster, it is that of its head. Raises
+        InputError if the entry cannot be used."""
+        host = self._core.host
+        return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
 
     def program(self, engine: str) -> tuple[str, str] | None:
         """Return the program that starts an engine on the host, quoted as in a shell, and the file that names it; None

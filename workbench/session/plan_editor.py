@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
+from workbench.engines.cluster import findings as cluster_findings
+from workbench.engines.cluster import spread
 from workbench.engines.host_entries import FILES
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.engines.preset_trust import ForeignPart, untrusted
@@ -15,6 +17,7 @@ from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
+from workbench.model.node_network import NodePlace
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.model.run_options import with_assignments
 from workbench.model.secrets import MASK, is_secret_name, mask_command, mask_plan, mask_row, mask_text, secret_values
@@ -43,6 +46,7 @@ class Surroundings:
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
     models: Found = field(default_factory=dict)  # facts read from the host
+    places: tuple[NodePlace, ...] = ()  # the nodes of a cluster
 
 
 class PlanEditor:
@@ -71,7 +75,8 @@ class PlanEditor:
 
     def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
         version = self.around.installed_version or plan.engine_version
-        return replace(plan, engine_version=version, model_facts=facts_of(plan, self.around.models))
+        plan = replace(plan, engine_version=version, model_facts=facts_of(plan, self.around.models))
+        return spread(plan, self.engine, self.around.places) if self.around.places else plan
 
     def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
         """Return the memory estimate, or the reason why there is none. With `name`, the estimate is for the plan with
@@ -175,8 +180,8 @@ class PlanEditor:
     def command(self) -> Command:
         """Return the command that starts the plan; with several nodes, that of the first node. Raises PlanError if no
         command can be made."""
-        node = self.plan.nodes[0] if self.plan.nodes else None
-        return self.engine.command(self.effective, node, self.catalog)
+        plan = self.effective
+        return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
     def run_command(self) -> Command | None:
         """Return the command that will really run, if a launcher runs the server, with its secrets masked. None for a
@@ -201,7 +206,8 @@ class PlanEditor:
     def node_commands(self) -> tuple[tuple[Node, Command], ...]:
         """Return each node with its command. () for a plan of one host, or if no command can be made."""
         try:
-            return tuple((node, self.engine.command(self.effective, node, self.catalog)) for node in self.plan.nodes)
+            plan = self.effective
+            return tuple((node, self.engine.command(plan, node, self.catalog)) for node in plan.nodes)
         except WorkbenchError:
             return ()
 
@@ -215,7 +221,8 @@ class PlanEditor:
             job=self.around.found.job if self.around.found else None,
         )
         foreign = (part.finding("look at the preset, then start it with --trust") for part in self.untrusted())
-        found = (*foreign, *self._about_executable(), *found)
+        nodes = cluster_findings(self.effective, self.engine, self.around.places) if self.around.places else ()
+        found = (*foreign, *nodes, *self._about_executable(), *found)
         try:
             self.command()
         except WorkbenchError as error:

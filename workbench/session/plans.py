@@ -13,6 +13,7 @@ from workbench.engines.host_entries import for_host, for_no_host
 from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
 from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
@@ -73,7 +74,9 @@ class Plans:
         """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
         plan against the host."""
         self.current, self._entry = PlanEditor(plan, title), self._settings.entry
-        self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted())
+        places = self._core.host.places if isinstance(self._core.host, ClusterHost) else ()
+        around = replace(self.current.around, gpus=self._gpus(), trusted=trusted(), places=places)
+        self.current.around = around
         self.show()
 
     def leave_host(self) -> None:
@@ -91,6 +94,7 @@ class Plans:
                 not_asked=None,
                 found=None,
                 models={},
+                places=(),
             )
             self.show()
 
@@ -177,9 +181,11 @@ class Plans:
 
     def _gpus(self) -> tuple[GpuInfo, ...]:
         """Return the GPUs against which the plan is checked. A simulated host has the GPUs of all nodes of a plan, so
-        only those of one node are returned."""
+        only those of one node are returned, and of a cluster those of the head."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
+        if isinstance(self._core.host, ClusterHost):
+            return tuple(info for info in infos if info.node == self._core.host.nodes[0].name)
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
         return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
 

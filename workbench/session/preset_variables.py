@@ -21,9 +21,9 @@ Known = dict[str, tuple[str, VariableSource]]
 def known_variables(
     preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
 ) -> Known:
-    """Return the known value of each variable and where it is from. In this order: given by the user, the preset's
-    default, remembered from a READY run, or known of this host. On a simulated host, which reads no files, the preset's
-    example is used as well."""
+    """Return the known value of each variable and where it is from. In this order: given by the user, the place of the
+    nodes of a cluster, the preset's default, remembered from a READY run, or known of this host. On a simulated host,
+    which reads no files, the preset's example is used as well."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
@@ -31,6 +31,9 @@ def known_variables(
     for name, variable in preset.variables.items():
         earlier = remembered.get(name)
         if name in given:
+            continue
+        if name in host.cluster_variables:
+            known[name] = (host.cluster_variables[name], VariableSource("cluster"))
             continue
         if variable.default is not None:
             differs = earlier is not None and earlier.value != variable.default

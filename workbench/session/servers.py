@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Level
@@ -15,6 +16,7 @@ from workbench.model.plan import diff
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
+from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -53,8 +55,16 @@ class Servers:
     @property
     def supervisor(self) -> Supervisor:
         if self._supervisor is None:
-            self._supervisor = Supervisor(self._core.host, self._on_event)
+            host = self._core.host
+            if isinstance(host, ClusterHost):
+                self._supervisor = ClusterSupervisor(host, self._on_event)
+            else:
+                self._supervisor = Supervisor(host, self._on_event)
         return self._supervisor
+
+    @property
+    def _on_cluster(self) -> bool:
+        return isinstance(self._core.host, ClusterHost)
 
     async def close(self) -> None:
         """End following the servers, which keep running."""
@@ -285,12 +295,13 @@ class Servers:
                 next_step=errors[0].fix or "correct the flag, then start again",
                 findings=errors,
             )
-        if len(plan.nodes) > 1 and self._core.state.host.simulated is None:
+        if len(plan.nodes) > 1 and self._core.state.host.simulated is None and not self._on_cluster:
             names = ", ".join(node.name for node in plan.nodes)
             raise PlanError(
                 f"this plan runs on {len(plan.nodes)} nodes ({names}), but Workbench starts servers on one host only",
                 host=self._core.host.name,
-                next_step="run the command of each node yourself: `workbench plan` prints them",
+                next_step="write the hosts as a cluster in hosts.toml and use --cluster NAME, or run each node's "
+                "command yourself: `workbench plan` prints them",
             )
 
     async def start(self) -> str:
@@ -340,15 +351,19 @@ class Servers:
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self._plans.look_for_engine(editor)
         await self._plans.look_for_model(editor)
-        command = editor.command()
-        status = await self.supervisor.start(
-            editor.effective,
-            command,
-            editor.engine,
-            engine_version=editor.around.installed_version,
-            simulated=self._core.state.host.simulated is not None,
-        )
-        self._core.record((editor.run_command() or mask_command(command)).shell(), f"run {status.run_id}")
+        supervisor, plan, command = self.supervisor, editor.effective, editor.command()
+        version, simulated = editor.around.installed_version, self._core.state.host.simulated is not None
+        nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
+        if isinstance(supervisor, ClusterSupervisor) and nodes:
+            status = await supervisor.start_ranks(
+                plan, nodes, editor.engine, engine_version=version, simulated=simulated
+            )
+        else:
+            status = await supervisor.start(plan, command, editor.engine, engine_version=version, simulated=simulated)
+        for node, its in nodes or ((None, command),):
+            where = f"{node.title} on {node.name}, " if node else ""
+            shown = mask_command(its) if node else editor.run_command() or mask_command(its)
+            self._core.record(shown.shell(), f"{where}run {status.run_id}")
         self._follow(status.run_id)
         return status
 

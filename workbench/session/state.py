@@ -163,7 +163,7 @@ class PlanView:
         """Return the plan's command for a shell: one line, or one line per node below a comment with the node's name.
         "" if the plan has no command."""
         if self.nodes:
-            return "\n".join(f"# {node.name} (rank {node.rank})\n{its.shell()}" for node, its in self.nodes)
+            return "\n".join(f"# {node.name} ({node.title})\n{its.shell()}" for node, its in self.nodes)
         return self.real_command.shell() if self.real_command else ""
 
 

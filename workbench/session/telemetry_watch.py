@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workbench.gpu.telemetry.source import TelemetrySource, read_once
+from workbench.gpu.telemetry.of_host import read_once, source_of
+from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.base import Host
 from workbench.model.errors import SettingsError
 
@@ -41,7 +42,7 @@ class TelemetryWatch:
     async def start(self) -> TelemetrySource:
         """Begin to read the GPUs continuously, unless that has begun already. Return the source of the readings."""
         if self._source is None:
-            self._source = TelemetrySource(self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False)
+            self._source = source_of(self._core.host, self.interval_s or INTERVAL_S, self._take, keep=False)
             await self._source.start()
             self._core.spawn(self._watch_age())
         return self._source

@@ -9,6 +9,7 @@ Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STA
     WORKBENCH_SIM_DRIFT       relative size of slow waves in speed that all servers of the machine share (0)
     WORKBENCH_SIM_SEED        seed of the noise (the process id)
     WORKBENCH_SIM_VERSION     engine version to imitate (that of the newest flag catalog)
+    WORKBENCH_SIM_RANKS       set: a server with nnodes is one process per node, see ranks.py
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
                               hang_on_term (a TERM while starting ends the workers but not the main process, as vLLM)
 """
@@ -37,6 +38,7 @@ from workbench.sim.http_server import ClientConnection
 from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Failure, Fit
 from workbench.sim.openai_api import Api
+from workbench.sim.ranks import RankLinks
 from workbench.sim.scheduler import Replica
 from workbench.sim.step_time import ModelReplica
 
@@ -67,6 +69,7 @@ class EngineServer:
         self.end: asyncio.Future[int] | None = None
         self.port = plan.port
         self.tasks: list[asyncio.Task[None]] = []
+        self.links = RankLinks(plan, self._lost_rank)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -83,6 +86,7 @@ class EngineServer:
             return stop.code
         finally:
             starting.cancel()
+            self.links.close()
             for task in self.tasks:
                 task.cancel()
             self._end_workers()
@@ -100,6 +104,11 @@ class EngineServer:
             self.engine.stopping(self.log)
             self.end.set_result(0)
 
+    def _lost_rank(self, line: str) -> None:
+        if self.end and not self.end.done():
+            self.log.raw(line)
+            self.end.set_result(1)
+
     async def _start(self) -> None:
         plan, log = self.plan, self.log
         startup.banner(log, plan, self.state.profile.name)
@@ -109,6 +118,8 @@ class EngineServer:
         bound = self._bind() if self.engine.binds_first else None
         try:
             await self._write(self.engine.before_loading(plan))
+            if plan.nodes > 1:
+                await self.links.join()
             placed = memory_fit.place(plan, self.state)
             self._start_workers(len(placed.replicas))
             self._hold_memory(placed)

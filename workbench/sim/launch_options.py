@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ class LaunchOptions:
     api_key: str | None = None
     on_gpu: bool = True
     headless: bool = False
+    nodes: int = 1  # hosts over which the server is spread, each with a process of its own
+    node_rank: int = 0
+    master: str = ""  # address and port of rank 0
     embeds: bool = False  # serves /v1/embeddings and generates no text
     warnings: tuple[str, ...] = ()
 
@@ -70,7 +74,24 @@ def of_flags(
     names under which the model is served, and `options` the other fields.
     """
     host, port = str(flags.get("host") or "127.0.0.1"), int(flags.get("port") or catalog.engine.default_port)
+    options = {**_ranks(flags), **options}
     return LaunchOptions(catalog.engine, catalog.version, flags, model, served, host, port, **options)
+
+
+def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of one rank of a server that spans several hosts. {} if one process stands for all of them,
+    as on a simulated host that has the GPUs of several nodes."""
+    nodes = int(flags.get("nnodes") or 1)
+    if nodes == 1 or not os.environ.get("WORKBENCH_SIM_RANKS"):
+        return {}
+    rank = int(flags.get("node-rank") or 0)
+    master = f"{flags.get('master-addr') or '127.0.0.1'}:{flags.get('master-port') or 29501}"
+    return {
+        "nodes": nodes,
+        "node_rank": rank,
+        "master": str(flags.get("dist-init-addr") or master),
+        "headless": rank > 0,
+    }
 
 
 def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:

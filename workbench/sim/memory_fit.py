@@ -113,9 +113,9 @@ def _fit(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:
         total=total,
         free=min(total - gpu.reserved_mib * (1 << 20) - state.memory_used(i) for i in gpus) - context,
         budget=launch.memory_share * total,
-        weights=model.weight_bytes / len(gpus) * 1.01,
+        weights=model.weight_bytes / (len(gpus) * launch.nodes) * 1.01,
         working=working,
-        per_token=model.kv_bytes_per_token / len(gpus),
+        per_token=model.kv_bytes_per_token / (len(gpus) * launch.nodes),
     )
     cache = engine.cache_bytes(launch, memory)
     kv_tokens = int(cache / memory.per_token)

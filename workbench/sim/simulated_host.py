@@ -79,6 +79,7 @@ class SimulatedHost(BaseHost):
         self._state_dir = state_dir.rstrip("/")
         # Values of preset variables that exist only on a simulated host.
         self.preset_variables = {engine: f"{self._state_dir}/{engine}" for engine in SOURCE_CHECKOUTS}
+        self.of_cluster = False  # then a server that spans nodes has a process on each
         self._path: str | None = None
         # directory of the simulated driver; `driver_state.SimState(driver_state, profile)` reads and changes it
         self.driver_state = driver or f"{self._state_dir}/driver"
@@ -95,7 +96,9 @@ class SimulatedHost(BaseHost):
         """Return the environment variables with which a process on the inner host uses the simulated host. Call this
         after `connect`.
         """
+        ranks = {"WORKBENCH_SIM_RANKS": "1"} if self.of_cluster else {}
         return {
+            **ranks,
             "PATH": f"{BIN}:{self._path or '/usr/local/bin:/usr/bin:/bin'}",
             "WORKBENCH_SIM_PROFILE": self.simulated,
             "WORKBENCH_SIM_STATE": self.driver_state,

@@ -327,14 +327,3 @@ def _document(line: bytes) -> dict[str, Any] | None:
 async def _close_quietly(stream: Stream) -> None:
     with suppress(Exception):  # it is being abandoned: there is nothing left to do about it
         await stream.close()
-
-
-async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
-    """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the reading has only
-    the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
-    source = TelemetrySource(host)
-    await source.start()
-    try:
-        return await source.first(timeout_s)
-    finally:
-        await source.close()

@@ -44,9 +44,9 @@ def script(launch: Launch, notes: Notes) -> str:
     the script names the node to start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.nodes:
-        names = "|".join(node.name for node, _ in launch.nodes)
+        names = "|".join(node.key for node, _ in launch.nodes)
         usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")
-        lines += _cases('"${1:-}"', [(shlex.quote(node.name), its) for node, its in launch.nodes])
+        lines += _cases('"${1:-}"', [(shlex.quote(node.key), its) for node, its in launch.nodes])
         lines[-1:] = ["*)", f"echo {usage} >&2", "exit 2", ";;", "esac"]
     else:
         lines += start_lines(launch)

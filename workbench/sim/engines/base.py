@@ -108,8 +108,8 @@ class SimulatedEngine:
         return Failure(f"FileNotFoundError: Model path {path} does not exist.")
 
     def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
-        """Return the number of GPUs over which one replica is split."""
-        return launch.tp * launch.pp
+        """Return the number of GPUs of this host over which one replica is split."""
+        return -(-launch.tp * launch.pp // launch.nodes)
 
     def too_few_gpus(self, needed: int, have: int) -> Failure:
         """Return the failure of an engine that needs more GPUs than are visible."""

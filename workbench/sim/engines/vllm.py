@@ -100,7 +100,7 @@ class SimulatedVllm(SimulatedEngine):
             prefix_cache=flags.get("enable-prefix-caching") is not False,
             stats_log=servers == 1 and not flags.get("disable-log-stats"),
             api_key=first_of(flags.get("api-key"), os.environ.get("VLLM_API_KEY", ""))[0] or None,
-            headless=bool(flags.get("headless")),
+            **({"headless": True} if flags.get("headless") else {}),
             embeds=flags.get("runner") == "pooling" or "embed" in (flags.get("convert"), flags.get("task")),
             warnings=tuple(f"Unknown vLLM environment variable detected: {n}" for n in unknown),
         )

@@ -263,7 +263,10 @@ class PlanController(Controller):
         def rows(width: int) -> list[Row]:
             made: list[Row] = []
             for node, command in plan.nodes:
-                made += [((f"# {node.name} (rank {node.rank})", "strong"),), *command_rows(command, width), ()]
+                made += [((f"# {node.name} ({node.title})", "strong"),), *command_rows(command, width)]
+                for name, why in node.origins.items():
+                    made += paragraph(f"# {name}: {why}", width, "dim", "  ")
+                made.append(())
             if plan.real_command and not plan.nodes:
                 made = command_rows(plan.real_command, width)
             elif not plan.command:

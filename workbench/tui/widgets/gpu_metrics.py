@@ -132,7 +132,18 @@ SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)  # where there is room: the f
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
     """Return "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the host."""
-    return f"GPU{sample.index} {card_title(info, sample)}".strip()
+    return f"{gpu_name(sample, info)} {card_title(info, sample)}".strip()
+
+
+def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
+    """Return "GPU0", or of a cluster "spark-02 GPU1". Where there is little room, the end of the node's name is shown,
+    in which nodes differ."""
+    own = f"GPU{sample.index}"
+    if info is None or not info.node:
+        return own
+    if len(info.node) + len(own) + 1 <= room:
+        return f"{info.node} {own}"
+    return info.node if len(info.node) <= room else f"…{info.node[1 - room :]}"
 
 
 def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:

@@ -23,6 +23,7 @@ from workbench.tui.widgets.gpu_metrics import (
     VRAM,
     Metric,
     card_title,
+    gpu_name,
     gpu_title,
     group_text,
     limit_w,
@@ -274,6 +275,15 @@ class GpuStrip(Painted):
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:
             return ((name.removeprefix("GPU"), role),)
+        if len(samples) == 1 and info is not None and info.node:
+            name = gpu_name(samples[0], info, min(width - 1, 9))
+            temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
+            if sum(layout.heights) == 1:
+                return ((f"{name:<9} {memory:>9}", role),)
+            return (
+                (name, role),
+                (f"{temperature} {memory}" if len(temperature + memory) < width else memory, self._role),
+            )
         if len(samples) > 1:
             return ((name, role), (card_title(info).split(" ")[0], "dim"))
         temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
@@ -333,7 +343,8 @@ class GpuStrip(Painted):
         height = sum(layout.heights)
         room = width - layout.columns.lead
         texts = wrap(f"{_lost(sample)[0]}  {sample.message or ''}", room)
-        name = f"GPU{sample.index}" if layout.columns.lead >= 6 else str(sample.index)
+        info = self.state.telemetry.info(sample.index) if self.state and self.state.telemetry else None
+        name = gpu_name(sample, info, layout.columns.lead - 1) if layout.columns.lead >= 6 else str(sample.index)
         rows: list[Row] = [((pad(name if layout.columns.lead else "", layout.columns.lead), "dim"), (texts[0], "bad"))]
         rows += [((" " * layout.columns.lead, "text"), (text, "text")) for text in texts[1:height]]
         return rows + [()] * (height - len(rows))

@@ -1,0 +1,119 @@
+"""Plans on the nodes of a cluster: the flags of each rank, and the environment from the interfaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench import engines
+from workbench.engines import cluster, ray
+from workbench.model.flags import Origin
+from workbench.model.node_network import NodePlace
+from workbench.model.plan import LaunchPlan
+from workbench.store.presets import PresetLibrary
+
+ORIGINS = {"address": "hosts.toml", "interface": "hosts.toml", "rdma": "hosts.toml"}
+HEAD = NodePlace("spark-01", "10.0.0.1", "enp1s0f1np1", ("rocep1s0f1", "roceP2p1s0f1"), ORIGINS)
+WORKER = NodePlace("spark-02", "10.0.0.2", "enp1s0f0np0", ("rocep1s0f0",), ORIGINS)
+PLACES = (HEAD, WORKER)
+VLLM, SGLANG = engines.get("vllm"), engines.get("sglang")
+
+
+def plan_with(engine: str = "vllm", **flags: object) -> LaunchPlan:
+    plan = LaunchPlan(engine, "m")
+    for name, value in flags.items():
+        plan = plan.with_flag(name.replace("_", "-"), value)  # type: ignore[arg-type]
+    return plan
+
+
+def lines(plan: LaunchPlan) -> list[str]:
+    engine = engines.get(plan.engine)
+    return [" ".join(engine.command(plan, node).argv) for node in plan.nodes]
+
+
+def test_vllm_by_nnodes_has_one_headless_rank_per_further_node() -> None:
+    head, worker = lines(cluster.spread(plan_with(tensor_parallel_size=2), VLLM, PLACES))
+    assert "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501" in head and "--headless" not in head
+    assert worker.endswith("--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29501 --headless")
+
+
+def test_vllm_spreads_replicas_by_their_first_rank() -> None:
+    head, worker = lines(cluster.spread(plan_with(data_parallel_size=4), VLLM, PLACES))
+    assert "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 13345" in head
+    assert "--data-parallel-start-rank 2" in worker and worker.endswith("--headless")
+
+
+def test_sglang_names_the_first_rank_and_its_port() -> None:
+    head, worker = lines(cluster.spread(plan_with("sglang", tensor_parallel_size=2), SGLANG, PLACES))
+    assert "--nnodes 2 --node-rank 0 --dist-init-addr 10.0.0.1:20000" in head
+    assert "--node-rank 1" in worker
+
+
+def test_ray_runs_beside_one_server() -> None:
+    plan = cluster.spread(plan_with(tensor_parallel_size=2, distributed_executor_backend="ray"), VLLM, PLACES)
+    server, head, worker = lines(plan)
+    assert server.startswith("vllm serve m") and "--nnodes" not in server
+    assert head == "ray start --head --port 6379 --node-ip-address 10.0.0.1 --block"
+    assert worker == "ray start --address 10.0.0.1:6379 --node-ip-address 10.0.0.2 --block"
+    assert [node.title for node in plan.nodes] == ["rank 0", "ray 0", "ray 1"]
+    assert VLLM.command(plan, plan.nodes[2]).env["VLLM_HOST_IP"] == "10.0.0.2"
+
+
+def test_the_gpus_of_ray_are_those_of_its_status() -> None:
+    status = "Resources\n-----\nTotal Usage:\n 0.0/40.0 CPU\n 0.0/2.0 GPU\n 0B/159.83GiB memory\n"
+    assert (ray.gpus_in(status), ray.gpus_in("no cluster")) == (2, 0)
+
+
+def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
+    plan = cluster.spread(plan_with(tensor_parallel_size=2), VLLM, PLACES)
+    head, worker = (VLLM.command(plan, node).env for node in plan.nodes)
+    assert (head["VLLM_HOST_IP"], worker["VLLM_HOST_IP"]) == ("10.0.0.1", "10.0.0.2")
+    assert (head["NCCL_SOCKET_IFNAME"], worker["NCCL_SOCKET_IFNAME"]) == ("enp1s0f1np1", "enp1s0f0np0")
+    assert (head["NCCL_IB_HCA"], worker["NCCL_IB_HCA"]) == ("rocep1s0f1,roceP2p1s0f1", "rocep1s0f0")
+    assert head["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1" and head["NCCL_DEBUG"] == "INFO"
+    assert plan.nodes[1].origins["VLLM_HOST_IP"] == "address of spark-02: hosts.toml"
+
+
+def test_a_value_of_the_plan_stays_and_is_reported() -> None:
+    plan = plan_with(tensor_parallel_size=2).with_env("NCCL_SOCKET_IFNAME", "eth9", Origin.EDITED)
+    spread = cluster.spread(plan, VLLM, PLACES)
+    assert all(VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] == "eth9" for node in spread.nodes)
+    found = [f for f in cluster.findings(spread, VLLM, PLACES) if f.code == "cluster.environment"]
+    assert [f.flag for f in found] == ["NCCL_SOCKET_IFNAME"] * 2
+    assert found[1].text == (
+        "spark-02 (rank 1): NCCL_SOCKET_IFNAME is eth9 in the plan, "
+        "but enp1s0f0np0 is the interface of spark-02: hosts.toml"
+    )
+
+
+def test_a_value_that_the_cluster_gave_to_the_head_does_not_bind_the_others() -> None:
+    plan = plan_with(tensor_parallel_size=2).with_env("NCCL_SOCKET_IFNAME", "enp1s0f1np1", Origin.PRESET)
+    spread = cluster.spread(plan, VLLM, PLACES)
+    assert [VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] for node in spread.nodes] == [
+        "enp1s0f1np1",
+        "enp1s0f0np0",
+    ]
+    assert not list(cluster.findings(spread, VLLM, PLACES))
+
+
+@pytest.mark.parametrize(("engine", "level"), [("vllm", "info"), ("llamacpp", "warn")])
+def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> None:
+    plan = plan_with(engine)
+    assert cluster.spread(plan, engines.get(engine), PLACES) == plan
+    (found,) = cluster.findings(plan, engines.get(engine), PLACES)
+    assert (found.code, str(found.level)) == ("cluster.one-node", level)
+
+
+def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> None:
+    library = PresetLibrary()
+    for path in Path(__file__).resolve().parents[3].joinpath("presets").glob("*2x-spark*.toml"):
+        preset = library.load(path)
+        values = {n: v.default or v.example or "m" for n, v in preset.variables.items()}
+        values |= {"head_ip": "10.0.0.1", "worker_ip": "10.0.0.2", "interface": "enp1s0f1np1"}
+        values = {n: v for n, v in values.items() if n in preset.variables}
+        plan = engines.plan_from_preset(preset, values)
+        spread = cluster.spread(plan, engines.get(plan.engine), PLACES)
+        assert {node.name for node in spread.nodes} == {"spark-01", "spark-02"}, preset.id
+        commands = [engines.get(plan.engine).command(spread, node) for node in spread.nodes]
+        assert commands[-1].env["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0", preset.id

@@ -1,0 +1,147 @@
+"""One server on two simulated nodes, with real processes: start, state, log, stop, and a rank that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from support.clusters import NAMES, cluster, clustered, commands_of, plan_of, ready, start
+from support.serving import eventually
+
+from workbench.model.errors import ServerError
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.server.cluster_supervisor import ClusterSupervisor
+from workbench.server.supervisor import Event
+
+
+def _pids(status: ServerStatus) -> list[int]:
+    return [rank.pid for rank in status.ranks if rank.pid is not None]
+
+
+def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, plan_of(host))
+        assert status.state is ServerState.READY, status.reason
+        assert [(r.label, r.host, r.alive) for r in status.ranks] == [
+            ("rank 0", NAMES[0], True),
+            ("rank 1", NAMES[1], True),
+        ]
+        assert len(supervisor.statuses()) == 1
+        lines = (await supervisor.load_log(status.run_id)).lines()
+        assert any(line.startswith("[rank 0] ") and "Application startup complete" in line for line in lines)
+        assert any(line.startswith("[rank 1] ") and "headless" in line for line in lines)
+        whole = [line async for batch in supervisor.read_log(status.run_id) for line in batch.lines]
+        assert sorted(whole) == sorted(lines)
+        assert all(line.startswith("[rank ") for e in events if isinstance(e, LogBatch) for line in e.lines)
+        pids = _pids(status)
+        assert len(pids) == 2
+        stopped = await supervisor.stop(status.run_id)
+        assert (stopped.state, stopped.reason) == (ServerState.STOPPED, None)
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    clustered(host, scenario)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, killed: int) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
+        pids = _pids(status)
+        began = time.monotonic()
+        os.kill(pids[killed], signal.SIGKILL)
+        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks")
+        await supervisor.settle()
+        await eventually(lambda: not supervisor.status(status.run_id).outlived, 10)
+        assert time.monotonic() - began < 10
+        ended = supervisor.status(status.run_id)
+        assert ended.state is ServerState.CRASHED and ended.exit_signal == "SIGKILL"
+        assert ended.reason == f"rank {killed} on {NAMES[killed]}: the server's process was killed by SIGKILL"
+
+    clustered(host, scenario)
+
+
+def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="0"))
+        os.kill(_pids(status)[1], signal.SIGKILL)  # rank 0 reports the lost rank by itself, at once
+        await eventually(lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10)
+        ended = supervisor.status(status.run_id)
+        assert ended.reason is not None and ended.reason.startswith(
+            "rank 1 on spark-02: the server's process was killed"
+        )
+        log = (await supervisor.load_log(status.run_id)).lines()
+        assert any("[rank 0] torch.distributed.DistBackendError" in line for line in log)
+
+    clustered(host, scenario)
+
+
+def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
+        await supervisor.close()  # the screen was closed
+        pids = _pids(status)
+        os.kill(pids[1], signal.SIGKILL)
+        second = ClusterSupervisor(host)
+        try:
+            await second.runs()
+            await second.settle()
+            await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+            await second.runs()
+            seen = second.status(status.run_id)
+            assert seen.state is ServerState.CRASHED
+            assert seen.reason == "rank 1 on spark-02: the server's process was killed by SIGKILL"
+        finally:
+            await second.close()
+        await supervisor.runs()
+
+    clustered(host, scenario)
+
+
+def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        plan = plan_of(host)
+        (head, first), (worker, second) = commands_of(plan)
+        missing = replace(second, argv=("/nowhere/vllm", *second.argv[1:]))
+        with pytest.raises(ServerError, match="/nowhere/vllm does not exist"):
+            await supervisor.start_ranks(plan, [(head, first), (worker, missing)], _vllm(), simulated=True)
+        assert await supervisor.runs() == ()
+        late = replace(second, files={"../outside": ""})  # is found only when the rank is started
+        with pytest.raises(Exception, match="outside the run directory"):
+            await supervisor.start_ranks(plan, [(head, first), (worker, late)], _vllm(), simulated=True)
+        assert [s.state for s in await supervisor.runs()] == [ServerState.STOPPED]
+
+    clustered(host, scenario)
+
+
+def _vllm():  # type: ignore[no-untyped-def]
+    from support.clusters import VLLM
+
+    return VLLM
+
+
+def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
+    host = cluster(tmp_path, reserve_gib=100_000.0)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await start(supervisor, plan_of(host))
+        ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, 20)
+        assert ended.reason is not None and "stopped the server:" in ended.reason and "reserve is" in ended.reason
+        assert ended.findings[0].code == "log.memory-guard"
+        await eventually(lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10)
+
+    clustered(host, scenario)

@@ -1,0 +1,80 @@
+"""A session on a cluster: a plan on its nodes, a start, a benchmark of all nodes, GPU settings, and a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.clusters import NAMES, READY_S, cluster
+from support.serving import free_port
+
+from workbench.model.errors import SettingsError
+from workbench.model.server_run import ServerState
+from workbench.model.settings import GpuSettings
+from workbench.session.session import Session
+
+PRESET = "vllm-llama-3.3-70b-2x-spark"
+
+
+async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
+    """Load a preset for two Sparks on free ports."""
+    await session.link.connect()
+    session.core.update(telemetry=await session.telemetry.reading())
+    await session.plans.load_preset(preset)
+    editor = session.plans.editor
+    sets = [f"port={free_port()}"]
+    sets += [f"master-port={free_port()}"] if editor.plan.flag("master-port") else []
+    editor.assign(
+        sets, ["NCCL_NET"] if preset == PRESET else [], ["WORKBENCH_SIM_START_S=0.2", "WORKBENCH_SIM_SPEEDUP=100"]
+    )
+
+
+def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session)
+        plan = session.plans.view()
+        assert plan.plan.variables["head_ip"] == "127.0.0.1" and plan.plan.sources["head_ip"].kind == "cluster"
+        assert plan.plan.variables["interface"] == "lo"
+        assert [node.name for node, _ in plan.nodes] == list(NAMES)
+        text = plan.shell()
+        assert "# spark-01 (rank 0)\n" in text and "# spark-02 (rank 1)\n" in text and "--headless" in text
+        assert plan.nodes[1][0].origins["VLLM_HOST_IP"] == "address of spark-02: hosts.toml"
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session)
+        run_id = await session.servers.start()
+        status = await session.servers.wait_ready(run_id, READY_S)
+        assert status.state is ServerState.READY, status.reason
+        result_id = await session.bench.run(requests=12, max_tokens=300, input_tokens=16, warmup=0, concurrency=4)
+        result = await session.results.get(result_id)
+        assert result.conditions.nodes == ("spark-01 (rank 0)", "spark-02 (rank 1)")
+        assert [gpu["node"] for gpu in result.conditions.gpus] == list(NAMES)
+        gpu = result.summary.gpu
+        assert gpu is not None and gpu.gpus == (0, 1) and len(gpu.power_w_each) == 2, result.summary.absent
+        assert not [note for note in result.summary.notes if "another program" in note or "VLLM::" in note]
+        await session.servers.stop(run_id)
+        assert session.servers.supervisor.status(run_id).state is ServerState.STOPPED
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_settings_of_another_node_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await session.link.connect()
+        for gpu in (None, 1):
+            with pytest.raises(SettingsError, match="these GPU settings concern spark-02") as caught:
+                await session.gpu.plan(GpuSettings({"power-limit": 100}), gpu)
+            assert "workbench --host spark-02 gpu set" in (caught.value.next_step or "")
+        await session.close()
+
+    asyncio.run(scenario())

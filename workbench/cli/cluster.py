@@ -1,0 +1,157 @@
+"""The commands `cluster start`, `cluster stop` and `cluster status`: one server on several hosts."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli import servers
+from workbench.cli.open_session import connected, warn_if_measured
+from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.registry import command, option
+from workbench.cli.shared_options import CHANGES, PRESET, TRUST
+from workbench.model.errors import InputError, ServerError
+from workbench.model.findings import Level
+from workbench.model.server_run import ServerState, ServerStatus
+
+if TYPE_CHECKING:
+    from workbench.hosts.cluster import ClusterHost
+    from workbench.session.session import Session
+
+_NAME = option("name NAME", "a cluster of hosts.toml")
+_LIVE = (ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE, ServerState.UNKNOWN)
+_TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
+
+
+def _use_cluster(arguments: argparse.Namespace) -> None:
+    """Make the command use the cluster that it names. Raises InputError if the command line names another one."""
+    if arguments.cluster not in (None, arguments.name):
+        step = "leave out --cluster"
+        raise InputError(f"the command names {arguments.name}, and --cluster {arguments.cluster}", next_step=step)
+    arguments.cluster = arguments.name
+
+
+@command(
+    "cluster start",
+    "start one server on all nodes of a cluster, and print its run id",
+    _NAME,
+    PRESET,
+    *CHANGES,
+    TRUST,
+    option("--wait", "wait until the server is READY or has failed"),
+    option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+    examples=(
+        "workbench cluster start sparks vllm-llama-3.3-70b-2x-spark --wait",
+        "workbench cluster start sparks vllm-any --set tensor-parallel-size=2",
+    ),
+)
+async def start(arguments: argparse.Namespace) -> int:
+    _use_cluster(arguments)
+    return await servers.start_server(arguments)
+
+
+@command(
+    "cluster stop",
+    "stop a server on all nodes of a cluster",
+    _NAME,
+    option("run RUN", "id of a run; the only living one without it", nargs="?"),
+    examples=("workbench cluster stop sparks",),
+)
+async def stop(arguments: argparse.Namespace) -> int:
+    _use_cluster(arguments)
+    async with connected(arguments) as session:
+        status = await _chosen(session, arguments.run)
+        await warn_if_measured(session)
+        await session.servers.stop(status.run_id)
+        status = session.servers.supervisor.status(status.run_id)
+    if arguments.json:
+        emit(servers.status_json(status))
+    else:
+        _say_server(status)
+    return 1 if status.outlived or status.state in _LIVE else 0
+
+
+@command(
+    "cluster status",
+    "show the servers of a cluster with the state of each rank, and how its nodes reach each other",
+    _NAME,
+    examples=("workbench cluster status sparks", "workbench cluster status sparks --json"),
+)
+async def status(arguments: argparse.Namespace) -> int:
+    _use_cluster(arguments)
+    async with connected(arguments) as session:
+        supervisor = session.servers.supervisor
+        await supervisor.runs()
+        found = await supervisor.check_now()
+        transports = {s.run_id: await _transport(session, s) for s in found if s.ranks and s.alive}
+        host = _cluster_of(session)
+        nodes = [
+            {**asdict(place), "reached": node.host.connected}
+            for place, node in zip(host.places, host.nodes, strict=True)
+        ]
+        document = {
+            "cluster": host.entry.name,
+            "label": host.entry.label,
+            "reserve_gib": host.entry.reserve_gib,
+            "nodes": nodes,
+            "servers": [{**servers.status_json(s), "transport": transports.get(s.run_id)} for s in found],
+        }
+    if arguments.json:
+        return emit(document)
+    for rank, place in enumerate(host.places):
+        words = (place.host, place.address or "address unknown", place.interface, ",".join(place.rdma))
+        say("  ".join((str(rank), *filter(None, words))))
+        if place.problem:
+            say(f"   {place.problem}")
+    for each in found:
+        _say_server(each)
+        if transports.get(each.run_id):
+            say(f"  transport: {transports[each.run_id]}")
+    if not found:
+        note("no servers on this cluster")
+    return 0
+
+
+async def _transport(session: Session, status: ServerStatus) -> str | None:
+    """Return what the log says about the transport between the ranks. None if it says nothing."""
+    await session.servers.supervisor.load_log(status.run_id)
+    found = session.servers.supervisor.log_findings(status.run_id)
+    return next((f.text for f in found if f.code in _TRANSPORTS), None)
+
+
+def _cluster_of(session: Session) -> ClusterHost:
+    from workbench.hosts.cluster import ClusterHost
+
+    assert isinstance(session.host, ClusterHost)
+    return session.host
+
+
+async def _chosen(session: Session, run: str | None) -> ServerStatus:
+    """Return the run that the command line names, or the only one that lives. Raises ServerError if there is not
+    exactly one."""
+    if run is not None:
+        return await servers.find_run(session, run)
+    living = [s for s in await session.servers.supervisor.runs() if s.alive or s.outlived or s.state in _LIVE]
+    if len(living) == 1:
+        return living[0]
+    listed = ", ".join(s.run_id for s in living)
+    problem = f"{len(living)} servers run on this cluster: {listed}" if living else "no server runs on this cluster"
+    raise ServerError(problem, host=session.host.name, next_step="`workbench cluster status NAME` lists the servers")
+
+
+def _say_server(status: ServerStatus) -> None:
+    simulated = " SIMULATED" if status.simulated else ""
+    detail = status.reason or status.phase or status.url or ""
+    say(f"{status.run_id}  {status.state:<12} {status.engine}  {status.model}  {detail}{simulated}")
+    for rank in status.ranks:
+        pid = f"pid {rank.pid}" if rank.pid else ""
+        say(f"  {rank.label:<8} {rank.host:<16} {_rank_state(rank):<12} {pid}  {rank.reason or ''}".rstrip())
+    for finding in status.findings:
+        if finding.level in (Level.ERROR, Level.WARN):
+            say(f"  {finding_line(finding)}")
+
+
+def _rank_state(rank: Any) -> str:
+    """Return the state of a rank; a living one without a port of its own is "running"."""
+    return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)

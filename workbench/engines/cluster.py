@@ -1,0 +1,113 @@
+"""A plan on the nodes of a cluster: the flags and the environment of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from workbench.engines import ray
+from workbench.engines.base import Engine
+from workbench.model.findings import Finding, Level
+from workbench.model.node_network import NodePlace
+from workbench.model.plan import LaunchPlan, Node
+
+_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+# The lines of NCCL's log that name the transport. Without them a fall-back to TCP stays unseen.
+_NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+_NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
+
+
+def gpus_of(plan: LaunchPlan) -> int:
+    """Return the number of GPUs of a plan on all nodes together."""
+    count = 1
+    for name in _SIZES:
+        value = plan.flag(name)
+        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+    return count
+
+
+def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
+    """Return the plan with a node for each rank, named after the hosts in `places`. A plan that has nodes keeps their
+    flags and environment. A plan that needs fewer GPUs than there are nodes is returned unchanged: it runs on the head
+    alone, as does that of an engine which cannot span hosts."""
+    nodes = plan.nodes or _nodes(plan, engine, places)
+    if not nodes or len({node.rank for node in nodes}) > len(places):
+        return plan
+    derived = [_environment(engine, place) for place in places]
+    return replace(plan, nodes=tuple(_placed(plan, node, places[node.rank], derived) for node in nodes))
+
+
+def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tuple[Node, ...]:
+    count, head = len(places), places[0].address or places[0].host
+    if gpus_of(plan) < count or count < 2:
+        return ()
+    if ray.uses_ray(plan):
+        beside = (
+            Node(p.host, rank, {"node-ip-address": p.address or p.host, "address": head}, role=ray.ROLE)
+            for rank, p in enumerate(places)
+        )
+        return (Node(places[0].host, 0), *beside)
+    flags = [engine.rank_flags(plan, rank, count, head) for rank in range(count)]
+    return tuple(Node(places[rank].host, rank, own) for rank, own in enumerate(flags) if own is not None)
+
+
+def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
+    """Return the variables of a node with their values and where these are from."""
+    found: dict[str, tuple[str, str]] = {}
+    if place.address and engine.host_address_env:
+        found[engine.host_address_env] = place.address, f"address of {place.host}: {place.origins.get('address', '')}"
+    if place.interface:
+        why = f"interface of {place.host}: {place.origins.get('interface', '')}"
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES"):
+            found[name] = place.interface, why
+    if place.rdma:
+        why = f"RDMA devices of {place.host}: {place.origins.get('rdma', '')}"
+        found["NCCL_IB_HCA"] = ",".join(place.rdma), why
+    return {**found, **{name: (value, _NCCL_LOG_FROM) for name, value in _NCCL_LOG.items()}}
+
+
+def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
+    """Return the node on its host, with the variables that the plan does not set otherwise. A value of the whole plan
+    that is the head's own gives way to the node's own: both are from the cluster."""
+    whole = {e.name: str(e.value) for e in plan.env}
+    env, origins = dict(node.env), {}
+    for name, (value, why) in derived[node.rank].items():
+        of_head = derived[0].get(name, ("", ""))[0]
+        if name not in env and whole.get(name, of_head) == of_head:
+            env[name] = value
+        if env.get(name, whole.get(name)) == value:
+            origins[name] = why
+    return replace(node, name=place.host, env=env, origins=origins)
+
+
+def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Iterator[Finding]:
+    """Yield what the cluster means for a plan that `spread` has put on its nodes."""
+    for place in places:
+        if place.problem:
+            fix = "give the node's address and interface in hosts.toml"
+            yield Finding(Level.ERROR, "cluster.address", f"the address of {place.host}: {place.problem}", fix=fix)
+    ranks = {node.rank for node in plan.nodes}
+    if len(ranks) > len(places):
+        text = f"the plan has {len(ranks)} nodes, the cluster has {len(places)}"
+        yield Finding(Level.ERROR, "cluster.nodes", text, fix="add the missing nodes to the cluster in hosts.toml")
+        return
+    if not ranks:
+        yield _one_node(plan, engine, places)
+        return
+    whole = {e.name: str(e.value) for e in plan.env}
+    for node in plan.nodes:
+        for name, (value, why) in _environment(engine, places[node.rank]).items():
+            given = node.env.get(name, whole.get(name))
+            if given is not None and given != value and name not in _NCCL_LOG:
+                text = f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} is the {why}"
+                yield Finding(Level.WARN, "cluster.environment", text, name, f"unset {name} to use {value}")
+
+
+def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:
+    head = places[0].host
+    if engine.rank_flags(plan, 0, len(places), head) is None:
+        text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"
+        return Finding(Level.WARN, "cluster.one-node", text)
+    size = _SIZES[0]
+    text = f"the plan uses {gpus_of(plan)} of the GPUs of {len(places)} nodes: the server runs on {head} alone"
+    return Finding(Level.INFO, "cluster.one-node", text, size, f"set {size} to at least {len(places)} to use all nodes")

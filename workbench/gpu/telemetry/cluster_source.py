@@ -1,0 +1,98 @@
+"""The telemetry of a cluster: the readings of all its nodes as one, at the pace of the head's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.errors import HostError
+from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
+
+
+class ClusterTelemetry(TelemetrySource):
+    """The readings of the nodes of a cluster. It is the source of the head, and adds to each of its readings the newest
+    one of every other node. The GPUs are numbered through: the head's first, so that theirs are the head's own numbers.
+    """
+
+    def __init__(
+        self,
+        host: ClusterHost,
+        interval_s: float = 1.0,
+        on_telemetry: Callable[[Telemetry], None] | None = None,
+        *,
+        agent_options: Mapping[str, float] | None = None,
+        keep: bool = True,
+    ) -> None:
+        super().__init__(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
+        self._name = host.nodes[0].name
+        self._nodes = {
+            node.name: TelemetrySource(node.host, interval_s, agent_options=agent_options, keep=False)
+            for node in host.nodes[1:]
+        }
+        self._own: Telemetry | None = None  # the last reading of the head alone
+
+    async def start(self) -> None:
+        await super().start()
+        for source in self._nodes.values():
+            await source.start()
+
+    async def close(self) -> None:
+        await asyncio.gather(super().close(), *(source.close() for source in self._nodes.values()))
+
+    @property
+    def problem(self) -> str | None:
+        others = (f"{name}: {source.problem}" for name, source in self._nodes.items() if source.problem)
+        return super().problem or next(others, None)
+
+    async def set_interval(self, interval_s: float) -> None:
+        await super().set_interval(interval_s)
+        for source in self._nodes.values():
+            await source.set_interval(interval_s)
+
+    async def refresh(self) -> None:
+        await asyncio.gather(super().refresh(), *(source.refresh() for source in self._nodes.values()))
+
+    async def first(self, timeout_s: float = 20.0) -> Telemetry:
+        """Return the first reading with the GPUs of all nodes that answer within `timeout_s`. Raises HostError if the
+        head does not answer."""
+
+        async def node(source: TelemetrySource) -> None:
+            with suppress(HostError):  # `problem` says it
+                await source.first(timeout_s)
+
+        head, _ = await asyncio.gather(super().first(timeout_s), asyncio.gather(*map(node, self._nodes.values())))
+        whole = self._merged(self._own) if self._own is not None else head
+        self.latest = whole
+        return whole
+
+    def _publish(self, reading: Telemetry, at_s: float) -> None:
+        self._own = reading
+        super()._publish(self._merged(reading), at_s)
+
+    def _merged(self, reading: Telemetry) -> Telemetry:
+        infos = [replace(info, node=self._name) for info in reading.infos]
+        gpus = list(reading.gpus)
+        for name, source in self._nodes.items():
+            latest, first = source.latest, max((info.index for info in infos), default=-1) + 1
+            if latest is None:
+                continue
+            late = self._late(source)
+            infos += [_moved(info, first, name) for info in latest.infos]
+            gpus += [_late_sample(s, first, late) if late else replace(s, index=first + s.index) for s in latest.gpus]
+        return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
+
+    def _late(self, source: TelemetrySource) -> str | None:
+        age_s = source.age_s or 0.0
+        return f"no reading for {age_s:.0f} s" if age_s > 3 * self.interval_s + 2 else None
+
+
+def _moved(info: GpuInfo, first: int, node: str) -> GpuInfo:
+    return replace(info, index=first + info.index, node=node)
+
+
+def _late_sample(sample: GpuSample, first: int, why: str) -> GpuSample:
+    return GpuSample(first + sample.index, sample.uuid, GpuState.NOT_READ, why)

@@ -1,0 +1,39 @@
+"""The telemetry of a host or of a cluster, which reads all its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.hosts.base import Host
+from workbench.model.gpu import Telemetry
+
+
+def source_of(
+    host: Host,
+    interval_s: float = 1.0,
+    on_telemetry: Callable[[Telemetry], None] | None = None,
+    *,
+    agent_options: Mapping[str, float] | None = None,
+    keep: bool = True,
+) -> TelemetrySource:
+    """Return the telemetry of a host: of a cluster, that of all its nodes. The options are those of
+    TelemetrySource."""
+    if host.kind == "cluster":  # its modules are not loaded before the first frame of other hosts
+        from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
+        from workbench.hosts.cluster import ClusterHost
+
+        assert isinstance(host, ClusterHost)
+        return ClusterTelemetry(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
+    return TelemetrySource(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
+
+
+async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
+    """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the reading has only
+    the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
+    source = source_of(host)
+    await source.start()
+    try:
+        return await source.first(timeout_s)
+    finally:
+        await source.close()

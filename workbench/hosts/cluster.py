@@ -1,0 +1,140 @@
+"""A cluster of hosts as a host: commands, files and ports are those of its first node, the head."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from workbench.hosts import interfaces
+from workbench.hosts.base import (
+    LOOPBACK,
+    Ask,
+    AuthFailed,
+    BaseHost,
+    Completed,
+    Forward,
+    Host,
+    HostFacts,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostUnreachable,
+    LinkEvent,
+    Stream,
+)
+from workbench.hosts.cluster_network import places
+from workbench.model.errors import HostError
+from workbench.model.host_entry import ClusterEntry, ClusterNode
+from workbench.model.node_network import NodeNetwork, NodePlace
+
+PREFIX = "cluster:"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHost:
+    """A node of a cluster and its host. `name` is how hosts.toml names the host."""
+
+    entry: ClusterNode
+    host: Host
+
+    @property
+    def name(self) -> str:
+        return self.entry.host
+
+
+class ClusterHost(BaseHost):
+    """The hosts of a cluster. `nodes` has them all, the head first. The link of this host is that of the head: a node
+    that cannot be reached does not keep the others from being used."""
+
+    kind = "cluster"
+
+    def __init__(self, entry: ClusterEntry, hosts: Sequence[Host]) -> None:
+        self.entry = entry
+        self.name = f"{PREFIX}{entry.name}"
+        self.nodes = tuple(NodeHost(node, host) for node, host in zip(entry.nodes, hosts, strict=True))
+        self.head = hosts[0]
+        self.is_local = self.head.is_local
+        self.simulated = self.head.simulated
+        self.preset_variables = self.head.preset_variables
+        self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))  # what hosts.toml names; all once connected
+        self.cluster_variables = _variables(self.places)
+        self._refused_by: Host | None = None
+
+    @property
+    def ask(self) -> Ask | None:
+        return self.head.ask
+
+    @ask.setter
+    def ask(self, ask: Ask | None) -> None:
+        for node in self.nodes:
+            node.host.ask = ask
+
+    @property
+    def connected(self) -> bool:
+        return self.head.connected
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        return self.head.on_link(listener)
+
+    async def connect(self) -> None:
+        """Connect to all nodes at once. Raises the head's error, and an error of another node that only the user can
+        solve. A node that does not answer is left for later."""
+        hosts = [node.host for node in self.nodes]
+        outcomes = await asyncio.gather(*(host.connect() for host in hosts), return_exceptions=True)
+        for host, outcome in zip(hosts, outcomes, strict=True):
+            if isinstance(outcome, (AuthFailed, HostKeyChanged, HostKeyUnknown)):
+                self._refused_by = host
+                raise outcome
+            if outcome is not None and (host is self.head or not isinstance(outcome, HostUnreachable)):
+                raise outcome
+        await self.read_network()
+
+    async def read_network(self) -> None:
+        """Find the addresses, interfaces and RDMA devices of the nodes. A node that cannot be asked has a problem in
+        `places`."""
+        networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
+        self.places = places(self.entry.nodes, networks)
+        self.cluster_variables = _variables(self.places)
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        (self._refused_by or self.head).accept_host_key(fingerprint)
+
+    async def close(self) -> None:
+        for node in self.nodes:
+            with suppress(HostError):
+                await node.host.close()
+
+    async def state_dir(self) -> str:
+        return await self.head.state_dir()
+
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+    ) -> Completed:
+        return await self.head.run(argv, input=input, timeout_s=timeout_s, env=env)
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Stream:
+        return await self.head.stream(argv, input=input, env=env)
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        return await self.head.read_file(path, offset=offset, limit=limit)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        await self.head.write_file(path, data, mode=mode)
+
+    async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
+        return await self.head.forward(port, address)
+
+    async def facts(self) -> HostFacts:
+        return await self.head.facts()
+
+
+def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
+    """Return the values of the variables that presets for several nodes have: the addresses, and the head's
+    interface."""
+    head, *others = nodes
+    found = {"head_ip": head.address, "interface": head.interface, "rdma_devices": ",".join(head.rdma)}
+    found |= {"worker_ip": others[0].address} if others else {}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,91 @@
+"""The choice of the network over which the nodes of a cluster reach each other. All functions are pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import ip_interface
+
+from workbench.model.host_entry import ClusterNode
+from workbench.model.node_network import Interface, NodeNetwork, NodePlace
+
+_WRITTEN = "hosts.toml"
+_PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")  # enP2p1s0f1np1 is the second half of the port of enp1s0f1np1 on a DGX Spark
+
+
+def places(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> tuple[NodePlace, ...]:
+    """Return the place of each node: what hosts.toml names, and for the rest the fastest network that all nodes have
+    in common."""
+    shared = _shared_network(nodes, networks)
+    return tuple(_place(node, network, shared) for node, network in zip(nodes, networks, strict=True))
+
+
+def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
+    origins: dict[str, str] = {}
+    address, name = node.address, node.interface
+    if address:
+        origins["address"] = _WRITTEN
+    if name:
+        origins["interface"] = _WRITTEN
+    found = network.interface(name) if name else network.with_address(address) if address else None
+    if found is None and not name and not address and shared is not None:
+        found = next((i for i in _usable(network) if shared in _networks(i)), None)
+        if found is not None:
+            origins["interface"] = f"the fastest network that all nodes are in, {shared}"
+    elif found is not None and not name:
+        origins["interface"] = f"it has the address {address}"
+    if found is not None:
+        name = found.name
+        if address is None and found.addresses:
+            inside = [a for a in found.addresses if shared and str(ip_interface(a).network) == shared]
+            address = (inside or found.addresses)[0].partition("/")[0]
+            origins["address"] = f"interface {name}"
+    rdma = node.rdma
+    if rdma:
+        origins["rdma"] = _WRITTEN
+    elif name:
+        rdma = _rdma_of(name, network)
+        origins["rdma"] = f"active on interface {name}"
+    problem = None if address else network.problem or "no network that all nodes are in was found"
+    return NodePlace(node.host, address, name, rdma, origins, problem)
+
+
+def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
+    """Return the active RDMA devices of an interface's port. A ConnectX-7 of a DGX Spark shows each port twice, on two
+    PCIe links of which each has half of the bandwidth; both belong to it."""
+    bare = _PCI_DOMAIN.sub("", interface)
+    return tuple(d.name for d in network.rdma if d.active and d.interface and _PCI_DOMAIN.sub("", d.interface) == bare)
+
+
+def _usable(network: NodeNetwork) -> list[Interface]:
+    """Return the interfaces that may connect nodes. Bridges of containers have the same addresses on every host."""
+    bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
+    return [i for i in network.interfaces if i.up and i.addresses and not i.name.startswith(bridges)]
+
+
+def _networks(interface: Interface) -> list[str]:
+    return [str(ip_interface(address).network) for address in interface.addresses]
+
+
+def _shared_network(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> str | None:
+    """Return the network that an interface of every node is in: the one with RDMA, then the fastest, then the first by
+    name. Loopback counts only if there is no other."""
+    options: dict[str, list[tuple[bool, int]]] = {}
+    for network in networks:
+        own: dict[str, tuple[bool, int]] = {}
+        for interface in _usable(network):
+            rank = bool(_rdma_of(interface.name, network)), interface.speed_mbit_s or 0
+            for found in _networks(interface):
+                own[found] = max(rank, own.get(found, (False, 0)))
+        for found, rank in own.items():
+            options.setdefault(found, []).append(rank)
+    common = {found: min(ranks) for found, ranks in options.items() if len(ranks) == len(nodes)}
+    if not common:
+        return None
+
+    def order(network: str) -> tuple[bool, bool, bool, int, str]:
+        rdma, speed = common[network]
+        found = ip_interface(network)
+        return found.is_loopback, found.version != 4, not rdma, -speed, network
+
+    return min(common, key=order)

@@ -1,0 +1,78 @@
+"""The network interfaces and RDMA devices of a host, read from `ip` and from /sys."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import Host
+from workbench.model.errors import HostError
+from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
+from workbench.model.untrusted_text import clean
+
+# Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for a value that the
+# kernel does not report, then the JSON of `ip`.
+_LOOK = r"""
+word() { value=-; { IFS= read -r value <"$1"; } 2>/dev/null; [ -n "$value" ] || value=-; }
+for dir in /sys/class/net/*; do
+    [ -e "$dir/operstate" ] || continue
+    word "$dir/operstate"; state=$value
+    word "$dir/mtu"; mtu=$value
+    word "$dir/speed"; speed=$value
+    echo "net ${dir##*/} $state $mtu $speed"
+done
+for dir in /sys/class/infiniband/*/ports/*; do
+    [ -e "$dir/state" ] || continue
+    device=${dir%/ports/*}
+    word "$dir/state"; state=$value
+    word "$dir/rate"; rate=$value
+    word "$dir/link_layer"; layer=$value
+    word "$dir/gid_attrs/ndevs/0"; ndev=$value
+    [ "$ndev" != - ] || for net in "$device"/device/net/*; do [ -e "$net" ] && ndev=${net##*/}; done
+    echo "rdma ${device##*/} $ndev ${state##*: } $layer $rate"
+done
+ip -j addr
+"""
+
+
+async def read(host: Host) -> NodeNetwork:
+    """Return the interfaces and the RDMA devices of the host. If it cannot be asked or has no `ip`, the result has only
+    the problem."""
+    try:
+        done = await host.run(shell_scripts.sh(_LOOK))
+    except HostError as error:
+        return NodeNetwork(problem=error.message)
+    return parse(done.out, done.err)
+
+
+def parse(text: str, errors: str = "") -> NodeNetwork:
+    """Return what the script printed on stdout and stderr."""
+    lines = clean(text, lines=True).splitlines()
+    states = {w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) == 5}
+    try:
+        listed: Any = json.loads("".join(line for line in lines if not line.startswith(("net ", "rdma "))))
+        interfaces = tuple(_interface(entry, states.get(str(entry["ifname"]), ["-"] * 3)) for entry in listed)
+    except (ValueError, KeyError, TypeError):
+        last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
+        return NodeNetwork(problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)")
+    rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 5)
+    return NodeNetwork(interfaces, rdma)
+
+
+def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
+    addresses = (a for a in entry.get("addr_info", ()) if a.get("scope") != "link" and a.get("local"))
+    speed = state[2]
+    return Interface(
+        str(entry["ifname"]),
+        tuple(f"{a['local']}/{a['prefixlen']}" for a in addresses),
+        up=str(entry.get("operstate", "")).upper() == "UP" or "LOWER_UP" in entry.get("flags", ()),
+        mtu=entry["mtu"] if isinstance(entry.get("mtu"), int) else None,
+        speed_mbit_s=int(speed) if speed.isdecimal() and int(speed) > 0 else None,  # -1: none
+    )
+
+
+def _rdma(words: list[str]) -> RdmaDevice:
+    _, name, interface, state, layer, *rate = words
+    shown = None if interface == "-" else interface
+    return RdmaDevice(name, shown, state == "ACTIVE", " ".join(rate).strip("-"), layer.strip("-"))

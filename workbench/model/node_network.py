@@ -1,0 +1,58 @@
+"""The network interfaces of a host, and the place of a node in the network between the nodes of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface of a host. `addresses` are written with their prefix length, "10.0.0.1/24". A value that the
+    kernel does not report is None."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    up: bool = False
+    mtu: int | None = None
+    speed_mbit_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """A port of an RDMA device. `interface` is the network interface of the same port."""
+
+    name: str
+    interface: str | None = None
+    active: bool = False
+    rate: str = ""  # as the kernel writes it, "200 Gb/sec (4X HDR)"
+    link_layer: str = ""  # "Ethernet" (RoCE) or "InfiniBand"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """What a host reports about its network. `problem` says why it reports nothing."""
+
+    interfaces: tuple[Interface, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
+    problem: str | None = None
+
+    def interface(self, name: str | None) -> Interface | None:
+        return next((i for i in self.interfaces if i.name == name), None)
+
+    def with_address(self, address: str) -> Interface | None:
+        """Return the interface that has this address."""
+        return next((i for i in self.interfaces if any(a.partition("/")[0] == address for a in i.addresses)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """A node of a cluster and the way on which the other nodes reach it. `origins` says where each value is from, by
+    the name of the field."""
+
+    host: str
+    address: str | None = None
+    interface: str | None = None
+    rdma: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    problem: str | None = None  # why the address is not known

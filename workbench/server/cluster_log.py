@@ -1,0 +1,74 @@
+"""The logs of several ranks as one: each line begins with the rank that wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from heapq import merge as merge_sorted
+
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.server_run import LogBatch
+
+_TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
+_TIME_WITHIN = 80  # characters from the start of a line
+_DAY_S = 86400
+_QUEUED = 100  # batches of all logs together that wait for their reader
+
+
+def labelled(label: str, line: str) -> str:
+    """Return a line of a rank's log as a line of the whole log."""
+    return f"[{label}] {line}"
+
+
+def merge(logs: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the lines of all logs, in the order of the times in them. A line without a time stays behind the line
+    before it. The clocks of the hosts are not corrected: preflight checks that they agree."""
+
+    def timed(place: int, label: str, lines: Iterable[str]) -> list[tuple[float, int, int, str]]:
+        at, rows = 0.0, []
+        for number, line in enumerate(lines):
+            if found := _TIME.search(line[:_TIME_WITHIN]):
+                hours, minutes, seconds = (int(part) for part in found.groups())
+                now = at // _DAY_S * _DAY_S + hours * 3600 + minutes * 60 + seconds
+                at = now + _DAY_S if now < at - _DAY_S / 2 else max(now, at)  # past midnight
+            rows.append((at, place, number, labelled(label, line)))
+        return rows
+
+    every = [timed(place, label, lines) for place, (label, lines) in enumerate(logs.items())]
+    return [line for _, _, _, line in merge_sorted(*every)]
+
+
+async def read(
+    logs: Mapping[str, Callable[..., AsyncIterator[LogBatch]]], *, follow: bool = False
+) -> AsyncIterator[list[str]]:
+    """Yield the lines of all logs from their start. Without `follow` they are merged by their times; with it, they
+    come in the order in which they are read."""
+    if not follow:
+        whole: dict[str, list[str]] = {}
+        for label, log in logs.items():
+            whole[label] = [line async for batch in log() for line in batch.lines]
+        yield merge(whole)
+        return
+    queue: asyncio.Queue[list[str] | None] = asyncio.Queue(_QUEUED)
+
+    async def pump(label: str, log: Callable[..., AsyncIterator[LogBatch]]) -> None:
+        try:
+            async for batch in log(follow=True):
+                await queue.put([labelled(label, line) for line in batch.lines])
+        finally:
+            await queue.put(None)
+
+    pumps = [asyncio.create_task(pump(label, log)) for label, log in logs.items()]
+    left = len(pumps)
+    try:
+        while left:
+            lines = await queue.get()
+            if lines is None:
+                left -= 1
+            else:
+                yield lines
+        for done in pumps:
+            done.result()  # raises the error of a log that could not be read
+    finally:
+        await end_all(pumps)

@@ -1,0 +1,179 @@
+"""The status of a server that spans several hosts, computed from those of its ranks. All functions are pure, so that
+every Workbench reports the same status and stops the same ranks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workbench.model.cluster_run import ClusterRank, ClusterRun, RankStatus
+from workbench.model.findings import Finding, Level
+from workbench.model.server_run import ServerState, ServerStatus
+
+NOT_STARTED = "not started"
+NEVER_STARTED_S = 60.0  # after the first rank's start, a rank without a run directory was never started
+
+# Errors that only say that another rank has gone: of NCCL, Gloo, torch's store, ZeroMQ and vLLM's and SGLang's own
+# watchers (texts of torch 2.13, vLLM 0.33 and SGLang 0.5.23).
+_CONSEQUENCE = re.compile(
+    r"ncclRemoteError|NCCL error|remote process exited|[Cc]onnection (?:closed|reset) by (?:remote )?peer|"
+    r"Connection refused|Broken pipe|Socket(?: [Tt]imeout| closed)|recvValue failed|sendBytes failed|TCPStore|"
+    r"DistNetworkError|DistStoreError|DistBackendError|[Gg]loo|Watchdog caught collective operation timeout|"
+    r"EngineDeadError|EngineCore encountered|RPC call to \w+ timed out|cancelled|shm_broadcast|"
+    r"node (?:died|is dead|failure)|ActorDiedError|ActorUnavailableError|rank \d+ (?:has )?(?:died|exited|gone)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """A rank and what is known about its run. `status` is None if the run was not found on the host, and `unreachable`
+    says why the host could not be asked. `ended_ago_s` counts back from the present, by no clock of the hosts."""
+
+    rank: ClusterRank
+    status: ServerStatus | None
+    ended_ago_s: float | None = None
+    unreachable: str | None = None
+
+    @property
+    def unknown(self) -> bool:
+        if self.status is None:
+            return self.unreachable is not None
+        return self.status.state is ServerState.UNKNOWN
+
+    @property
+    def live(self) -> bool:
+        return self.status is not None and not self.unknown and self.status.alive
+
+    @property
+    def occupies(self) -> bool:
+        """Whether processes of the rank are alive, with or without its own."""
+        return self.live or (self.status is not None and not self.unknown and self.status.outlived > 0)
+
+    @property
+    def stopped(self) -> bool:
+        return self.status is not None and self.status.state in (ServerState.STOPPING, ServerState.STOPPED)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rank has ended by itself."""
+        status = self.status
+        return status is not None and status.state in (ServerState.FAILED, ServerState.CRASHED) and not status.alive
+
+    @property
+    def where(self) -> str:
+        return f"{self.rank.label} on {self.rank.host}"
+
+    @property
+    def shown(self) -> RankStatus:
+        rank, status = self.rank, self.status
+        if status is None:
+            state = str(ServerState.UNKNOWN) if self.unreachable else NOT_STARTED
+            return RankStatus(rank.label, rank.host, rank.run_id, state, reason=self.unreachable)
+        return RankStatus(
+            rank.label,
+            rank.host,
+            rank.run_id,
+            str(status.state),
+            status.alive,
+            status.pid,
+            status.reason,
+            status.run_dir,
+        )
+
+
+def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+    """Return the ranks that have no run on a host that was asked, `age_s` seconds after the start of the server."""
+    return tuple(r for r in ranks if r.status is None and not r.unreachable) if age_s > NEVER_STARTED_S else ()
+
+
+def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+    """Return the ranks that must be stopped because another one has ended, was stopped or was never started; the head
+    first."""
+    if not (any(r.failed or r.stopped for r in ranks) or never_started(ranks, age_s)):
+        return ()
+    return tuple(r for r in ranks if r.occupies)
+
+
+def cause(ranks: Sequence[RankState]) -> RankState | None:
+    """Return the rank whose end ended the others, None if no rank has ended by itself. A rank that only reports that it
+    lost another one is not the cause. Of the rest, it is the one that ended first."""
+
+    def order(rank: RankState) -> tuple[bool, float]:
+        reason = (rank.status.reason if rank.status else None) or ""
+        return bool(_CONSEQUENCE.search(reason)), -(rank.ended_ago_s if rank.ended_ago_s is not None else -math.inf)
+
+    failed = [rank for rank in ranks if rank.failed]
+    return min(failed, key=order) if failed else None
+
+
+def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float) -> ServerStatus:
+    """Return the status of the whole server. It is READY only if the head is READY and every rank is alive."""
+    head = ranks[0].status or next((r.status for r in ranks if r.status), None)
+    base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
+    state, reason, first = _state(ranks, base, age_s)
+    living = [rank for rank in ranks if rank.occupies]
+    ended = state in (ServerState.FAILED, ServerState.CRASHED) and not (first is None and ranks[0].live)
+    findings = _findings(ranks, first, living if ended else ())
+    status = first.status if first and first.status else base
+    return replace(
+        base,
+        run_id=run.server_id,
+        host=host,
+        state=state,
+        reason=reason,
+        findings=findings,
+        alive=bool(living) and not ended,
+        outlived=len(living) if ended else 0,
+        exit_code=status.exit_code if ended else base.exit_code,
+        exit_signal=status.exit_signal if ended else base.exit_signal,
+        ended_unix_s=status.ended_unix_s if ended else base.ended_unix_s,
+        ranks=tuple(rank.shown for rank in ranks),
+    )
+
+
+def _state(
+    ranks: Sequence[RankState], base: ServerStatus, age_s: float
+) -> tuple[ServerState, str | None, RankState | None]:
+    """Return (state, reason, the rank to blame)."""
+    ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
+    if (first := cause(ranks)) is not None:
+        reason = first.status.reason if first.status else None
+        return ended, f"{first.where}: {reason or 'it ended without an error line'}", first
+    unknown = [rank for rank in ranks if rank.unknown]
+    if any(rank.stopped for rank in ranks):
+        if unknown:
+            named = " and ".join(rank.where for rank in unknown)
+            text = f"{named} cannot be reached and {'is' if len(unknown) == 1 else 'are'} stopped when the link is back"
+            return ServerState.STOPPING, text, None
+        return (ServerState.STOPPING if any(r.occupies for r in ranks) else ServerState.STOPPED), None, None
+    if missing := never_started(ranks, age_s):
+        return ended, f"{missing[0].where} was never started", missing[0]
+    if unknown:
+        why = unknown[0].unreachable or (unknown[0].status.reason if unknown[0].status else None)
+        return ServerState.UNKNOWN, f"{unknown[0].where}: {why or 'the host cannot be reached'}", unknown[0]
+    if any(rank.status is None for rank in ranks):
+        return ServerState.STARTING, None, None
+    return base.state, base.reason, None
+
+
+def _findings(ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]) -> tuple[Finding, ...]:
+    """Return the findings of all ranks, those of the rank `first` before the others, each code once."""
+    found: dict[str, Finding] = {}
+    if living:
+        named = ", ".join(rank.where for rank in living)
+        text = f"a server of several ranks cannot go on without one of them: {named} {_is_or_are(living)} being stopped"
+        found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
+    for rank in ranks if first is None else (first, *(r for r in ranks if r is not first)):
+        for finding in rank.status.findings if rank.status else ():
+            elsewhere = replace(finding, text=f"{rank.where}: {finding.text}", line=None)
+            found.setdefault(finding.code, finding if rank is ranks[0] else elsewhere)
+    if first is not None:  # the findings of the rank to blame come before what follows from them
+        ordered = sorted(found.values(), key=lambda f: f.code == "cluster.stopping")
+        return tuple(ordered)
+    return tuple(found.values())
+
+
+def _is_or_are(ranks: Sequence[RankState]) -> str:
+    return "is" if len(ranks) == 1 else "are"

@@ -1,0 +1,442 @@
+"""The servers of a cluster: those of its head, and servers whose ranks are runs on several nodes.
+
+The record of each rank names all ranks (model/cluster_run.py), so any Workbench that reads one of them knows the server
+and can stop it. If a rank ends, is stopped or was never started, each Workbench that sees it stops the others. That
+needs no order between Workbenches, and a rank that could not be reached is stopped once it can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from workbench.engines.cluster import gpus_of
+from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.cluster_run import ClusterRank, ClusterRun
+from workbench.model.errors import HostError, ServerError, WorkbenchError
+from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.server import cluster_log, cluster_state, preflight, ray_cluster
+from workbench.server.cluster_state import RankState
+from workbench.server.log_lines import LogMatch, LogRing
+from workbench.server.run_directory import RunRecord, new_run_id
+from workbench.server.supervisor import NEWEST_RUNS, READY_TIMEOUT_S, STOP_GRACE_S, Event, Supervisor
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+    from workbench.model.findings import Finding
+    from workbench.model.host_entry import ClusterEntry
+    from workbench.model.plan import Command, LaunchPlan, Node
+    from workbench.server.watched_run import WatchedRun
+
+OTHERS_GRACE_S = 4.0  # from TERM to KILL for ranks whose server is lost anyway
+_LOOK_S = 3.0  # between two looks for ranks that were not found
+_SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the screen ends
+_ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED, ServerState.STOPPED})
+
+
+class ClusterSupervisor(Supervisor):
+    """Starts, watches and stops the servers of a cluster. It is the supervisor of the head, with one more for each
+    other node. A server that spans nodes is one run here, with the run id of its head."""
+
+    def __init__(self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None) -> None:
+        self._head = host.nodes[0].name
+        super().__init__(host, partial(self._hear, self._head))
+        self._tell = on_event
+        self._others = {node.name: Supervisor(node.host, partial(self._hear, node.name)) for node in host.nodes[1:]}
+        self._unreachable: dict[str, str] = {}  # node: why it could not be asked for its runs
+        self._held: set[str] = set()  # servers that this supervisor starts or stops: nothing else ends their ranks
+        self._rings: dict[str, LogRing] = {}
+        self._last: dict[str, ServerStatus] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    # ---- the ranks of a server
+
+    def _every(self) -> tuple[tuple[str, Supervisor], ...]:
+        return (self._head, self), *self._others.items()
+
+    def _run_of(self, rank: ClusterRank) -> WatchedRun | None:
+        found = self if rank.host == self._head else self._others.get(rank.host)
+        return next((run for run in found._runs.values() if run.record.run_id == rank.run_id), None) if found else None
+
+    def _records(self) -> dict[str, RunRecord]:
+        """Return a record of each known server of several ranks: that of its head, or else of any rank."""
+        found: dict[str, RunRecord] = {}
+        for _, supervisor in reversed(self._every()):
+            for run in supervisor._runs.values():
+                if (cluster := run.record.cluster) is not None and (
+                    run.record.answers or cluster.server_id not in found
+                ):
+                    found[cluster.server_id] = run.record
+        return found
+
+    def _cluster(self, run_id: str) -> ClusterRun | None:
+        """Return the server of several ranks with this run id. None for any other run."""
+        record = self._records().get(run_id)
+        return record.cluster if record else None
+
+    def _ranks(self, server: ClusterRun) -> tuple[RankState, ...]:
+        return tuple(self._rank(rank) for rank in server.ranks)
+
+    def _rank(self, rank: ClusterRank) -> RankState:
+        run = self._run_of(rank)
+        if run is not None:
+            return RankState(rank, run.status, run.ended_ago_s)
+        known = rank.host == self._head or rank.host in self._others
+        gone = None if known else "the cluster has no such node any more"
+        return RankState(rank, None, unreachable=self._unreachable.get(rank.host, gone))
+
+    def _age_s(self, server_id: str) -> float:
+        if server_id in self._held:
+            return 0.0
+        return time.time() - self._records()[server_id].created_unix_s
+
+    def _merged(self, server: ClusterRun) -> ServerStatus:
+        return cluster_state.merged(server, self._ranks(server), self.host.name, self._age_s(server.server_id))
+
+    # ---- what is known now
+
+    def status(self, run_id: str) -> ServerStatus:
+        server = self._cluster(run_id)
+        return self._merged(server) if server else super().status(run_id)
+
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        plain = [run.status for run in self._runs.values() if run.record.cluster is None]
+        merged = [self._merged(record.cluster) for record in self._records().values() if record.cluster]
+        return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
+
+    def record(self, run_id: str) -> RunRecord:
+        return self._records().get(run_id) or super().record(run_id)
+
+    def log(self, run_id: str) -> LogRing:
+        server = self._cluster(run_id)
+        if server is None:
+            return super().log(run_id)
+        if run_id not in self._rings:
+            ring = self._rings[run_id] = LogRing()
+            ring.extend(cluster_log.merge({r.label: run.follower.ring.lines() for r, run in self._found(server)}))
+        return self._rings[run_id]
+
+    def log_findings(self, run_id: str) -> tuple[Finding, ...]:
+        server = self._cluster(run_id)
+        if server is None:
+            return super().log_findings(run_id)
+        found = []
+        for rank, run in self._found(server):
+            found += [replace(f, text=f"{rank.label}: {f.text}", line=None) for f in run.scan.found]
+        return tuple(found)
+
+    def _found(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:
+        return [(rank, run) for rank in server.ranks if (run := self._run_of(rank)) is not None]
+
+    # ---- events of the nodes
+
+    def _hear(self, node: str, event: Event) -> None:
+        server = self._server_of(event.run_id)
+        if server is None:
+            if node == self._head and any(
+                run.record.run_id == event.run_id for run in self._runs.values()
+            ):  # a server of the head alone
+                self._tell(event)
+            return
+        if isinstance(event, LogBatch):
+            rank = next(rank for rank in server.ranks if rank.run_id == event.run_id)
+            if rank.host != node:  # two nodes may share a home directory
+                return
+            lines = tuple(cluster_log.labelled(rank.label, line) for line in event.lines)
+            if server.server_id in self._rings:
+                self._rings[server.server_id].extend(lines)
+            self._tell(replace(event, run_id=server.server_id, lines=lines))
+            return
+        self._consider(server)
+
+    def _server_of(self, run_id: str) -> ClusterRun | None:
+        servers = (record.cluster for record in self._records().values())
+        return next((s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None)
+
+    def _consider(self, server: ClusterRun) -> None:
+        """Show the status of a server if it has changed, and stop what must not live on without another rank."""
+        server_id, status = server.server_id, self._merged(server)
+        if self._last.get(server_id) != status:
+            self._last[server_id] = status
+            self._tell(status)
+            self._wake()
+        running = self._ending.get(server_id)
+        if server_id not in self._held and (running is None or running.done()) and self._due(server):
+            self._ending[server_id] = asyncio.create_task(self._end_others(server))
+        ranks = self._ranks(server)
+        if any(r.status is None and (r.unreachable or any(other.occupies for other in ranks)) for r in ranks):
+            self._look_for_ranks()
+
+    def _due(self, server: ClusterRun) -> tuple[RankState, ...]:
+        return cluster_state.to_stop(self._ranks(server), self._age_s(server.server_id))
+
+    async def _end_others(self, server: ClusterRun) -> None:
+        while due := self._due(server):
+            await asyncio.gather(*(self._stop_rank(rank.rank, OTHERS_GRACE_S) for rank in due))
+            if self._due(server):  # processes that hang in the driver
+                await asyncio.sleep(_LOOK_S)
+
+    def _look_for_ranks(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_again())
+
+    async def _look_again(self) -> None:
+        await asyncio.sleep(_LOOK_S)
+        missing = {r.rank.host for c in self._servers() for r in self._ranks(c) if r.status is None}
+        await asyncio.gather(*(self._read_node(name, NEWEST_RUNS) for name in missing if name in self._others))
+        self._looking = None
+        for server in self._servers():
+            self._consider(server)
+
+    def _servers(self) -> list[ClusterRun]:
+        return [record.cluster for record in self._records().values() if record.cluster]
+
+    # ---- list and adopt
+
+    async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
+        reads = (self._read_node(name, newest) for name in self._others)
+        await asyncio.gather(super().runs(newest), *reads)
+        for server in self._servers():
+            self._consider(server)
+        return self.statuses()
+
+    async def _read_node(self, name: str, newest: int) -> None:
+        try:
+            await self._others[name].runs(newest)
+            self._unreachable.pop(name, None)
+        except HostError as error:
+            self._unreachable[name] = error.message
+
+    async def has_unknown_runs(self) -> bool:
+        async def node(name: str) -> bool:
+            with contextlib.suppress(HostError):
+                return await self._others[name].has_unknown_runs()
+            return False
+
+        found = await asyncio.gather(super().has_unknown_runs(), *(node(name) for name in self._others))
+        return any(found)
+
+    async def look(self, run_id: str) -> ServerStatus:
+        if self._cluster(run_id) is None:
+            await super().look(run_id)
+        return self.status(run_id)
+
+    async def check_now(self) -> tuple[ServerStatus, ...]:
+        await super().check_now()
+        await self.settle()
+        return self.statuses()
+
+    async def settle(self) -> None:
+        """Wait until ranks that must not live on are stopped, as far as their hosts can be reached."""
+        if waiting := [task for task in self._ending.values() if not task.done()]:
+            await asyncio.wait(waiting, timeout=_SETTLE_S)
+
+    # ---- start
+
+    async def start_ranks(
+        self,
+        plan: LaunchPlan,
+        commands: Sequence[tuple[Node, Command]],
+        engine: Engine,
+        *,
+        ready_timeout_s: float = READY_TIMEOUT_S,
+        engine_version: str | None = None,
+        simulated: bool = False,
+    ) -> ServerStatus:
+        """Start a server that spans several nodes, with the command of each. Return its status once all ranks run.
+
+        All checks are made before anything starts. If a rank cannot be started, those that were started are stopped,
+        and its error is raised. Raises the errors of `start`.
+        """
+        commands = await self._without_running_ray(plan, commands)
+        ids = _run_ids(engine.name, len(commands))
+        ranks = tuple(ClusterRank(n.name, run_id, n.title) for (n, _), run_id in zip(commands, ids, strict=True))
+        server = ClusterRun(self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib)
+        await asyncio.gather(*(self._check(node.name, plan, command, simulated) for node, command in commands))
+
+        async def start(at: int) -> None:
+            rank = ranks[at]
+            await Supervisor.start(
+                self._on(rank.host),
+                plan,
+                commands[at][1],
+                engine,
+                ready_timeout_s=ready_timeout_s if at == 0 else 0.0,  # only the head answers requests
+                engine_version=engine_version,
+                simulated=simulated,
+                rank=(rank.run_id, replace(server, label=rank.label)),
+            )
+
+        self._held.add(server.server_id)
+        try:
+            await self._start_ray(plan, commands, start)
+            await start(0)
+            await asyncio.gather(*(start(i) for i, (node, _) in enumerate(commands) if i and not node.role))
+        except BaseException:
+            await asyncio.shield(self._undo(server))
+            raise
+        finally:
+            self._held.discard(server.server_id)
+        self._consider(server)
+        return self.status(server.server_id)
+
+    async def _without_running_ray(
+        self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
+    ) -> Sequence[tuple[Node, Command]]:
+        """Return the commands without those that start Ray, if it runs already: such a Ray is not stopped either."""
+        head = next((node for node, _ in commands if node.role and node.rank == 0), None)
+        if head is None:
+            return commands
+        address, wanted = str(head.flags["address"]), gpus_of(plan)
+        found = await ray_cluster.gpus(self.host, plan, address, dict(commands[0][1].env))
+        if found is None:
+            return commands
+        if found < wanted:
+            raise ray_cluster.too_few(self.host, plan, address, found, wanted)
+        return [(node, command) for node, command in commands if not node.role]
+
+    async def _start_ray(
+        self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]], start: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Start Ray on its head, then on the other nodes, and wait for the GPUs of the plan."""
+        places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
+        if not places:
+            return
+        node, command = commands[places.pop(0)]
+        wait = partial(ray_cluster.wait_for_gpus, self.host, plan, str(node.flags["address"]), dict(command.env))
+        await start(next(at for at, (each, _) in enumerate(commands) if each is node))
+        await wait(0)
+        await asyncio.gather(*(start(at) for at in places.values()))
+        await wait(gpus_of(plan))
+
+    @property
+    def _cluster_entry(self) -> ClusterEntry:
+        assert isinstance(self.host, ClusterHost)
+        return self.host.entry
+
+    def _on(self, name: str) -> Supervisor:
+        if name != self._head and name not in self._others:
+            known = ", ".join((self._head, *self._others))
+            raise ServerError(f"the cluster has no node {name}", host=self.host.name, next_step=f"its nodes: {known}")
+        return self if name == self._head else self._others[name]
+
+    async def _check(self, name: str, plan: LaunchPlan, command: Command, simulated: bool) -> None:
+        """Raise ServerError for what would keep a rank from starting on the node."""
+        supervisor = self._on(name)
+        runs = await supervisor.runs()
+        await preflight.check(supervisor.host, plan, command, runs, simulated=simulated)
+
+    async def _undo(self, server: ClusterRun) -> None:
+        await asyncio.gather(*(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._found(server)))
+
+    # ---- wait and stop
+
+    async def wait(
+        self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
+    ) -> ServerStatus:
+        await self._find_server(run_id)
+        if self._cluster(run_id) is None:
+            return await super().wait(run_id, until, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            while not until(status := self.status(run_id)) and not (status.state in _ENDED and not status.outlived):
+                for _, supervisor in self._every():
+                    supervisor._ensure_watch()
+                await self._changed.wait()
+        await self.settle()
+        return self.status(run_id)
+
+    async def _find_server(self, run_id: str) -> None:
+        if run_id not in self._records():
+            await self.runs()
+
+    async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
+        """End every rank of a server, the head first. A rank that cannot be reached is stopped by the next Workbench
+        that reaches it; the status says so."""
+        await self._find_server(run_id)
+        server = self._cluster(run_id)
+        if server is None:
+            return await super().stop(run_id, grace_s=grace_s)
+        self._held.add(run_id)
+        try:
+            await asyncio.gather(*(self._mark(rank, run) for rank, run in self._found(server)))
+            await self._stop_rank(server.ranks[0], grace_s)
+            await asyncio.gather(*(self._stop_rank(rank, grace_s) for rank in server.ranks[1:]))
+        finally:
+            self._held.discard(run_id)
+        self._consider(server)
+        await self.settle()
+        return self.status(run_id)
+
+    async def _mark(self, rank: ClusterRank, run: WatchedRun) -> None:
+        with contextlib.suppress(HostError):
+            await self._on(rank.host)._mark_stopped(run)
+
+    async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
+        """Stop a rank. A host that cannot be reached leaves its rank for later."""
+        run = self._run_of(rank)
+        if run is None:
+            return
+        with contextlib.suppress(HostError):
+            await Supervisor.stop(self._on(rank.host), rank.run_id, grace_s=grace_s)
+
+    # ---- logs
+
+    async def load_log(self, run_id: str) -> LogRing:
+        server = self._cluster(run_id)
+        if server is None:
+            return await super().load_log(run_id)
+        await self._of_ranks(server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id))
+        return self.log(run_id)
+
+    async def _of_ranks(self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]) -> None:
+        async def one(rank: ClusterRank) -> None:
+            with contextlib.suppress(WorkbenchError):  # an unreachable rank has no log to show now
+                await work(self._on(rank.host), rank)
+
+        await asyncio.gather(*(one(rank) for rank, _ in self._found(server)))
+
+    async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
+        await self._find_server(run_id)
+        server = self._cluster(run_id)
+        if server is None:
+            async for batch in super().read_log(run_id, follow=follow):
+                yield batch
+            return
+        logs = {r.label: partial(Supervisor.read_log, self._on(r.host), r.run_id) for r, _ in self._found(server)}
+        async for lines in cluster_log.read(logs, follow=follow):
+            yield LogBatch(run_id, tuple(lines), 0)
+
+    async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
+        server = self._cluster(run_id)
+        if server is None:
+            return await super().search_log(run_id, text, limit=limit)
+        found: list[LogMatch] = []
+
+        async def search(supervisor: Supervisor, rank: ClusterRank) -> None:
+            matches = await Supervisor.search_log(supervisor, rank.run_id, text, limit=limit)
+            found.extend(replace(m, line=cluster_log.labelled(rank.label, m.line)) for m in matches)
+
+        await self._of_ranks(server, search)
+        return tuple(sorted(found, key=lambda match: match.number)[:limit])
+
+    async def close(self) -> None:
+        await self.settle()
+        await end_all([task for task in (self._looking, *self._ending.values()) if task is not None])
+        await super().close()
+        await asyncio.gather(*(supervisor.close() for supervisor in self._others.values()))
+
+
+def _run_ids(engine: str, count: int) -> list[str]:
+    """Return different run ids of one moment. The first is the smallest, so that lists sort the head's run first."""
+    ids: set[str] = set()
+    now = time.time()
+    while len(ids) < count:
+        ids.add(new_run_id(engine, now))
+    return sorted(ids)

@@ -1,0 +1,54 @@
+"""The start of Ray on the nodes of a server, before the server itself: the GPUs that Ray has are counted first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from workbench.engines import ray
+from workbench.hosts.base import Host
+from workbench.model.errors import HostError, ServerError
+from workbench.model.plan import LaunchPlan
+
+UP_S = 120.0  # for Ray to answer, and then for its GPUs to be there
+_ASK_S = 1.0
+_STATUS_S = 30.0  # `ray status` loads its modules for seconds
+
+
+async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs of the Ray at `head`. None if no Ray answers there."""
+    argv = ray.status_command(plan, head)
+    try:
+        done = await host.run(argv, env=env, timeout_s=_STATUS_S)
+    except HostError:
+        return None
+    return ray.gpus_in(done.out) if done.returncode == 0 else None
+
+
+async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int) -> None:
+    """Wait until the Ray at `head` has `wanted` GPUs; 0: until it answers. Raises ServerError after UP_S seconds."""
+    deadline, found = time.monotonic() + UP_S, None
+    while time.monotonic() < deadline:
+        found = await gpus(host, plan, head, env)
+        if found is not None and found >= wanted:
+            return
+        await asyncio.sleep(_ASK_S)
+    what = f"has {found} of the {wanted} GPUs of the plan" if found is not None else "does not answer"
+    raise ServerError(
+        f"Ray at {head}:{ray.PORT} {what} after {UP_S:.0f} s",
+        host=host.name,
+        command=" ".join(ray.status_command(plan, head)),
+        next_step="check that the nodes reach each other on that address, and that no firewall is between them",
+    )
+
+
+def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) -> ServerError:
+    """Return the error for a Ray that was running before, with too few GPUs for the plan."""
+    return ServerError(
+        f"the Ray that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
+        host=host.name,
+        command=" ".join(ray.status_command(plan, head)),
+        next_step=f"add the other nodes to it (`ray start --address {head}:{ray.PORT}`), or end it with `ray stop`: "
+        "Workbench then starts its own",
+    )

@@ -1,0 +1,68 @@
+"""The links between the ranks of a simulated server that spans several hosts: real TCP connections to rank 0, as those
+of torch's store and Gloo."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+from workbench.sim.launch_options import LaunchOptions
+
+LOST_S = 1.0  # from the loss of a rank until the others report it
+RETRY_S = 0.2
+
+
+class RankLinks:
+    """The connections of one rank. `on_lost` is called with a log line when another rank has gone. In the environment
+    variable WORKBENCH_SIM_PEER_LOST_S is the delay in seconds until then; "never": the rank hangs, as vLLM's head does
+    between requests."""
+
+    def __init__(self, launch: LaunchOptions, on_lost: Callable[[str], None]) -> None:
+        self._launch, self._on_lost = launch, on_lost
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._joined = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self) -> None:
+        """Wait until all ranks are connected."""
+        address, _, port = self._launch.master.rpartition(":")
+        if self._launch.node_rank == 0:
+            self._server = await asyncio.start_server(self._accept, address.strip("[]"), int(port))
+        else:
+            while True:
+                try:
+                    reader, writer = await asyncio.open_connection(address.strip("[]"), int(port))
+                    break
+                except OSError:
+                    await asyncio.sleep(RETRY_S)
+            self._watch(reader, writer)
+            self._joined.set()
+        await self._joined.wait()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._watch(reader, writer)
+        if len(self._writers) == self._launch.nodes - 1:
+            self._joined.set()
+
+    def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        task = asyncio.get_running_loop().create_task(self._wait_for_end(reader))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wait_for_end(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(1)
+        delay = os.environ.get("WORKBENCH_SIM_PEER_LOST_S", str(LOST_S))
+        if delay != "never":
+            await asyncio.sleep(float(delay))
+            self._on_lost("torch.distributed.DistBackendError: NCCL error: remote process exited (simulated ranks)")

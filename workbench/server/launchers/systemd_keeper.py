@@ -80,7 +80,7 @@ report() {
         [ $# -eq 0 ] || printf '%s\n' "$@"
     } >"$dir/launched.new" && mv -f "$dir/launched.new" "$dir/launched"
 }
-lines() { journalctl "$@" --quiet --no-pager --output=cat; }
+lines() { exec journalctl "$@" --quiet --no-pager --output=cat; }
 finish() {
     report "exit_code $1" "ended $2"
     shift 2
@@ -169,7 +169,7 @@ while :; do
         again=
         report
     fi
-    [ -z "$ended" ] || { kill "$follower" 2>/dev/null; exit 143; }
+    [ -z "$ended" ] || { exec 2>/dev/null; kill "$follower"; exit 143; }
     if [ -n "$again" ]; then sleep 0.2 2>/dev/null || sleep 1; look; continue; fi
     sleep 1 &
     wait $! 2>/dev/null
@@ -189,7 +189,8 @@ else
     why="$unit failed: $result"
 fi
 finish "${code:-0}" "$why" "$@"
-kill "$follower" 2>/dev/null
+exec 2>/dev/null  # the shell would say that the follower was terminated
+kill "$follower"
 exit "${code:-0}"
 """
 )

@@ -1,0 +1,328 @@
+"""Servers as units of a real systemd. These tests run as root in a box with systemd, where test_systemd.py starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import fake_engine
+from support.fake_runs import READY_S, VLLM, Made
+from support.procs import alive, with_argument
+from support.serving import eventually, free_port, processes_of, supervised
+
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import PlanError, ServerError
+from workbench.model.flags import FlagSetting
+from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import with_assignments
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server import external_servers
+from workbench.server import supervisor as module
+from workbench.server.supervisor import Event, Supervisor
+from workbench.session import adoption
+from workbench.session.session import Session
+
+KILLS = int(os.environ.get("KILLS", "8"))
+SYSTEM = ("scope=system",)
+AWKWARD = ("a b", "q'u\"o", "$HOME", "${HOME}", "$$", "%n", "back\\slash", "new\nline", "ünï🙂", ";", "*", "-x", "")
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("_BUSY_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
+        monkeypatch.setattr(module, name, 0.1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st'a \"te $x %n"))
+
+
+def make(directory: Path, behaviour: str = "", options: tuple[str, ...] = SYSTEM, **env: str) -> Made:
+    program = fake_engine.install(directory / "bin")
+    settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
+    flags = (FlagSetting("port", free_port()),)
+    plan = LaunchPlan("vllm", "org/model", flags=flags, env=settings, executable=(str(program),))
+    plan = with_assignments(plan, "systemd", options)
+    return plan, VLLM.command(plan)
+
+
+async def ready(supervisor: Supervisor, made: Made) -> ServerStatus:
+    status = await supervisor.start(*made, VLLM, ready_timeout_s=READY_S)
+    status = await supervisor.wait_ready(status.run_id, READY_S)
+    assert status.state is ServerState.READY, (status.reason, supervisor.log(status.run_id).lines())
+    return status
+
+
+async def until(supervisor: Supervisor, run_id: str, *wanted: ServerState) -> ServerStatus:
+    return await supervisor.wait(run_id, lambda status: status.state in wanted, READY_S)
+
+
+def systemctl(*words: str, check: bool = True) -> str:
+    return subprocess.run(["systemctl", *words], check=check, capture_output=True, text=True).stdout
+
+
+def nothing_left(status: ServerStatus) -> None:
+    assert "0 loaded units" in systemctl("list-units", "--all", f"workbench-{status.run_id}*")
+    assert not with_argument(str(status.port))
+    assert not processes_of(status.run_dir or "")
+    assert not Path(status.run_dir or "", "environment").exists()
+
+
+def test_a_unit_serves_keeps_its_secrets_and_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        made = make(tmp_path, HF_TOKEN="hf-sesame-token", SPACED="two words $HOME")
+        status = await ready(supervisor, made)
+        unit = f"workbench-{status.run_id}.service"
+        assert (status.handle, status.launcher_state, status.restarts) == (unit, "active (running)", 0)
+        assert systemctl("show", "--property=MainPID", "--value", unit).strip() == str(status.pid)
+        shown = systemctl("show", unit) + systemctl("cat", unit) + systemctl("status", unit)
+        assert "sesame" not in shown
+        assert not with_argument("hf-sesame-token")
+        environment = Path(status.run_dir or "", "environment")
+        assert stat.S_IMODE(environment.stat().st_mode) == 0o600
+        variables = Path(f"/proc/{status.pid}/environ").read_bytes().split(b"\0")
+        assert {b"HF_TOKEN=hf-sesame-token", b"SPACED=two words $HOME"} <= set(variables)
+        stopped = await supervisor.stop(status.run_id)
+        assert stopped.state is ServerState.STOPPED
+        log = Path(status.run_dir or "", "log").read_text()
+        assert "Application startup complete" in log
+        assert "Terminated" not in log
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_every_word_of_a_command_arrives(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        plan, command = make(tmp_path)
+        workdir = tmp_path / "a $HOME 'b' %n \"c\""
+        workdir.mkdir()
+        command = replace(command, argv=(*command.argv, *AWKWARD), workdir=str(workdir))
+        status = await ready(supervisor, (plan, command))
+        words = Path(f"/proc/{status.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        assert words[-len(AWKWARD) :] == list(AWKWARD)
+        assert os.readlink(f"/proc/{status.pid}/cwd") == str(workdir)
+        await supervisor.stop(status.run_id)
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "how", "state", "code", "reason"),
+    [
+        ("exit=3", None, ServerState.FAILED, 3, None),
+        ("", "KILL", ServerState.CRASHED, 137, "failed: signal"),
+        ("", "TERM", ServerState.CRASHED, 143, None),
+    ],
+)
+def test_the_end_of_a_server_is_told(
+    tmp_path: Path, behaviour: str, how: str | None, state: ServerState, code: int, reason: str | None
+) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await supervisor.start(*make(tmp_path, behaviour), VLLM)
+        if how is not None:
+            status = await supervisor.wait_ready(status.run_id, READY_S)
+            os.kill(status.pid or 0, getattr(signal, f"SIG{how}"))
+        status = await until(supervisor, status.run_id, state)
+        assert (status.exit_code, status.alive) == (code, False)
+        assert reason is None or reason in (status.reason or "")
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make(tmp_path))
+        systemctl("restart", status.handle or "")
+        again = await supervisor.wait(status.run_id, lambda s: s.restarts == 1, READY_S)
+        again = await until(supervisor, status.run_id, ServerState.READY)
+        assert again.pid != status.pid
+        assert [f.code for f in again.findings] == ["run.restarted"]
+        shown = await supervisor.restart(status.run_id)
+        assert shown == f"systemctl --system restart -- {status.handle}"
+        await supervisor.wait(status.run_id, lambda s: s.restarts == 2, READY_S)
+        await until(supervisor, status.run_id, ServerState.READY)
+        lines = supervisor.log(status.run_id).lines()
+        assert len([line for line in lines if "startup complete" in line]) == 3
+        systemctl("stop", status.handle or "")
+        ended = await until(supervisor, status.run_id, ServerState.CRASHED)
+        assert "was stopped from outside" in (ended.reason or "")
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make(tmp_path, options=(*SYSTEM, "restart=on-failure")))
+        os.kill(status.pid or 0, signal.SIGKILL)
+        await supervisor.wait(status.run_id, lambda s: s.restarts == 1, READY_S)
+        again = await until(supervisor, status.run_id, ServerState.READY)
+        assert again.pid != status.pid
+        assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_the_limit_of_open_files_is_set(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        plan, command = make(tmp_path, options=(*SYSTEM, "property=Nice=5"))
+        status = await ready(supervisor, (plan, replace(command, open_files=777)))
+        limits = Path(f"/proc/{status.pid}/limits").read_text()
+        assert next(line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")) == "777"
+        assert os.getpriority(os.PRIO_PROCESS, status.pid or 0) == 5
+
+    supervised(scenario)
+
+
+def test_a_keeper_that_is_killed_at_random_moments(tmp_path: Path) -> None:
+    """A server outlives its keepers. While it starts, no kill may start it twice or lose it."""
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        chance = random.Random(int(os.environ.get("SEED", "1")))
+        status = await ready(supervisor, make(tmp_path))
+        run = supervisor._runs[status.run_id]
+        for _ in range(KILLS):
+            await asyncio.sleep(chance.uniform(0, 0.5))
+            keeper = run.facts.pid
+            try:
+                if chance.random() < 0.5:
+                    os.killpg(os.getsid(keeper or 0), signal.SIGKILL)
+                else:
+                    os.kill(keeper or 0, chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]))
+            except ProcessLookupError:
+                continue
+            await eventually(lambda old=keeper: run.facts.pid not in (old, None) and run.facts.alive, what="a keeper")
+            again = await until(supervisor, status.run_id, ServerState.READY)
+            assert (again.pid, again.restarts) == (status.pid, 0)
+        assert {e.state for e in events if isinstance(e, ServerStatus)} == {ServerState.STARTING, ServerState.READY}
+        assert len([line for line in Path(run.log_path).read_text().splitlines() if "startup complete" in line]) == 1
+        assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_a_keeper_that_is_killed_while_it_starts_the_server(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        chance = random.Random(int(os.environ.get("SEED", "1")))
+        for _ in range(max(2, KILLS // 4)):
+            status = await supervisor.start(*make(tmp_path, "delay=0.2"), VLLM, ready_timeout_s=READY_S)
+            await asyncio.sleep(chance.uniform(0, 0.3))
+            os.killpg(os.getsid(supervisor._runs[status.run_id].facts.pid or 0), signal.SIGKILL)
+            over = (ServerState.READY, ServerState.FAILED)
+            status = await until(supervisor, status.run_id, *over)
+            loaded = systemctl("list-units", "--all", "--no-legend", f"workbench-{status.run_id}*").strip()
+            assert bool(loaded) == (status.state is ServerState.READY), status.reason
+            await supervisor.stop(status.run_id)
+            nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_a_stop_while_the_keeper_starts_the_server(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        for wait_s in (0.0, 0.05, 0.1, 0.2):
+            status = await supervisor.start(*make(tmp_path, "delay=1"), VLLM)
+            await asyncio.sleep(wait_s)
+            assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+            nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        port = free_port()
+        words = [*fake_engine.by_hand(tmp_path, "org/model", "--port", str(port), "--api-key", "sesame-open")]
+        unit = Path("/run/systemd/system/vllm.service")
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        quoted = " ".join(f'"{word}"' for word in words)
+        unit.write_text(f"[Service]\nEnvironment=FAKE_ENGINE=key=sesame-open\nExecStart={quoted}\n")
+        systemctl("daemon-reload")
+        systemctl("start", "vllm.service")
+        session = Session(LocalHost())
+        try:
+            await session.open()
+            found: tuple[external_servers.FoundServer, ...] = ()
+            while not found:
+                found = await external_servers.find(session.host)
+            assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", "system", port)
+            assert found[0].adopt == "workbench adopt systemd:vllm.service --run-option scope=system"
+            run_id = await adoption.follow(session, "systemd", "vllm", SYSTEM)
+            status = await session.servers.wait_ready(run_id, READY_S)
+            assert (status.state, status.port, status.others) == (ServerState.READY, port, True), status.reason
+            assert await adoption.follow(session, "systemd", "vllm.service", SYSTEM) == run_id
+            assert "sesame" not in repr(session.servers.supervisor.record(run_id))
+            assert await adoption.restart_command(session, run_id) == "systemctl --system restart -- vllm.service"
+            await adoption.restart(session, run_id)
+            supervisor = session.servers.supervisor
+            await supervisor.wait(run_id, lambda s: s.restarts == 1, READY_S)
+            again = await until(supervisor, run_id, ServerState.READY)
+            ring = supervisor.log(run_id).lines()
+            assert len([line for line in ring if "startup complete" in line]) == 2
+            stopped = await session.servers.end(run_id)
+            assert (stopped.state, again.pid is not None and alive(again.pid)) == (ServerState.STOPPED, True)
+            assert systemctl("is-active", "vllm.service").strip() == "active"
+            with pytest.raises(ServerError, match=r"nothing\.service is not found"):
+                await adoption.follow(session, "systemd", "nothing", SYSTEM)
+            with pytest.raises(ServerError, match="runs no engine"):
+                await adoption.follow(session, "systemd", "systemd-journald", SYSTEM)
+        finally:
+            await session.close()
+            systemctl("stop", "vllm.service")
+            unit.unlink()
+            systemctl("daemon-reload")
+
+    asyncio.run(scenario())
+
+
+def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        options = (*SYSTEM, "installed=boot", "unit=workbench-test")
+        plan, command = make(tmp_path, options=options, HF_TOKEN="hf-sesame-token")
+        command = replace(command, argv=(*command.argv, *(word for word in AWKWARD if "\n" not in word)))
+        file = Path("/etc/systemd/system/workbench-test.service")
+        try:
+            status = await ready(supervisor, (plan, command))
+            assert status.handle == "workbench-test.service"
+            assert "sesame" not in file.read_text()
+            words = Path(f"/proc/{status.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+            assert words[-3:] == ["*", "-x", ""]
+            assert systemctl("is-enabled", "workbench-test").strip() == "enabled"
+            with pytest.raises(PlanError, match="runs already"):
+                other, its = make(tmp_path, options=options)
+                await supervisor.start(other, its, VLLM)
+            assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+            assert systemctl("is-active", "workbench-test", check=False).strip() == "inactive"
+            file.write_text("[Service]\nExecStart=/bin/true\n")
+            failed = await supervisor.start(plan, command, VLLM)
+            failed = await until(supervisor, failed.run_id, ServerState.FAILED)
+            assert "Workbench did not write it" in (failed.reason or "")
+            assert "ExecStart=/bin/true" in file.read_text()
+        finally:
+            systemctl("disable", "--now", "workbench-test", check=False)
+            file.unlink(missing_ok=True)
+            systemctl("daemon-reload")
+
+    supervised(scenario)
+
+
+def test_a_property_that_systemd_refuses(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        began = time.monotonic()
+        status = await supervisor.start(*make(tmp_path, options=(*SYSTEM, "property=NoSuch=1")), VLLM)
+        status = await until(supervisor, status.run_id, ServerState.FAILED)
+        assert "NoSuch" in (status.reason or "")
+        assert time.monotonic() - began < READY_S
+        nothing_left(status)
+
+    supervised(scenario)

@@ -1,0 +1,86 @@
+"""Servers as units of a real systemd, in a box of its own: all of systemd_inside.py, and a reboot."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support import fake_engine
+from support.serving import free_port
+from support.systemd_box import REPOSITORY, Box, systemd_box
+
+pytestmark = pytest.mark.slow
+INSIDE = REPOSITORY / "tests" / "e2e" / "systemd_inside.py"
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    with systemd_box(tmp_path_factory.mktemp("systemd")) as one:
+        yield one
+
+
+def inside(box: Box, *words: str, **env: str) -> None:
+    """Run tests of systemd_inside.py in the box."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", str(INSIDE), *words]
+    home = str(box.directory)
+    try:
+        box(*argv, f"--basetemp={home}/inside", HOME=home, PYTHONDONTWRITEBYTECODE="1", **env)
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def test_units_in_the_box(box: Box) -> None:
+    inside(box)
+
+
+@pytest.mark.long
+def test_fifty_killed_keepers(box: Box) -> None:
+    inside(box, "-k", "killed", KILLS="50", SEED=os.environ.get("SEED", "7"))
+
+
+@pytest.mark.parametrize("installed", ["no", "boot"])
+def test_a_reboot(box: Box, installed: str) -> None:
+    """A transient unit is gone after a reboot, and its run says so. An installed one runs again, as the same run."""
+    home, port = box.directory, str(free_port())
+    env = {name: f"{home}/{name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")}
+    program = fake_engine.install(home / "bin")
+
+    def workbench(*words: str) -> dict[str, object]:
+        out = box(
+            sys.executable, "-m", "workbench", *words, "--json", PYTHONPATH=str(REPOSITORY), HOME=str(home), **env
+        )
+        document: dict[str, object] = json.loads(out)
+        return document
+
+    options = ["--as", "systemd", "--run-option", "scope=system", "--run-option", f"installed={installed}"]
+    plan = ["vllm-any", "--var", "model=org/model", "--set", f"port={port}", "--executable", str(program)]
+    started = workbench("start", *plan, *options, "--wait", "--timeout", "60")
+    assert started["state"] == "ready"
+    box.restart()
+
+    def run() -> dict[str, object]:
+        listed = workbench("servers")["servers"]
+        assert isinstance(listed, list)
+        return next(one for one in listed if one["run_id"] == started["run_id"])
+
+    after = run()
+    if installed == "no":
+        assert (after["state"], after["alive"]) == ("crashed", False)
+        assert "is gone: it was stopped from outside, or the host was restarted" in str(after["reason"])
+        return
+    for _ in range(20):
+        if after["state"] == "ready":
+            break
+        after = run()
+    assert (after["state"], after["others"]) == ("ready", False)
+    assert workbench("stop", str(started["run_id"]))["state"] == "stopped"
+    assert box("systemctl", "is-active", str(started["handle"]), check=False).strip() == "inactive"
+
+
+def test_no_engine_is_left_on_the_machine(box: Box) -> None:
+    """The tests above run in this order: nothing of theirs may run still."""
+    left = box("ps", "-eo", "args")
+    assert not [line for line in left.splitlines() if "fake_engine" in line or "/bin/vllm" in line]

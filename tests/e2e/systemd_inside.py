@@ -1,4 +1,4 @@
-"""Servers as units of a real systemd. These tests run as root in a box with systemd, where test_systemd.py starts them."""
+"""Servers as units of a real systemd. These tests run as root in a box with systemd: test_systemd.py runs them."""
 
 from __future__ import annotations
 

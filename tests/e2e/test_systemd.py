@@ -32,11 +32,13 @@ def inside(box: Box, *words: str, **env: str) -> None:
         pytest.fail(str(error), pytrace=False)
 
 
+@pytest.mark.timeout(600)
 def test_units_in_the_box(box: Box) -> None:
     inside(box)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_fifty_killed_keepers(box: Box) -> None:
     inside(box, "-k", "killed", KILLS="50", SEED=os.environ.get("SEED", "7"))
 

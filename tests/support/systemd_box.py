@@ -60,7 +60,7 @@ class Box:
 
     def boot(self) -> None:
         self.podman("import", "-", IMAGE, input=_image())
-        seen = ("/usr", sys.base_prefix, sys.prefix, str(REPOSITORY))
+        seen = ("/usr", "/etc/alternatives", sys.base_prefix, sys.prefix, str(REPOSITORY))
         mounts = [word for place in dict.fromkeys(seen) for word in ("-v", f"{place}:{place}:ro")]
         mounts += ["-v", f"{self.directory}:{self.directory}"]
         options = ["--privileged", "--systemd=always", "--network=host", *mounts]

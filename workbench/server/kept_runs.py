@@ -17,8 +17,9 @@ from workbench.hosts.detached_process import RunDirUsed
 from workbench.hosts.run_processes import signal_name
 from workbench.model.errors import InputError, ServerError
 from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
-from workbench.server.launchers.launcher import FILE, Launched, Launcher, encode_launched
+from workbench.server.launchers.launcher import FILE, Launched, Launcher, encode_launched, parse_launched
 from workbench.server.watched_run import WatchedRun
 
 
@@ -36,6 +37,16 @@ def is_lost(run: WatchedRun) -> bool:
     said = facts.launched is not None and facts.launched.ended is not None
     undecided = not facts.alive and facts.stop_unix_s is None and not said
     return undecided and launcher_of_plan(run.record.plan) is not None
+
+
+async def is_current(host: Host, run: WatchedRun) -> bool:
+    """Return whether the last reading of a run has what its keeper has reported since."""
+    if run.record.plan.run_as == PROCESS:
+        return True
+    try:
+        return parse_launched(await host.read_file(f"{run.run_dir}/{FILE}", limit=65536)) == run.facts.launched
+    except FileError:
+        return run.facts.launched is None
 
 
 async def keep_again(host: Host, run: WatchedRun) -> None:

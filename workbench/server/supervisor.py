@@ -485,7 +485,10 @@ class Supervisor:
         pid, start_time = run.facts.pid, run.start_time
         if pid is None or start_time is None or not run.facts.alive:
             return False  # unknown: a full reading is needed
-        return await detached_process.alive(self.host, detached_process.DetachedProcess(pid, pid, start_time))
+        process = detached_process.DetachedProcess(pid, pid, start_time)
+        return all(
+            await asyncio.gather(detached_process.alive(self.host, process), kept_runs.is_current(self.host, run))
+        )
 
     async def _read_fully(self, run: WatchedRun) -> None:
         seen = await self._read_status(run)

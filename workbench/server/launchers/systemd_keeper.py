@@ -72,13 +72,16 @@ look() {
     now_pid=$(value MainPID) now_pid=${now_pid:-0}
 }
 report() {
-    {
+    new=$(
         echo "handle $unit"
         echo "state $active ($sub)"
         echo "restarts $restarts"
         [ "$now_pid" = 0 ] || { echo "pid $now_pid"; echo "began_unix_s $began"; }
         [ $# -eq 0 ] || printf '%s\n' "$@"
-    } >"$dir/launched.new" && mv -f "$dir/launched.new" "$dir/launched"
+    )
+    [ "$new" != "$last" ] || return 0
+    last=$new
+    printf '%s\n' "$new" >"$dir/launched.new" && mv -f "$dir/launched.new" "$dir/launched"
 }
 lines() { exec journalctl "$@" --quiet --no-pager --output=cat; }
 finish() {

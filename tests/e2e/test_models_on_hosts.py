@@ -127,8 +127,10 @@ def test_rsync_runs_on_the_host_that_reaches_the_other(pair: Pair, hosts: tuple[
     source, target = hosts
     tricky = "a model; touch here $(x) 'quoted' ünïcode"
     in_directory(pair.models[source] / tricky)
-    report = pair.copy(*hosts, model=tricky)
+    seen: list[tuple[int, int]] = []
+    report = pair.copy(*hosts, model=tricky, on_progress=lambda done, total, text: seen.append((done, total)))
     assert report.way.startswith("by rsync on left, ") and not report.notes
+    assert seen[-1] == (report.sent_bytes, report.sent_bytes)
     assert content(pair.models[target] / tricky) == model_files()
     assert not list(pair.left.state_home.rglob("r*-*")) and not list(pair.right.state_home.rglob("r*-*"))
 

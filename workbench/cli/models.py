@@ -150,7 +150,7 @@ class _Progress:
         from workbench.server.model_transfer import Speed
 
         self._terminal, self._silent = sys.stderr.isatty(), as_json and not sys.stderr.isatty()
-        self._speed, self._last_s, self._drawn = Speed(), 0.0, False
+        self._speed, self._last_s, self._drawn = Speed(), time.monotonic(), False
 
     def __call__(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()

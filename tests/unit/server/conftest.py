@@ -8,10 +8,13 @@ import pytest
 from support import fake_engine
 from support.fake_runs import VLLM, Made, Make
 from support.serving import free_port
+from support.userland import userland
 
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.server import supervisor as module
+
+__all__ = ["userland"]
 
 
 @pytest.fixture(autouse=True)

@@ -86,6 +86,10 @@ def virtualization(seen: Examination) -> Iterator[Finding]:
         )
         fix = "change GPU settings, governor and idle states on the host of the container"
         yield Finding(Level.INFO, "host.lxc", text, fix=fix, evidence="container lxc")
+    elif seen.facts.container and seen.gpus:
+        text = f"this is a container ({seen.facts.container}): GPUs, CPU governor and idle states belong to its host"
+        fix = "change GPU settings, governor and idle states on the host of the container"
+        yield Finding(Level.INFO, "host.container", text, fix=fix, evidence=f"container {seen.facts.container}")
 
 
 def persistence(seen: Examination) -> Iterator[Finding]:
@@ -147,7 +151,8 @@ def held_memory(seen: Examination) -> Iterator[Finding]:
 
 
 def _named(process: GpuProcess) -> str:
-    name = process.name or "not visible here: in another container, or of another user"
+    known = process.name or process.place
+    name = process.title if known else "not visible here: in another container, or of another user"
     return f"process {process.pid} ({name})"
 
 

@@ -32,6 +32,29 @@ def python(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "host.python3", text, fix="repair it, or put a working python3 first on PATH")
 
 
+def shell_programs(seen: Examination) -> Iterator[Finding]:
+    """Report usual programs that are missing, as in the image of a container that has only a server."""
+    missing = str(seen.facts.extra.get("missing_programs", "")).split()
+    if not missing:
+        return
+    level, text = Level.WARN, f"{', '.join(missing)}: no such program, and Workbench uses them to find and stop servers"
+    if "setsid" in missing:
+        level, text = Level.ERROR, f"{', '.join(missing)}: no such program, so no server can be started"
+    fix = "install util-linux, coreutils, grep and sed, or busybox" + (
+        " in the container" if seen.facts.container else ""
+    )
+    yield Finding(level, "host.programs", text, fix=fix, evidence=f"missing {' '.join(missing)}")
+
+
+def main_process(seen: Examination) -> Iterator[Finding]:
+    """Name the process with which every server of a container ends."""
+    init = seen.facts.extra.get("init")
+    if seen.facts.kind == "container" and init and init.split()[0].rpartition("/")[2] not in _REAPERS:
+        text = f"every server in this container ends with its main process: {init}"
+        fix = "give the container a main process that stays, such as `sleep infinity`, and one that reaps: --init"
+        yield Finding(Level.INFO, "host.main-process", text, fix=fix, evidence=f"process 1: {init}")
+
+
 def engines(seen: Examination) -> Iterator[Finding]:
     if seen.engines and not any(e.path for e in seen.engines):
         text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
@@ -149,6 +172,8 @@ def environment_file(seen: Examination) -> Iterator[Finding]:
 
 CHECKS = (
     python,
+    shell_programs,
+    main_process,
     engines,
     open_files,
     locked_memory,

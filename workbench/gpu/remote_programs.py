@@ -69,6 +69,7 @@ AGENT = PythonProgram(
     "telemetry agent",
     (
         "model.core_values",
+        "model.process_container",
         *(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent")),
     ),
     options=("-S", "-u"),

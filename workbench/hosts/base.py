@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -216,6 +216,16 @@ class HostFacts:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessAround:
+    """What the host around a container knows about a process. `pid` is the process id in the container, or None if the
+    process is not in this container; `place` says then where it runs."""
+
+    pid: int | None
+    name: str | None = None
+    place: str = ""
+
+
 @runtime_checkable
 class Stream(Protocol):
     """A running command whose output can be read before its end. `close` ends the command."""
@@ -342,6 +352,11 @@ class Host(Protocol):
         """Return where an sshd of the host is found, without a connection; None for a host that is not behind ssh."""
         ...
 
+    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        """Return what the host around this container knows about process ids, which the GPU driver reports as that host
+        counts them. Empty if this host is no container."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -371,6 +386,9 @@ class BaseHost(ABC):
 
     async def close(self) -> None:
         return
+
+    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        return {}
 
     async def run(
         self,

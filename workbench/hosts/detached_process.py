@@ -336,6 +336,8 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
             lost = "the server was never started"
         elif run.boot_id != survey.boot_id:
             lost = "the host was restarted, or the server was started on another host"
+        elif _init_is_younger(run, survey):
+            lost = "the container was restarted, which ended the server"
         else:
             lost = "the shell that records the server's exit was killed"
     return ProcessStatus(
@@ -356,6 +358,13 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
         same_boot=run.boot_id == survey.boot_id,
         files=run.files,
     )
+
+
+def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
+    """Return whether process 1 started after the run. The first process of a container takes all others with it when it
+    ends."""
+    init = survey.processes.get(1)
+    return init is not None and run.sid_start is not None and init.start > run.sid_start
 
 
 async def _signal(

@@ -1,12 +1,18 @@
-"""Parsing of a host's properties from the output of the shell script `shell_scripts.FACTS`."""
+"""A host's properties, from the output of the shell script `shell_scripts.FACTS`."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Mapping
 
-from workbench.hosts.base import HostFacts
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import Host, HostFacts, timed_out, too_much
 from workbench.model.untrusted_text import clean
+
+FACTS_S = 30.0
+FACTS_LINES = 10_000
 
 # DMI vendor or product text (lower case) -> name as systemd-detect-virt has it.
 _HYPERVISORS = (
@@ -24,7 +30,30 @@ _HYPERVISORS = (
     ("xen", "xen"),
     ("parallels", "parallels"),
 )
+# "init" is the command line of process 1; "missing_programs" are those of the usual shell tools that are missing
+_EXTRA = ("shell", "dmi_vendor", "dmi_product", "init", "missing_programs")
 _X86 = {"x86_64", "i686", "i386"}
+
+
+async def ask(host: Host) -> HostFacts:
+    """Return the properties of a host that is not this machine, with the latency of a line there and back."""
+    look = ("sh", "-c", "facts about the host")
+    stream = await host.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
+    latency_s, lines = 0.0, list[str]()
+    try:
+        async with asyncio.timeout(FACTS_S):
+            sent = time.monotonic()
+            await stream.write(b"1\n")
+            async for line in stream.lines():
+                latency_s = latency_s or time.monotonic() - sent
+                lines.append(line.decode("utf-8", "replace"))
+                if len(lines) > FACTS_LINES:  # a login shell or a program prints without end
+                    raise too_much(look, host.name)
+    except TimeoutError:
+        raise timed_out(look, FACTS_S, host.name) from None
+    finally:
+        await stream.close()
+    return parse("\n".join(lines), host.name, host.kind, round(latency_s * 1000, 3))
 
 
 def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
@@ -59,7 +88,7 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         path=tuple(p for p in facts.get("path", "").split(":") if p),
         latency_ms=latency_ms,
         simulated=facts.get("simulated"),
-        extra={k: facts[k] for k in ("shell", "dmi_vendor", "dmi_product") if k in facts},
+        extra={k: facts[k] for k in _EXTRA if k in facts},
     )
 
 

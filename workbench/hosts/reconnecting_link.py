@@ -24,9 +24,12 @@ class Link(Generic[C]):
     new one.
     """
 
-    def __init__(self, host: str, dial: Callable[[], Awaitable[C]]) -> None:
-        self._host = host
+    def __init__(
+        self, host: str, dial: Callable[[], Awaitable[C]], *, longest_retry_s: float = LONGEST_RETRY_S
+    ) -> None:
+        self.host = host
         self._dial = dial
+        self._longest_retry_s = longest_retry_s
         self._connection: C | None = None
         self._dialing = asyncio.Lock()
         self._lost_at: float | None = None
@@ -40,6 +43,11 @@ class Link(Generic[C]):
     @property
     def connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def current(self) -> C | None:
+        """The connection; None while it is lost or before it was opened."""
+        return self._connection
 
     @property
     def outage_s(self) -> float | None:
@@ -85,7 +93,7 @@ class Link(Generic[C]):
         since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
         reason = f" ({self._reason})" if self._reason else ""
         step = "servers on the host continue to run; Workbench keeps trying to reconnect"
-        return HostUnreachable(f"no connection{since}{reason}", host=self._host, next_step=step)
+        return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
         """Report that `connection` has ended, for `reason`. Ignored if it is no longer the current connection."""
@@ -96,31 +104,31 @@ class Link(Generic[C]):
             return
         self._lost_at, self._reason = time.monotonic(), reason
         self._back.clear()
-        self._tell(LinkEvent(self._host, False, reason))
+        self._tell(LinkEvent(self.host, False, reason))
         self._retrying = asyncio.create_task(self._retry())
 
     async def _retry(self) -> None:
         pause, retries = FIRST_RETRY_S, 0
         while not self.connected:
             await asyncio.sleep(pause)
-            pause, retries = min(pause * 2, LONGEST_RETRY_S), retries + 1
+            pause, retries = min(pause * 2, self._longest_retry_s), retries + 1
             try:
                 await self.connect()
             except (HostKeyChanged, HostKeyUnknown, AuthFailed) as error:  # more attempts could lock the account
                 self._refused = error
                 self._back.set()
-                self._tell(LinkEvent(self._host, False, error.message, retries=retries, refused=error))
+                self._tell(LinkEvent(self.host, False, error.message, retries=retries, refused=error))
                 return
             except HostError as error:
                 self._reason = error.message
-                self._tell(LinkEvent(self._host, False, error.message, retries=retries))
+                self._tell(LinkEvent(self.host, False, error.message, retries=retries))
 
     def _arrived(self, connection: C) -> None:
         outage = self.outage_s
         self._connection, self._lost_at, self._reason = connection, None, ""
         self._back.set()
         if outage is not None:
-            self._tell(LinkEvent(self._host, True, outage_s=outage))
+            self._tell(LinkEvent(self.host, True, outage_s=outage))
 
     def _tell(self, event: LinkEvent) -> None:
         for listener in tuple(self._listeners):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo would ask for a password
 
 
 def quote(text: str) -> str:
@@ -73,10 +74,12 @@ exec "$@"
 """
 
 
-def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False) -> bytes:
-    """Return the line of shell code that the script LINE reads from stdin and runs: it exports `env` and starts `argv`.
-    With `guard`, the command ends when its stdin ends. It is passed on stdin, so that no argument or value appears on a
-    command line. Raises ValueError for an invalid variable name or a NUL.
+def order(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False, prelude: str = PRELUDE
+) -> bytes:
+    """Return the line of shell code that the script LINE reads from stdin and runs: it exports `env` and starts `argv`
+    through `prelude`. With `guard`, the command ends when its stdin ends. It is passed on stdin, so that no argument or
+    value appears on a command line. Raises ValueError for an invalid variable name or a NUL.
     """
     for name, value in (env or {}).items():
         if not _NAME.fullmatch(name) or "\0" in value:
@@ -84,15 +87,15 @@ def order(argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool
     newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
     exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())
     words = " ".join(quote(word) for word in (GUARD if guard else "", *argv))
-    text = f"{newline}{exports}; set -- {words}; eval {quote(PRELUDE)}\n"
+    text = f"{newline}{exports}; set -- {words}; eval {quote(prelude)}\n"
     return text.encode("utf-8", "surrogateescape")
 
 
-def after_mark(errors: str) -> str:
-    """Return the part of stderr that the command itself wrote. The login shell's output before the line MARK is
+def after_mark(errors: str, mark: str = MARK) -> str:
+    """Return the part of stderr that the command itself wrote. The login shell's output before the line `mark` is
     removed.
     """
-    before, mark, rest = errors.partition(MARK)
+    before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
@@ -102,11 +105,89 @@ def marked_pid(errors: str) -> int | None:
     return int(word) if word.isdecimal() else None
 
 
+# In place of MARK in a container: the host around it may be behind ssh, and mark its own output.
+INSIDE = "workbench-9e0d3b61"
+
+# What a container runs for each command, with $0 "workbench-TOKEN", by which END finds the command. $1: the line that
+# reads the order from stdin. The command gets a process group of its own: the programs of LXC leave it in that of their
+# caller on the host, and GUARD ends its whole group.
+ENTER = rf"""
+_wb_line=$1
+read -r _wb </proc/self/stat
+set -f
+set -- ${{_wb##*) }}
+set +f
+if [ "$3" = $$ ]; then eval "$_wb_line"; exit; fi
+command -v setsid >/dev/null 2>&1 || {{ echo "{INSIDE} setsid" >&2; exit 127; }}
+exec setsid sh -c "$_wb_line" "$0"
+"""
+READ_ORDER = 'IFS= read -r _wb && eval "$_wb"'
+
+# In place of PRELUDE in a container. The shell stays, and reports the command's exit code on stderr after INSIDE: the
+# programs that enter containers have exit codes of their own, and some cannot be told from the command's. A container
+# may be entered without HOME.
+PRELUDE_INSIDE = rf"""
+unset _wb _wb_nl _wb_line
+_wb_guard=$1
+shift
+if [ -z "${{HOME-}}" ]; then
+    HOME=$(sed -n "s/^[^:]*:[^:]*:$(id -u):[^:]*:[^:]*:\([^:]*\):.*/\1/p" /etc/passwd 2>/dev/null | head -n 1)
+    export HOME="${{HOME:-/}}"
+fi
+case $1 in
+    */*) if [ ! -f "$1" ] || [ ! -x "$1" ]; then echo "{INSIDE} missing" >&2; exit 127; fi ;;
+    *) command -v "$1" >/dev/null 2>&1 || {{ echo "{INSIDE} missing" >&2; exit 127; }} ;;
+esac
+echo "{INSIDE}"
+echo "{INSIDE} $$" >&2
+trap : TERM INT HUP
+if [ -n "$_wb_guard" ]; then (exec sh -c "$_wb_guard" sh "$@"); else (exec "$@"); fi
+_wb=$?
+printf '\n%s exit %s\n' "{INSIDE}" "$_wb" >&2
+exit "$_wb"
+"""
+
+# $1 TOKEN of a command in a container (ENTER). Ends the process group of that command.
+END = r"""
+for file in $(grep -ls "[w]orkbench-$1" /proc/[0-9]*/cmdline); do
+    pid=${file#/proc/} pid=${pid%/cmdline}
+    kill -s KILL -- "-$pid" || kill -s KILL "$pid"
+done 2>/dev/null
+exit 0
+"""
+
+# Prints for each of its arguments, which are process ids: "pid ID", "name NAME", "inside" and the ids in the namespaces
+# of the process, then the lines of its control groups.
+AROUND = r"""
+for pid; do
+    [ -r "/proc/$pid/cgroup" ] || continue
+    echo "pid $pid"
+    sed -n 's/^Name:[[:space:]]*/name /p; s/^NSpid:/inside/p' "/proc/$pid/status" 2>/dev/null
+    cat "/proc/$pid/cgroup" 2>/dev/null
+done
+exit 0
+"""
+
+# Prints the network namespace, then the table of the kernel from which the own addresses follow.
+NETWORK = r"""
+readlink /proc/self/ns/net
+cat /proc/net/fib_trie 2>/dev/null
+exit 0
+"""
+
+
+def exit_code(errors: str) -> tuple[str, int | None]:
+    """Return stderr without the exit code that PRELUDE_INSIDE reported at its end, and that code. The code is None if
+    there is none: the command was cut off."""
+    before, mark, word = errors.rpartition(f"\n{INSIDE} exit ")
+    return (before, int(word)) if mark and word.strip().isdecimal() else (errors, None)
+
+
 # Prints the absolute path of the state directory, created with mode 0700 if it is missing.
 STATE_DIR = r"""
 case ${XDG_STATE_HOME-} in
     /*) base=$XDG_STATE_HOME ;;
-    *) base=$HOME/.local/state ;;
+    *) base=${HOME%/}/.local/state ;;
 esac
 umask 077
 mkdir -p -- "$base/workbench" && printf '%s\n' "$base/workbench"
@@ -172,6 +253,12 @@ if grep -q '^flags.*[[:space:]]hypervisor' /proc/cpuinfo 2>/dev/null; then say c
 first dmi_vendor /sys/class/dmi/id/sys_vendor
 first dmi_product /sys/class/dmi/id/product_name
 first hypervisor_type /sys/hypervisor/type
+missing=
+for tool in setsid sed grep head tail mktemp stat du; do
+    command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+done
+say missing_programs "$missing"
+say init "$(tr '\0' ' ' </proc/1/cmdline 2>/dev/null | head -c 200)"
 say home "$HOME"
 say path "$PATH"
 say shell "${SHELL-}"

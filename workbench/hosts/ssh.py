@@ -50,8 +50,6 @@ KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSE
 KEEPALIVE_MISSES = 2
 CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s
 TYPING_S = 300.0  # for a user who is asked; not part of CONNECT_S
-FACTS_S = 30.0
-FACTS_LINES = 10_000
 CLOSE_S = 2.5  # the guard ends its command within 2 s
 JUMPS_MAX = 8
 
@@ -527,23 +525,7 @@ class SshHost(BaseHost):
         return await self._asked_facts.get()
 
     async def _read_facts(self) -> HostFacts:
-        look = ("sh", "-c", "facts about the host")
-        stream = await self.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
-        latency_s, lines = 0.0, list[str]()
-        try:
-            async with asyncio.timeout(FACTS_S):
-                sent = time.monotonic()
-                await stream.write(b"1\n")
-                async for line in stream.lines():
-                    latency_s = latency_s or time.monotonic() - sent
-                    lines.append(line.decode("utf-8", "replace"))
-                    if len(lines) > FACTS_LINES:  # a login shell or a program prints without end
-                        raise too_much(look, self.name)
-        except TimeoutError:
-            raise timed_out(look, FACTS_S, self.name) from None
-        finally:
-            await stream.close()
-        return host_facts.parse("\n".join(lines), self.name, self.kind, round(latency_s * 1000, 3))
+        return await host_facts.ask(self)
 
 
 def _explain(error: Exception, name: str, address: str) -> HostError:

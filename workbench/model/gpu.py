@@ -36,6 +36,12 @@ class GpuProcess:
     memory_bytes: int | None
     name: str | None = None  # None if host PIDs cannot be resolved (containers)
     kind: str = "compute"
+    place: str = ""  # where it runs if not on this host itself: "docker:0123456789ab", or the host around a container
+
+    @property
+    def title(self) -> str:
+        """The name, "?" if it is not known, and the place if the process is not on this host itself."""
+        return f"{self.name or '?'} in {self.place}" if self.place else self.name or "?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,12 @@ class GpuControl:
             runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")
             ours.update(pid for run in runs for pid in run.members)
         return [
-            (sample.index, process.pid, process.name or "name not known here", process.pid in ours)
+            (
+                sample.index,
+                process.pid,
+                process.title if process.name or process.place else "name not known here",
+                not process.place and process.pid in ours,
+            )
             for sample in reading.gpus
             for process in sample.processes or ()
         ]

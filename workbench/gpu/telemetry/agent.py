@@ -45,7 +45,7 @@ from workbench.gpu.telemetry.nvml_library import (
     state_message,
 )
 from workbench.gpu.telemetry.readings import GpuReader
-from workbench.model import core_values
+from workbench.model import core_values, process_container
 
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
@@ -119,6 +119,16 @@ class HostReader:
                 return file.read().decode("utf-8", "replace").strip()
         except OSError:
             return None
+
+    def process_place(self, pid: int) -> str:
+        """Return the container that the process `pid` runs in; "" if it runs in none, or if this is a container."""
+        if self.own_pids:
+            return ""
+        try:
+            with open(f"/proc/{pid}/cgroup") as file:
+                return process_container.container_of(file.read())
+        except OSError:
+            return ""
 
 
 def _counted(values: Iterable[str]) -> str | None:

@@ -49,6 +49,8 @@ class HostMemory(Protocol):
 
     def process_name(self, pid: int) -> str | None: ...
 
+    def process_place(self, pid: int) -> str: ...
+
 
 class GpuReader:
     """Reads one GPU. It keeps the GPU's NVML handle, and remembers which values this GPU lacks."""
@@ -315,6 +317,7 @@ class GpuReader:
                     "memory_bytes": row.usedGpuMemory,
                     "name": self.host.process_name(row.pid),
                     "kind": kind,
+                    "place": self.host.process_place(row.pid),
                 }
         else:
             self.out["processes"] = [found[pid] for pid in sorted(found)]

@@ -12,6 +12,7 @@ from typing import Any
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import Decoder
 from workbench.gpu.telemetry.moments import Moment, Moments
+from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.task_cancellation import end
@@ -57,6 +58,7 @@ class TelemetrySource:
         self.host = host
         self.interval_s = interval_s
         self._moments = Moments() if keep else None
+        self._places = ProcessPlaces(host)
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
         self._agent_options = {"hung_s": hung_s, **(agent_options or {})}
@@ -83,6 +85,7 @@ class TelemetrySource:
         task, self._task = self._task, None
         if task is not None:
             await end(task)
+        await self._places.close()
         self._leave()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=2.0)
@@ -295,7 +298,7 @@ class TelemetrySource:
         return agent_s + offset
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
-        self.latest = reading
+        self.latest = reading = self._places.placed(reading)
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s

@@ -146,7 +146,7 @@ class GpuPane(Pane, Scrolled):
     def _processes(self, sample: GpuSample, width: int) -> list[Row]:
         if not sample.processes:
             return []
-        listed = ", ".join(f"{p.pid} {p.name or '?'} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6])
+        listed = ", ".join(f"{p.pid} {p.title} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6])
         return paragraph(f"  processes: {listed}", width, "text", "    ")
 
     def _absent(self, sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:

@@ -1,0 +1,344 @@
+"""Containers as hosts, entered by stand-ins for the programs. Real containers: tests/e2e/test_containers.py."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.container_programs import RUNNING, ContainerPrograms
+from support.procs import Watched, alive, eventually, with_argument
+
+from workbench.hosts import detached_process
+from workbench.hosts.base import CommandNotFound, CommandTimeout, Completed, HostUnreachable, LinkEvent
+from workbench.hosts.container import KINDS, ContainerHost, open_container
+from workbench.hosts.container_kinds import ABSENT, ContainerState
+from workbench.hosts.local import LocalHost
+from workbench.model.errors import HostError, InputError
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
+PROGRAMS = ("docker", "podman", "pct", "lxc-attach", "lxc-info", "lxc-ls", "incus", "lxc")
+NAMES = {"pct": "101"}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerPrograms:
+    made = ContainerPrograms(tmp_path, *PROGRAMS)
+    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    return made
+
+
+def container(programs: ContainerPrograms, kind: str) -> ContainerHost:
+    """Return a running container of this kind."""
+    name = NAMES.get(kind, "box")
+    programs.put(name, RUNNING.get(kind, "RUNNING"))
+    if kind == "pct":  # its stand-in runs lxc-attach's part itself, and `env -i` gives it a PATH of its own
+        host = open_container(_WithPath(str(programs.bin)), kind, name)
+    else:
+        host = open_container(LocalHost(), kind, name)
+    return host
+
+
+class _WithPath(LocalHost):
+    """A host on which `pct` is in a directory of PATH that `env -i` sets."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+
+    async def run(self, argv, **rest):  # type: ignore[no-untyped-def,override]
+        return await super().run(self._placed(argv), **rest)
+
+    async def stream(self, argv, **rest):  # type: ignore[no-untyped-def,override]
+        return await super().stream(self._placed(argv), **rest)
+
+    def _placed(self, argv):  # type: ignore[no-untyped-def]
+        return [f"PATH={self.place}:{w[5:]}" if w.startswith("PATH=") else w for w in argv]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_variables_and_input_arrive_as_they_are(programs: ContainerPrograms, kind: str) -> None:
+    host = container(programs, kind)
+
+    @settings(max_examples=12)
+    @given(st.lists(TEXT, min_size=1, max_size=3), TEXT, st.binary(max_size=200))
+    def check(words: list[str], value: str, given_input: bytes) -> None:
+        script = 'printf "%s|" "$A" "$@"; cat; echo to-stderr >&2; exit 7'
+
+        async def main() -> Completed:
+            return await host.run(["sh", "-c", script, "sh", *words], input=given_input, env={"A": value})
+
+        done = asyncio.run(main())
+        expected = os.fsencode("".join(f"{text}|" for text in (value, *words))) + given_input
+        assert (done.returncode, done.stdout, done.stderr) == (7, expected, b"to-stderr\n")
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_command_is_on_a_command_line_of_the_host(programs: ContainerPrograms, kind: str) -> None:
+    host = container(programs, kind)
+    with Watched() as watched:
+        done = asyncio.run(host.run(["sh", "-c", "sleep 0.1; echo $KEY", "an-argument"], env={"KEY": "a-secret"}))
+    assert done.out == "a-secret\n"
+    calls = [" ".join(call) for call in programs.calls()]
+    assert any("workbench-" in call for call in calls)
+    assert not any("a-secret" in call or "an-argument" in call for call in calls)
+    assert not [one for one in watched.of("a-secret") if b"\0-c\0" in one and b"a-secret" in one.split(b"\0-c\0")[1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_talks_both_ways_and_its_exit_code_is_the_commands(programs: ContainerPrograms, kind: str) -> None:
+    host = container(programs, kind)
+
+    async def main() -> None:
+        stream = await host.stream(["sh", "-c", 'read a; echo "got $a"; echo oops >&2; exit 3'], input=b"one\n")
+        assert [line async for line in stream.lines()] == [b"got one"]
+        assert (await stream.wait(), await stream.stderr_tail()) == (3, "oops")
+        await stream.close()
+        await host.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: str) -> None:
+    nap = f"71.{sum(map(ord, kind))}"
+    host = container(programs, kind)
+
+    async def main() -> None:
+        stream = await host.stream(["sh", "-c", f"trap '' TERM; echo up; sleep {nap}; sleep {nap}"])
+        assert await anext(aiter(stream.lines())) == b"up"
+        await stream.close()
+        await host.close()
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument(nap), "the command to end")
+
+
+@pytest.mark.parametrize("kind", ["pct", "docker"])
+@pytest.mark.parametrize("how", ["time limit", "cancelled"])
+def test_a_command_that_nobody_awaits_any_more_is_ended(programs: ContainerPrograms, kind: str, how: str) -> None:
+    nap = f"72.{sum(map(ord, kind + how))}"
+    host = container(programs, kind)
+
+    async def main() -> None:
+        command = ["sh", "-c", f"trap '' TERM HUP; sleep {nap}; sleep {nap}"]
+        if how == "time limit":
+            with pytest.raises(CommandTimeout, match=r"did not end within 0\.5 s"):
+                await host.run(command, timeout_s=0.5)
+        else:
+            running = asyncio.ensure_future(host.run(command))
+            while not with_argument(nap):
+                await asyncio.sleep(0.02)
+            running.cancel()
+            await asyncio.wait([running])
+        await host.close()
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument(nap), "the command to end")
+
+
+def test_what_is_missing_in_a_container_is_named(programs: ContainerPrograms, tmp_path: Path) -> None:
+    host = container(programs, "docker")
+
+    async def main() -> None:
+        with pytest.raises(CommandNotFound, match="no-such-program: no such executable"):
+            await host.run(["no-such-program"])
+        with pytest.raises(CommandNotFound, match="no-such-program: no such executable"):
+            await host.stream(["no-such-program"])
+
+    asyncio.run(main())
+
+
+def test_without_setsid_in_an_lxc_container_the_error_says_so(
+    programs: ContainerPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of LXC leave a command in the process group of their caller, so it needs setsid."""
+    (programs.bin / "lxc-attach").write_text(
+        (programs.bin / "lxc-attach").read_text().replace("PATH=/usr/local/sbin", f"PATH={tmp_path}/few:/nothing\n:")
+    )
+    (tmp_path / "few").mkdir()
+    for name in ("sh", "env", "cat"):
+        (tmp_path / "few" / name).symlink_to(f"/bin/{name}")
+    host = container(programs, "lxc")
+
+    async def main() -> None:
+        with pytest.raises(CommandNotFound, match="setsid") as caught:
+            await host.stream(["cat"])
+        assert "util-linux" in str(caught.value.next_step)
+
+    asyncio.run(main())
+
+
+def test_home_is_found_where_the_container_is_entered_without_one(programs: ContainerPrograms) -> None:
+    done = asyncio.run(container(programs, "lxc").run(["sh", "-c", 'echo "$HOME"']))
+    assert done.out.strip() == os.path.expanduser(f"~{os.environ.get('USER', 'root')}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "message", "step"),
+    [
+        ("docker", "paused", "the container is paused", "docker unpause box"),
+        ("podman", "exited", "the container is exited", "podman start box"),
+        ("pct", "stopped", "the container is stopped", "pct start 101"),
+        ("lxc", "FROZEN", "the container is frozen", "lxc-unfreeze -n box"),
+        ("incus", "STOPPED", "the container is stopped", "incus start box"),
+        ("lxd", "STOPPED", "the container is stopped", "lxc start box"),
+    ],
+)
+def test_a_container_that_does_not_run(
+    programs: ContainerPrograms, kind: str, state: str, message: str, step: str
+) -> None:
+    host = container(programs, kind)
+    programs.put(host.container, state)
+
+    async def main() -> None:
+        with pytest.raises(HostUnreachable, match=message) as caught:
+            await host.connect()
+        assert caught.value.next_step == f"on local: {step}"
+        programs.remove(host.container)
+        with pytest.raises(HostUnreachable, match="does not exist"):
+            await host.run(["true"])
+
+    asyncio.run(main())
+
+
+def test_a_program_that_is_missing_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    host = open_container(LocalHost(), "incus", "box")
+
+    async def main() -> None:
+        with pytest.raises(HostUnreachable, match="incus: no such executable"):
+            await host.connect()
+        program = tmp_path / "incus"
+        program.write_text("#!/bin/sh\necho 'Error: permission denied on the socket' >&2\nexit 1\n")
+        program.chmod(0o755)
+        with pytest.raises(HostUnreachable, match="permission denied") as caught:
+            await host.connect()
+        assert "group incus" in str(caught.value.next_step)
+
+    asyncio.run(main())
+
+
+def test_a_container_that_stops_is_a_lost_link_that_comes_back(programs: ContainerPrograms) -> None:
+    host = container(programs, "lxc")
+    events: list[LinkEvent] = []
+
+    async def main() -> None:
+        host.on_link(events.append)
+        await host.connect()
+        assert host.connected
+        programs.put("box", "STOPPED")
+        with pytest.raises(HostUnreachable, match="the container is stopped"):
+            await host.run(["true"])
+        assert not host.connected
+        programs.put("box", "RUNNING")
+        async with asyncio.timeout(10):
+            while not host.connected:
+                await asyncio.sleep(0.05)
+        assert (await host.run(["echo", "back"])).out == "back\n"
+        await host.close()
+
+    asyncio.run(main())
+    assert [(e.connected, e.reason) for e in events if e.retries == 0] == [
+        (False, "the container is stopped"),
+        (True, ""),
+    ]
+
+
+def test_a_silent_stream_of_a_paused_container_ends(
+    programs: ContainerPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker exec` stays connected to a paused container, so the state is looked at while nothing is printed."""
+    monkeypatch.setattr("workbench.hosts.container.SILENT_S", 0.0)
+    host = open_container(LocalHost(), "lxc", "box")
+    host.container_kind = _looked_at_often(host)
+    programs.put("box", "RUNNING")
+
+    async def main() -> None:
+        stream = await host.stream(["cat"])
+        programs.put("box", "FROZEN")
+        with pytest.raises(HostUnreachable, match="the container is frozen"):
+            async for _ in stream.lines():
+                pass
+        await stream.close()
+        await host.close()
+
+    asyncio.run(main())
+
+
+def _looked_at_often(host: ContainerHost):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    return replace(host.container_kind, look_s=0.0)
+
+
+def test_a_detached_process_outlives_the_program_that_entered_the_container(
+    programs: ContainerPrograms, tmp_path: Path
+) -> None:
+    host = container(programs, "lxc")
+
+    async def main() -> None:
+        run_dir = f"{tmp_path}/run"
+        started = await detached_process.start(host, run_dir, ["sleep", "74.25"])
+        assert alive(started.pid)
+        await host.close()
+        again = container(programs, "lxc")
+        assert (await detached_process.status(again, run_dir)).alive
+        assert (await detached_process.stop(again, run_dir)).clean
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument("74.25"), "the process to end")
+
+
+def test_files(programs: ContainerPrograms, tmp_path: Path) -> None:
+    host = container(programs, "incus")
+
+    async def main() -> None:
+        await host.write_file(f"{tmp_path}/new dir/it's a file", b"0123\0\n", mode=0o640)
+        assert await host.read_file(f"{tmp_path}/new dir/it's a file", offset=1, limit=3) == b"123"
+        assert (await host.state_dir()) == f"{os.environ['XDG_STATE_HOME']}/workbench"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a;id", "a/b", "$(id)", "a\nb", "../x"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_no_container_has(kind: str, name: str) -> None:
+    with pytest.raises(InputError, match="not the name of a container"):
+        open_container(LocalHost(), kind, name)
+
+
+def test_a_kind_that_does_not_exist() -> None:
+    with pytest.raises(InputError, match="jail"):
+        open_container(LocalHost(), "jail", "x")
+    with pytest.raises(InputError, match="not the name"):
+        open_container(LocalHost(), "pct", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "out", "err", "expected"),
+    [
+        ("docker", 0, b"nonsense", b"", None),
+        ("docker", 0, b"[]", b"", None),
+        ("docker", 1, b"[]", b"Cannot connect to the Docker daemon", None),
+        ("podman", 125, b"[]", b"Error: inspecting object: no such container x", ContainerState(ABSENT)),
+        ("pct", 0, b"status: running\n", b"perl: warning: locale\n", ContainerState("running")),
+        ("pct", 0, b"", b"", None),
+        ("pct", 13, b"", b"please run as root\n", None),
+        ("lxc", 0, b"RUNNING\n", b"", ContainerState("running")),
+        ("incus", 0, b"", b"", ContainerState(ABSENT)),
+        ("lxd", 0, b"box,FROZEN\n", b"", ContainerState("frozen", name="box")),
+    ],
+)
+def test_states(kind: str, code: int, out: bytes, err: bytes, expected: ContainerState | None) -> None:
+    assert KINDS[kind].state(Completed(("look",), code, out, err)) == expected
+
+
+def test_a_host_error_stays_one(programs: ContainerPrograms) -> None:
+    with pytest.raises(HostError, match="NUL"):
+        asyncio.run(container(programs, "docker").run(["echo", "a\0b"]))

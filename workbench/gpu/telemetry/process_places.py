@@ -1,0 +1,53 @@
+"""The processes on the GPUs of a container, as the container counts them: the driver reports the process ids of the
+host around it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from workbench.hosts.base import Host, ProcessAround
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import HostError
+from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
+
+
+class ProcessPlaces:
+    """Asks the host around a container about processes that the container cannot see, once for each."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._known: dict[int, ProcessAround | None] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    def placed(self, reading: Telemetry) -> Telemetry:
+        """Return the reading with what is known about its processes so far. Ask about the others in the background."""
+        unseen = {p.pid for gpu in reading.gpus for p in gpu.processes or () if p.name is None}
+        if not unseen:
+            return reading
+        new = unseen - self._known.keys()
+        if new and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask(frozenset(unseen)))
+        return replace(reading, gpus=tuple(map(self._placed, reading.gpus)))
+
+    def _placed(self, gpu: GpuSample) -> GpuSample:
+        if not gpu.processes:
+            return gpu
+        return replace(gpu, processes=tuple(map(self._process, gpu.processes)))
+
+    def _process(self, process: GpuProcess) -> GpuProcess:
+        known = self._known.get(process.pid) if process.name is None else None
+        if known is None:
+            return process
+        pid = process.pid if known.pid is None else known.pid
+        return replace(process, pid=pid, name=known.name, place=known.place)
+
+    async def _ask(self, pids: frozenset[int]) -> None:
+        try:
+            found = await self._host.processes_around(pids)
+        except HostError:
+            return  # with the next reading
+        self._known = {pid: found.get(pid) for pid in pids}
+
+    async def close(self) -> None:
+        await end_all([self._asking] if self._asking is not None else [])

@@ -1,0 +1,467 @@
+"""A container as a host: a host whose commands run inside a container of another host.
+
+Each command is `docker exec -i NAME sh …`, or what stands for it (container_kinds), run on the host around the
+container. The command itself, its environment and its input go in on stdin, as over ssh. A container that is stopped,
+paused, removed or renamed is like a lost link: it is looked for until it runs again.
+
+No process stays behind when the program that entered the container is killed: a streamed command ends with its stdin,
+and any other is ended by its token (shell_scripts.END).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.hosts import files_via_shell, host_facts, shell_scripts
+from workbench.hosts.base import (
+    LOOPBACK,
+    Ask,
+    BaseHost,
+    CommandNotFound,
+    CommandTimeout,
+    Completed,
+    Forward,
+    Host,
+    HostFacts,
+    HostUnreachable,
+    LinkEvent,
+    ProcessAround,
+    Stream,
+    check_argv,
+    not_found,
+    timed_out,
+)
+from workbench.hosts.container_kinds import ABSENT, KINDS, RUNNING, ContainerKind, ContainerState
+from workbench.hosts.container_listing import containers_of
+from workbench.hosts.container_ports import ContainerPorts
+from workbench.hosts.line_splitter import split
+from workbench.hosts.reconnecting_link import Link
+from workbench.hosts.shared_answers import SharedAnswer
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import HostError, InputError
+from workbench.model.process_container import container_of
+from workbench.model.untrusted_text import NAME_CHARS, clean
+
+__all__ = ["KINDS", "ContainerHost", "containers_of", "open_container"]
+
+LOOK_S = 20.0  # for one look at the state; a busy daemon takes seconds
+SILENT_S = 4.0  # without output of a streamed command, before the state is looked at
+END_S = 10.0
+_MARK = shell_scripts.INSIDE.encode()
+
+
+def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
+    """Return the container `name` on the host `inner` as a host. `kind` is a key of KINDS. `sudo` says whether sudo may
+    be used on `inner`; None: if the user's own rights are not enough. Raises InputError for a kind or a name that no
+    container can have. Nothing is connected until the first use."""
+    known = KINDS.get(kind)
+    if known is None:
+        step = f"use one of {', '.join(KINDS)}"
+        raise InputError(f"{kind!r} is not a kind of container that Workbench can enter", next_step=step)
+    if not known.pattern.fullmatch(name):
+        raise InputError(f"{name!r} is not the name of a container of {known.program}")
+    return ContainerHost(inner, known, name, sudo)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Running:
+    """A container that was found running. `before` are the words before its program: none, or sudo."""
+
+    before: tuple[str, ...]
+    id: str
+
+
+class _NotTold(Exception):
+    """Raised if a program does not tell the state of a container; the text is its message."""
+
+
+class ContainerStream:
+    """A running command in the container. It runs under `shell_scripts.GUARD`, which ends the command when the program
+    that entered the container ends."""
+
+    def __init__(self, host: ContainerHost, running: _Running, inner: Stream, done: Callable[[], None]) -> None:
+        self._host = host
+        self._running = running
+        self.inner = inner
+        self._output = inner.chunks()
+        self._early = b""
+        self._closing = self._closed = False
+        self._done = done
+
+    async def begin(self, argv: Sequence[str]) -> None:
+        """Skip what is printed before the command starts. Raises HostError if the command is never started."""
+        seen = b""
+        while _MARK + b"\n" not in seen:
+            data = await self._read()
+            if not data:
+                await self._ended()
+                raise await self._host.not_begun(self._running, argv, await self.inner.stderr_tail())
+            seen += data
+        self._early = seen.partition(_MARK + b"\n")[2]
+
+    async def _read(self) -> bytes:
+        try:
+            data = await anext(self._output, b"")
+        except HostUnreachable as error:
+            self._host.lost(self._running, error)
+            raise
+        self._host.heard_s = time.monotonic()
+        return data
+
+    async def _ended(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.inner.wait(), 2.0)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._early:
+            early, self._early = self._early, b""
+            yield early
+        while data := await self._read():
+            yield data
+        if not self._closing:
+            await self.wait()
+
+    def lines(self) -> AsyncIterator[bytes]:
+        return split(self.chunks())
+
+    async def write(self, data: bytes) -> None:
+        await self.inner.write(data)
+
+    async def wait(self) -> int:
+        """Return the command's exit code. Raises HostUnreachable if the command was cut off: what enters the container
+        was killed, or the container does not run any more."""
+        ended = await self.inner.wait()
+        _, code = shell_scripts.exit_code(await self.inner.stderr_tail())
+        if code is None and not self._closing:
+            raise await self._host.cut_off(self._running)
+        return ended if code is None else code
+
+    async def stderr_tail(self) -> str:
+        errors, _ = shell_scripts.exit_code(await self.inner.stderr_tail())
+        return shell_scripts.after_mark(errors, shell_scripts.INSIDE).strip()
+
+    async def close(self) -> None:
+        self._closing = True
+        self._done()
+        await self.end()
+
+    async def end(self) -> None:
+        """End the command, whose reader gets the error of a lost link unless the stream was closed."""
+        if not self._closed:
+            self._closed = True
+            await self.inner.close()
+
+
+class ContainerHost(BaseHost):
+    """A container of the host `inner`, as a host of its own. Open it with `open_container`."""
+
+    kind = "container"
+
+    def __init__(self, inner: Host, kind: ContainerKind, container: str, sudo: bool | None = None) -> None:
+        self.inner = inner
+        self.container_kind = kind
+        self.container = container
+        around = "" if inner.is_local else f"{inner.name}/"
+        self._link: Link[_Running] = Link(f"{around}{kind.name}:{container}", self._dial, longest_retry_s=kind.look_s)
+        self._sudo = sudo
+        self._id = ""  # of the container that was entered last
+        self._why: HostError | None = None  # why the container cannot be entered
+        self._state_dir: str | None = None
+        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir(self))
+        self._asked_facts = SharedAnswer(lambda: host_facts.ask(self))
+        self._ports = ContainerPorts(self, inner)
+        self._streams: set[ContainerStream] = set()
+        self._checking = asyncio.Lock()
+        self.heard_s = 0.0  # when a streamed command last printed something (time.monotonic)
+        self._watching: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        return self._link.host
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._link.host = name
+
+    @property
+    def ask(self) -> Ask | None:
+        return self.inner.ask
+
+    @ask.setter
+    def ask(self, ask: Ask | None) -> None:
+        self.inner.ask = ask
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
+        return self._link.on_link(listener)
+
+    def accept_host_key(self, fingerprint: str) -> None:
+        self.inner.accept_host_key(fingerprint)
+
+    async def connect(self) -> None:
+        await self._link.connect()
+
+    async def close(self) -> None:
+        await end_all([self._watching] if self._watching is not None else [])
+        self._watching = None
+        await self._asked_state_dir.close()
+        await self._asked_facts.close()
+        await self._ports.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=END_S)
+        await self._link.close()
+        await self.inner.close()
+
+    # ---- the state of the container
+
+    async def _dial(self) -> _Running:
+        await self.inner.connect()
+        try:
+            running = await self._find()
+        except HostError as error:
+            self._why = error
+            raise
+        if running.id != self._id:
+            self._id, self._state_dir = running.id, None
+        self._why = None
+        return running
+
+    async def _find(self) -> _Running:
+        """Return how the container is entered. Raises HostUnreachable if it does not run, and HostError if its program
+        does not tell."""
+        kind, other, problem = self.container_kind, None, ""
+        for before in ((), shell_scripts.SUDO):
+            if before and not await self._may_sudo():
+                break
+            try:
+                state = await self._look(before, self.container)
+            except (CommandNotFound, _NotTold) as error:
+                problem = problem or str(getattr(error, "message", error))
+                continue
+            if state.state == RUNNING:
+                return _Running(before, state.id)
+            if other is None or other.state == ABSENT:
+                other = state
+        if other is None:
+            refused = re.search("permission|root|password|sudo", problem, re.IGNORECASE)
+            step = kind.rights if refused else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
+            message = f"{kind.program} on {self.inner.name} does not tell the state of the container: {problem}"
+            raise HostUnreachable(message, host=self.name, next_step=step)
+        if other.state == ABSENT:
+            raise await self._absent()
+        step = f"on {self.inner.name}: {kind.wake_up(other.state, self.container)}"
+        raise HostUnreachable(f"the container is {other.state}", host=self.name, next_step=step)
+
+    async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
+        """Return the state of a container. Raises _NotTold with the program's message if it tells none."""
+        done = await self.inner.run([*before, *self.container_kind.look(container)], timeout_s=LOOK_S)
+        state = self.container_kind.state(done)
+        if state is None:
+            raise _NotTold(done.problem)
+        return state
+
+    async def _may_sudo(self) -> bool:
+        """Return whether it makes sense to try sudo: the user is not root already."""
+        if self._sudo is False:
+            return False
+        return (await self.inner.run(["id", "-u"])).out.strip() != "0"
+
+    async def _absent(self) -> HostUnreachable:
+        """Return the error for a container that does not exist. It may have another name now."""
+        kind = self.container_kind
+        for before in ((), shell_scripts.SUDO) if self._id else ():
+            with contextlib.suppress(HostError, _NotTold):
+                now = await self._look(before, self._id)
+                if now.name and now.name != self.container:
+                    step = f"work on the host {self.name.removesuffix(self.container)}{now.name}"
+                    return HostUnreachable(f"the container is called {now.name} now", host=self.name, next_step=step)
+        gone = "was removed" if self._id else "does not exist"
+        step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running containers"
+        return HostUnreachable(f"the container {self.container} {gone}", host=self.name, next_step=step)
+
+    async def _check(self, running: _Running) -> None:
+        """Look whether the container still runs. If it does not, the link is lost."""
+        async with self._checking:
+            if not self._link.connected:
+                return
+            try:
+                found = await self._find()
+            except HostError as error:
+                self.lost(running, error)
+                return
+            if found.id != running.id:
+                self.lost(running, HostUnreachable("the container was replaced by a new one", host=self.name))
+
+    def lost(self, running: _Running, why: HostError) -> None:
+        """End the streamed commands and look for the container again, because it cannot be entered any more."""
+        self._why = why
+        self._link.lost(running, why.message)
+        for stream in tuple(self._streams):
+            self._spawn(stream.end())
+
+    async def cut_off(self, running: _Running) -> HostError:
+        """Return the error for a command that was cut off."""
+        await self._check(running)
+        if not self._link.connected and self._why is not None:
+            return self._why
+        step = "check the container: the operation may have continued there"
+        message = f"{self.container_kind.program} ended before the command in the container"
+        return HostUnreachable(message, host=self.name, next_step=step)
+
+    async def not_begun(self, running: _Running, argv: Sequence[str], errors: str) -> HostError:
+        """Return the error for a command that never started. `errors` is what was printed on stderr."""
+        if f"{shell_scripts.INSIDE} missing" in errors:
+            return not_found(argv, self.name)
+        if f"{shell_scripts.INSIDE} setsid" in errors:
+            step = "install util-linux or busybox in the container"
+            return CommandNotFound("setsid: no such executable", host=self.name, next_step=step)
+        await self._check(running)
+        if not self._link.connected and self._why is not None:
+            return self._why
+        last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
+        step = "the container needs a POSIX sh"
+        return HostError(f"no command can be run in the container: {last[0]}", host=self.name, next_step=step)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(_quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """Look at the container while commands are streamed and none prints anything: a paused container keeps every
+        connection open."""
+        while self._streams:
+            await asyncio.sleep(1.0)
+            if time.monotonic() - self.heard_s < max(SILENT_S, self.container_kind.look_s):
+                continue
+            self.heard_s = time.monotonic()
+            running = self._link.current
+            if self._streams and running is not None:
+                await self._check(running)
+
+    # ---- commands
+
+    async def _get(self) -> _Running:
+        try:
+            return await self._link.get()
+        except HostUnreachable:
+            if self._why is not None:
+                raise self._why from None
+            raise
+
+    def _order(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> bytes:
+        check_argv(argv, self.name)
+        try:
+            return shell_scripts.order(argv, env, guard, shell_scripts.PRELUDE_INSIDE)
+        except ValueError as error:
+            raise HostError(str(error), host=self.name) from None
+
+    def _words(self, running: _Running, token: str) -> tuple[str, ...]:
+        kind = self.container_kind
+        shell = ("sh", "-c", shell_scripts.ENTER, f"workbench-{token}", shell_scripts.READ_ORDER)
+        return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
+
+    async def _run(
+        self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
+    ) -> Completed:
+        started = time.monotonic()
+        first = self._order(argv, env, guard=False)
+        running, token = await self._get(), secrets.token_hex(8)
+        try:
+            done = await self.inner.run(self._words(running, token), input=first + (input or b""), timeout_s=timeout_s)
+        except HostUnreachable as error:
+            self.lost(running, error)
+            raise
+        except CommandTimeout:
+            await self._end(running, token)
+            raise timed_out(argv, timeout_s, self.name) from None
+        except (HostError, asyncio.CancelledError):
+            self._spawn(self._end(running, token))
+            raise
+        errors, code = shell_scripts.exit_code(done.stderr.decode("utf-8", "surrogateescape"))
+        if _MARK + b"\n" not in done.stdout:
+            raise await self.not_begun(running, argv, errors)
+        if code is None:
+            await self._end(running, token)
+            raise await self.cut_off(running)
+        out = done.stdout.partition(_MARK + b"\n")[2]
+        err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode("utf-8", "surrogateescape")
+        return Completed(tuple(argv), code, out, err, time.monotonic() - started)
+
+    async def _end(self, running: _Running, token: str) -> None:
+        """End the processes of a command in the container that is not awaited any more."""
+        order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
+        with contextlib.suppress(HostError):
+            await self.inner.run(self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S)
+
+    async def stream(
+        self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> ContainerStream:
+        first = self._order(argv, env, guard=True)
+        running = await self._get()
+        words = self._words(running, secrets.token_hex(8))
+        inner = await self.inner.stream(words, input=first + (input or b""))
+        stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
+        try:
+            await stream.begin(argv)
+        except BaseException:
+            await stream.close()
+            raise
+        self._streams.add(stream)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        return stream
+
+    # ---- files, ports, facts
+
+    async def state_dir(self) -> str:
+        if self._state_dir is None:
+            self._state_dir = await self._asked_state_dir.get()
+        return self._state_dir
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        return await files_via_shell.read(self, path, offset, limit)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        await files_via_shell.write(self, path, data, mode)
+
+    async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
+        """Open a local port that leads to `address`:`port` as the container sees it. If the container has the network
+        of its host, that is a port of the host."""
+        return await self._ports.forward(await self._get(), port, address)
+
+    async def facts(self) -> HostFacts:
+        facts = await self._asked_facts.get()
+        return replace(facts, container=facts.container or self.container_kind.runtime)
+
+    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        done = await self.inner.run(shell_scripts.sh(shell_scripts.AROUND, *(str(pid) for pid in pids)))
+        return dict(self._around(block) for block in f"\n{done.out}".split("\npid ")[1:])
+
+    def _around(self, block: str) -> tuple[int, ProcessAround]:
+        pid, _, rest = block.partition("\n")
+        lines = dict(line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines())
+        place = container_of(rest)
+        kind, _, name = place.partition(":")
+        same = name == self.container if kind in ("lxc", "pct") else bool(name) and self._id.startswith(name)
+        inside = lines.get("inside", pid).split()[-1:]
+        title = clean(lines.get("name", ""), NAME_CHARS) or None
+        if same and inside:
+            return int(pid), ProcessAround(int(inside[0]), title)
+        return int(pid), ProcessAround(None, title, place or self.inner.name)
+
+
+async def _quietly(work: Any) -> None:
+    with contextlib.suppress(Exception):  # it ends what nobody awaits
+        await work

@@ -1,0 +1,203 @@
+"""The kinds of containers: how each is entered, asked for its state, and listed, all by its own program on the host.
+
+Facts about the programs, by their sources: `docker inspect` and `podman inspect` print the same fields (docs.docker.com
+and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, and passes the caller's environment on
+(PVE/CLI/pct.pm of pve-container); lxc-attach clears the environment with --clear-env and sets PATH (attach.c of LXC).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from workbench.hosts.base import Completed
+from workbench.model.untrusted_text import NAME_CHARS, clean
+
+RUNNING = "running"
+ABSENT = "absent"
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """The state of a container. `state` is RUNNING, ABSENT, or a word such as "paused" or "exited". `id` and `name` are
+    known if the program tells them."""
+
+    state: str
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    """A running container of a host. `id` is empty if its kind has none beside the name."""
+
+    kind: str
+    name: str
+    image: str = ""
+    id: str = ""
+
+    @property
+    def address(self) -> str:
+        """The container as it is written behind the name of its host: "podman:vllm"."""
+        return f"{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerKind:
+    """A kind of container. `enter`, `look` and `start` take the container's name."""
+
+    name: str
+    program: str
+    pattern: re.Pattern[str]  # of containers' names
+    enter: Callable[[str], tuple[str, ...]]  # the words before a command; stdin is passed on
+    look: Callable[[str], tuple[str, ...]]  # the command that tells the state
+    state: Callable[[Completed], ContainerState | None]  # from its result; None if it tells none
+    listing: tuple[str, ...]  # the command that lists the running containers
+    listed: Callable[[str], Iterable[ListedContainer]]
+    wake: Mapping[str, str]  # the words before the name with which a user ends a state; "": any other state
+    runtime: str  # as systemd-detect-virt calls it
+    rights: str  # what lets a user run the program
+    environment: tuple[str, ...] = ()  # the words before the program, and before sudo
+    look_s: float = 5.0  # between two looks at the state: the cost of one differs
+
+    def wake_up(self, state: str, name: str) -> str:
+        """Return the command with which the user makes a container run that is in this state."""
+        return f"{self.wake.get(state, self.wake[''])} {name}"
+
+
+def _inspected(done: Completed) -> ContainerState | None:
+    if done.returncode != 0:
+        return ContainerState(ABSENT) if "no such" in done.err.lower() else None
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)[0]
+        state = clean(str(found["State"]["Status"]), NAME_CHARS)
+        return ContainerState(state, clean(str(found["Id"]), 80), clean(str(found["Name"]).lstrip("/"), NAME_CHARS))
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _pct_state(done: Completed) -> ContainerState | None:
+    if done.returncode != 0:
+        return ContainerState(ABSENT) if "does not exist" in done.err else None
+    word = clean(done.out, NAME_CHARS).partition("status:")[2].strip()
+    return ContainerState(word) if word else None
+
+
+def _lxc_state(done: Completed) -> ContainerState | None:
+    if done.returncode != 0:
+        return ContainerState(ABSENT) if "doesn't exist" in done.err else None
+    word = clean(done.out, NAME_CHARS).strip().lower()
+    return ContainerState(word) if word else None
+
+
+def _instance_state(done: Completed) -> ContainerState | None:
+    if done.returncode != 0:
+        return None
+    name, _, state = clean(done.out, NAME_CHARS).strip().partition(",")
+    return ContainerState(state.lower(), name=name) if name else ContainerState(ABSENT)
+
+
+def _docker_like(name: str) -> ContainerKind:
+    def listed(text: str) -> Iterable[ListedContainer]:
+        for line in text.splitlines():
+            id_, _, rest = line.partition("\t")
+            called, _, image = rest.partition("\t")
+            if called:
+                yield ListedContainer(name, called.split(",")[0], image, id_)
+
+    return ContainerKind(
+        name,
+        name,
+        re.compile(_NAME),
+        lambda container: (name, "exec", "-i", container),
+        lambda container: (name, "inspect", "--type", "container", container),
+        _inspected,
+        (name, "ps", "--format", "{{.ID}}\t{{.Names}}\t{{.Image}}"),
+        listed,
+        {"paused": f"{name} unpause", "": f"{name} start"},
+        runtime=name,
+        rights="add your user to the group docker on that host" if name == "docker" else "run it as its owner",
+    )
+
+
+def _pct_listed(text: str) -> Iterable[ListedContainer]:
+    for line in text.splitlines()[1:]:
+        number, state, *rest = [*line.split(), "", ""][:4]
+        if number.isdecimal() and state == RUNNING:
+            yield ListedContainer("pct", number, next((word for word in reversed(rest) if word), ""))
+
+
+def _lxc_listed(text: str) -> Iterable[ListedContainer]:
+    return (ListedContainer("lxc", name) for name in text.split())
+
+
+_PCT = ContainerKind(
+    "pct",
+    "pct",
+    re.compile(r"[1-9][0-9]{0,9}"),
+    lambda container: ("pct", "exec", container, "--"),
+    lambda container: ("pct", "status", container),
+    _pct_state,
+    ("pct", "list"),
+    _pct_listed,
+    {"": "pct start"},
+    runtime="lxc",
+    rights="log in as root, or allow your user `sudo -n pct`",
+    environment=("env", "-i", _PATH),  # --keep-env 0 would do that too, but older versions do not know it
+    look_s=15.0,  # pct is Perl, and takes half a second of CPU
+)
+_LXC = ContainerKind(
+    "lxc",
+    "lxc-attach",
+    re.compile(_NAME),
+    lambda container: ("lxc-attach", "--clear-env", "-n", container, "--"),
+    lambda container: ("lxc-info", "-n", container, "-s", "-H"),
+    _lxc_state,
+    ("lxc-ls", "--running", "-1"),
+    _lxc_listed,
+    {"frozen": "lxc-unfreeze -n", "": "lxc-start -n"},
+    runtime="lxc",
+    rights="log in as root, or allow your user `sudo -n lxc-attach` and `sudo -n lxc-info`",
+)
+
+
+def _instances(name: str, program: str) -> ContainerKind:
+    """Return the kind of Incus or LXD, whose client is called `program`."""
+
+    def listed(text: str) -> Iterable[ListedContainer]:
+        return (ListedContainer(name, line.strip()) for line in text.splitlines() if line.strip())
+
+    return ContainerKind(
+        name,
+        program,
+        re.compile(r"[A-Za-z][A-Za-z0-9-]*"),
+        lambda container: (program, "exec", container, "--mode=non-interactive", "--"),
+        lambda container: (program, "list", f"^{container}$", "--format=csv", "--columns=ns"),
+        _instance_state,
+        (program, "list", "status=running", "--format=csv", "--columns=n"),
+        listed,
+        {"": f"{program} start"},
+        runtime="lxc",
+        rights=f"add your user to the group {name} on that host",
+    )
+
+
+KINDS: Mapping[str, ContainerKind] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            _docker_like("docker"),
+            _docker_like("podman"),
+            _PCT,
+            _LXC,
+            _instances("incus", "incus"),
+            _instances("lxd", "lxc"),
+        )
+    }
+)

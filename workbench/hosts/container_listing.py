@@ -1,0 +1,60 @@
+"""The running containers of a host, of every kind whose program is there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import Host
+from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer
+from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean
+
+LIST_S = 20.0
+# Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in PATH; sudo has it.
+PRESENT = r"""
+for name; do
+    { command -v "$name" || [ -x "/usr/sbin/$name" ]; } >/dev/null 2>&1 && echo "$name"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerList:
+    """The running containers of a host. `problems` has a sentence for each program that is there and lists none."""
+
+    containers: tuple[ListedContainer, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerList:
+    """Return the running containers of `host`. `sudo` says whether sudo may be used; None: if the user's own rights are
+    not enough. Raises HostError if the host cannot be asked."""
+    programs = sorted({kind.listing[0] for kind in KINDS.values()})
+    present = (await host.run(shell_scripts.sh(PRESENT, *programs))).out.split()
+    kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
+    if "pct" in present:  # its containers are those of LXC
+        kinds = [kind for kind in kinds if kind.name != "lxc"]
+    answers = await asyncio.gather(*(_listed(host, kind, sudo) for kind in kinds))
+    found: dict[str, ListedContainer] = {}
+    for containers, _ in answers:
+        for one in containers:  # by id, because `docker` may be podman under another name
+            found[one.id or one.address] = one
+    problems = tuple(problem for _, problem in answers if problem)
+    return ContainerList(tuple(sorted(found.values(), key=lambda one: one.address)), problems)
+
+
+async def _listed(host: Host, kind: ContainerKind, sudo: bool | None) -> tuple[tuple[ListedContainer, ...], str]:
+    problem = ""
+    for before in ((),) if sudo is False else ((), shell_scripts.SUDO):
+        try:
+            done = await host.run([*before, *kind.listing], timeout_s=LIST_S)
+        except HostError as error:
+            problem = problem or error.message
+            continue
+        if done.returncode == 0:
+            return tuple(kind.listed(clean(done.stdout, 1 << 20, lines=True))), ""
+        problem = problem or done.problem
+    return (), f"{' '.join(kind.listing[:2])} on {host.name} fails: {problem}; {kind.rights}"

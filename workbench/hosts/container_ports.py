@@ -1,0 +1,327 @@
+"""Ports of a container. With the network of its host, they are ports of the host. Otherwise one program inside the
+container opens the connections, so that a server is reached that listens on the container's own 127.0.0.1; without
+python3 there, connections go to the container's address, and the server must listen on it.
+
+The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length (4 bytes), data.
+The program says OPEN of connection 0 when it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import LOOPBACK, CommandNotFound, Forward, Host, Stream
+from workbench.hosts.port_relay import Reader, Relay, Writer
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import HostError
+
+if TYPE_CHECKING:
+    from workbench.hosts.container import ContainerHost
+
+HEADER = struct.Struct(">IBI")
+OPEN, DATA, END, CLOSE = range(4)  # kinds of frames; OPEN is answered by OPEN, or by CLOSE with the reason
+CONNECT_S = 10.0
+START_S = 20.0  # for python3 to start
+BUFFERED_BYTES = 4 << 20  # per connection: more is not read from the container until the client has read
+_LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\n[^\n]*/32 host LOCAL")
+
+# Runs in the container, with Python 3.8 or later. It ends with its stdin.
+PROGRAM = """
+import asyncio, struct, sys
+HEADER = struct.Struct(">IBI")
+OPEN, DATA, END, CLOSE = range(4)
+async def main():
+    loop = asyncio.get_running_loop()
+    inp = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(inp), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    out = asyncio.StreamWriter(transport, protocol, None, loop)
+    writers = {}
+    turn = asyncio.Lock()
+    async def say(number, kind, data=b""):
+        async with turn:
+            out.write(HEADER.pack(number, kind, len(data)) + data)
+            await out.drain()
+    async def carry(number, address, port):
+        try:
+            reader, writer = await asyncio.open_connection(address, port)
+        except OSError as error:
+            await say(number, CLOSE, str(error.strerror or error).encode())
+            return
+        writers[number] = writer
+        await say(number, OPEN)
+        try:
+            while True:
+                data = await reader.read(65536)
+                if not data:
+                    break
+                await say(number, DATA, data)
+            await say(number, END)
+        except OSError as error:
+            await say(number, CLOSE, str(error.strerror or error).encode())
+    tasks = set()
+    await say(0, OPEN)
+    while True:
+        try:
+            number, kind, length = HEADER.unpack(await inp.readexactly(HEADER.size))
+            data = await inp.readexactly(length)
+        except asyncio.IncompleteReadError:
+            return
+        if kind == OPEN:
+            address, _, port = data.decode().rpartition(" ")
+            task = asyncio.ensure_future(carry(number, address, int(port)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            continue
+        writer = writers.get(number)
+        if writer is None:
+            continue
+        try:
+            if kind == DATA:
+                writer.write(data)
+                await writer.drain()
+            elif kind == END:
+                writer.write_eof()
+            else:
+                writers.pop(number).close()
+        except (OSError, RuntimeError):
+            pass
+asyncio.run(main())
+"""
+
+
+class _Connection:
+    """One connection inside the container, with the methods that a relay needs."""
+
+    def __init__(self, inside: _Inside, number: int) -> None:
+        self._inside = inside
+        self.number = number
+        self.reader = asyncio.StreamReader(limit=BUFFERED_BYTES)
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsent = bytearray()
+        self.reader.set_transport(_Valve(inside, number))
+
+    def write(self, data: bytes, /) -> None:
+        self._unsent += data
+
+    async def drain(self) -> None:
+        data, self._unsent = bytes(self._unsent), bytearray()
+        if data:
+            await self._inside.say(self.number, DATA, data)
+
+    def write_eof(self) -> None:
+        self._inside.say_soon(self.number, END)
+
+    def close(self) -> None:
+        self._inside.forget(self)
+
+    async def read(self, n: int, /) -> bytes:
+        return await self.reader.read(n)
+
+    def fail(self, reason: str) -> None:
+        error = ConnectionResetError(reason)
+        if not self.opened.done():
+            self.opened.set_exception(error)
+        self.reader.set_exception(error)
+
+
+class _Valve(asyncio.Transport):
+    """What a StreamReader pauses while it holds more than it should."""
+
+    def __init__(self, inside: _Inside, number: int) -> None:
+        super().__init__()
+        self._inside, self._number = inside, number
+
+    def pause_reading(self) -> None:
+        self._inside.hold(self._number)
+
+    def resume_reading(self) -> None:
+        self._inside.free(self._number)
+
+
+class _Inside:
+    """The program in the container, and the connections that it has opened. While the buffer of one connection is full,
+    nothing is read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._connections: dict[int, _Connection] = {}
+        self._last = 0
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ended = False
+        self.runs = asyncio.Event()  # or has ended
+        self.problem: HostError | None = None  # why it ended
+        self._full: set[int] = set()  # connections whose clients read too slowly
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._reading = asyncio.create_task(self._read())
+
+    async def open(self, address: str, port: int) -> _Connection:
+        """Open a connection. Raises OSError with the reason if the container refuses it."""
+        self._last += 1
+        connection = _Connection(self, self._last)
+        self._connections[connection.number] = connection
+        try:
+            await self.say(connection.number, OPEN, f"{address} {port}".encode())
+            async with asyncio.timeout(CONNECT_S):
+                await connection.opened
+        except BaseException:
+            self.forget(connection)
+            raise
+        return connection
+
+    async def say(self, number: int, kind: int, data: bytes = b"") -> None:
+        async with self._turn:
+            await self._stream.write(HEADER.pack(number, kind, len(data)) + data)
+
+    def say_soon(self, number: int, kind: int) -> None:
+        task = asyncio.create_task(self.say(number, kind))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, connection: _Connection) -> None:
+        self.free(connection.number)
+        if self._connections.pop(connection.number, None) is not None and not self.ended:
+            self.say_soon(connection.number, CLOSE)
+
+    def hold(self, number: int) -> None:
+        self._full.add(number)
+        self._flows.clear()
+
+    def free(self, number: int) -> None:
+        self._full.discard(number)
+        if not self._full:
+            self._flows.set()
+
+    async def _read(self) -> None:
+        try:
+            pending = b""
+            async for chunk in self._stream.chunks():
+                pending += chunk
+                while len(pending) >= HEADER.size:
+                    number, kind, length = HEADER.unpack_from(pending)
+                    if len(pending) < HEADER.size + length:
+                        break
+                    self._take(number, kind, pending[HEADER.size : HEADER.size + length])
+                    pending = pending[HEADER.size + length :]
+                await self._flows.wait()
+        except HostError as error:
+            self.problem = error
+        finally:
+            self.ended = True
+            self.runs.set()
+            for connection in self._connections.values():
+                connection.fail(self.problem.message if self.problem else "the program in the container ended")
+
+    def _take(self, number: int, kind: int, data: bytes) -> None:
+        self.runs.set()
+        connection = self._connections.get(number)
+        if connection is None:
+            return
+        if kind == OPEN:
+            if not connection.opened.done():
+                connection.opened.set_result(None)
+        elif kind == DATA:
+            connection.reader.feed_data(data)
+        elif kind == END:
+            connection.reader.feed_eof()
+        else:
+            connection.fail(data.decode("utf-8", "replace"))
+
+    async def close(self) -> None:
+        await self._stream.close()
+        await end_all([self._reading, *self._tasks])
+
+
+class ContainerPorts:
+    """The ports of one container."""
+
+    def __init__(self, host: ContainerHost, inner: Host) -> None:
+        self._host = host
+        self._inner = inner
+        self._inside: _Inside | None = None
+        self._running: object = None
+        self._network: tuple[str, tuple[str, ...]] = ("", ())
+        self._around = ""
+        self._opening = asyncio.Lock()
+        self._relays: list[Relay] = []
+
+    async def forward(self, running: object, port: int, address: str) -> Forward:
+        """Open a local port that leads to `address`:`port` as the container sees it. `running` stands for the time that
+        the container has been running, during which its network does not change."""
+        if running is not self._running:
+            self._network = _parsed((await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out)
+            self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)
+            self._running = running
+        network, addresses = self._network
+        if network == self._around:
+            return await self._inner.forward(port, address)
+        if await self._program() is None:
+            return await self._to_address(port, address, addresses)
+
+        async def open_far() -> tuple[Reader, Writer]:
+            inside = await self._program()
+            if inside is None:
+                raise HostError("python3 is gone from the container", host=self._host.name)
+            connection = await inside.open(address.strip("[]"), port)
+            return connection, connection
+
+        relay = Relay(open_far, (HostError, TimeoutError))
+        self._relays.append(relay)
+        await relay.listen()
+        return relay
+
+    async def _to_address(self, port: int, address: str, addresses: tuple[str, ...]) -> Forward:
+        if address != LOOPBACK:
+            return await self._inner.forward(port, address)
+        if not addresses:
+            raise HostError(
+                "the container has a network of its own without an address, and no python3 that could open its ports",
+                host=self._host.name,
+                next_step="install python3 in the container, or give the container the network of its host",
+            )
+        return await self._inner.forward(port, addresses[0])
+
+    async def _program(self) -> _Inside | None:
+        """Return the program in the container. None if no python3 there runs it."""
+        async with self._opening:
+            if self._inside is not None and not self._inside.ended:
+                return self._inside
+            try:
+                inside = _Inside(await self._host.stream(["python3", "-I", "-S", "-c", PROGRAM]))
+            except CommandNotFound:
+                return None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(inside.runs.wait(), START_S)
+            if inside.ended or not inside.runs.is_set():  # a python3 that is too old, or hangs
+                await inside.close()
+                if inside.problem is not None:
+                    raise inside.problem
+                return None
+            self._inside = inside
+            return inside
+
+    async def close(self) -> None:
+        for relay in self._relays:
+            await relay.close()
+        if self._inside is not None:
+            with contextlib.suppress(HostError):
+                await self._inside.close()
+
+
+def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
+    """Parse the output of the script NETWORK. Return the network namespace and the addresses that are not loopback."""
+    name, _, table = text.partition("\n")
+    return name.strip(), tuple(_addresses(table))
+
+
+def _addresses(table: str) -> Iterator[str]:
+    found = dict.fromkeys(_LOCAL_ADDRESS.findall(table))
+    return (address for address in found if not address.startswith("127."))

@@ -1,0 +1,30 @@
+"""The container that a process runs in, from the control groups of the process.
+
+Sent to the host with the telemetry agent: standard library only, Python 3.8. The names of the groups are those that the
+runtimes give: docker-ID.scope or /docker/ID (moby), libpod-ID (podman), lxc.payload.NAME or /lxc/NAME (LXC, Proxmox),
+cri-containerd-ID and crio-ID (Kubernetes).
+"""
+
+from __future__ import annotations
+
+import re
+
+_ID = "([0-9a-f]{12})[0-9a-f]{52}"
+_GROUPS = (
+    (re.compile(f"(?:/docker/|docker-){_ID}"), "docker"),
+    (re.compile(f"libpod-{_ID}"), "podman"),
+    (re.compile(r"/lxc(?:\.payload)?[./]([A-Za-z0-9][\w.-]*)"), "lxc"),
+    (re.compile(f"(?:cri-containerd-|crio-|/kubepods[^\n]*/){_ID}"), "kubernetes"),
+)
+
+
+def container_of(groups: str) -> str:
+    """Return the container as "docker:0123456789ab", given the content of /proc/PID/cgroup as the host sees it. "" for
+    a process that is in none. Of nested containers, return the outermost."""
+    found = [
+        (match.start(), kind, match[1]) for pattern, kind in _GROUPS for match in [pattern.search(groups)] if match
+    ]
+    if not found:
+        return ""
+    _, kind, name = min(found)
+    return f"pct:{name}" if kind == "lxc" and name.isdecimal() else f"{kind}:{name}"

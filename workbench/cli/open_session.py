@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
 from workbench.cli.questions import ask_login_secret, ask_yes_no, can_ask
-from workbench.hosts import container_module, split_container
+from workbench.hosts import split_container
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ def host_named(arguments: argparse.Namespace) -> str | None:
         return host
     name = f"{host}/{arguments.container}" if host else arguments.container
     if split_container(name)[1] is None:
-        kinds = container_module().KINDS
+        from workbench.hosts.container_kinds import KINDS
+
         kind = arguments.container.partition(":")[0]
-        near = difflib.get_close_matches(kind, kinds, n=1)
+        near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(
             f"--container {arguments.container!r} does not name a container",
-            next_step=f"{hint}write it as KIND:NAME; the kinds are {', '.join(kinds)}",
+            next_step=f"{hint}write it as KIND:NAME; the kinds are {', '.join(KINDS)}",
         )
     return name
 

@@ -3,6 +3,10 @@
 base               the Host protocol, defaults for kinds of hosts, errors
 local, ssh         the kinds of hosts; ssh is the only module that imports asyncssh
 ssh_names          names that ssh knows without a connection
+container          a container of another host as a host
+container_kinds    how containers of each kind are entered, asked for their state and listed
+container_ports    ports of containers
+container_listing  the running containers of a host
 known_hosts        keys of ssh hosts: known, changed, accepted by the user
 reconnecting_link  a connection that is restored after a loss
 port_relay         a local port that leads to a port of a host
@@ -16,15 +20,14 @@ shared_answers     questions to a host whose answer several callers share
 line_splitter      output of commands, in lines and of bounded size
 task_cancellation  ending asyncio tasks for certain
 
-A new kind of host (a container, for example) is one module here and one entry in KINDS.
+A new kind of host is one module here and one entry in KINDS; of a container, an entry in container_kinds.KINDS.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -86,11 +89,9 @@ def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None
-    return (around, (kind, container)) if kind in container_module().KINDS else (name, None)
+    from workbench.hosts.container_kinds import KINDS as CONTAINERS
 
-
-def container_module() -> Any:
-    return importlib.import_module("workbench.hosts.container")
+    return (around, (kind, container)) if kind in CONTAINERS else (name, None)
 
 
 def known_names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from workbench import hosts
-from workbench.hosts import container_module, open_host, split_container
+from workbench.hosts import open_host, split_container
 from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.store import paths
@@ -76,7 +76,9 @@ def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
 
 
 def _contained(inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None) -> Host:
-    host: Host = container_module().open_container(inner, *container, sudo=sudo)
+    from workbench.hosts.container import open_container
+
+    host = open_container(inner, *container, sudo=sudo)
     host.name = known_as
     return host
 

@@ -115,7 +115,9 @@ class Podman:
         if self._service is not None:
             self._service.kill()
             self._service.wait()
-        subprocess.run(["umount", "-R", f"{self.directory}/root/overlay"], capture_output=True, check=False)
+        subprocess.run(
+            ["umount", "--recursive", "--lazy", f"{self.directory}/root/overlay"], capture_output=True, check=False
+        )
 
 
 def _image() -> bytes:

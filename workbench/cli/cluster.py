@@ -10,7 +10,7 @@ from workbench.cli import servers
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command, option
-from workbench.cli.shared_options import CHANGES, PRESET, TRUST
+from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST
 from workbench.model.errors import InputError, ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
@@ -38,6 +38,7 @@ def _use_cluster(arguments: argparse.Namespace) -> None:
     _NAME,
     PRESET,
     *CHANGES,
+    *RUN_AS,
     TRUST,
     option("--wait", "wait until the server is READY or has failed"),
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),

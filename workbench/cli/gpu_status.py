@@ -89,7 +89,8 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         yield f"  {message}"
     for gpu in document["gpus"]:
         state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
-        yield f"GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
+        node = f"{gpu['node']} " if gpu.get("node") else ""
+        yield f"{node}GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
         yield "  " + "  ".join(_reading(gpu, *each) for each in _READINGS)
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"

@@ -94,6 +94,7 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
     if not ranks:
         yield _one_node(plan, engine, places)
         return
+    yield from _without_rdma(plan, places)
     whole = {e.name: str(e.value) for e in plan.env}
     for node in plan.nodes:
         for name, (value, why) in _environment(engine, places[node.rank]).items():
@@ -101,6 +102,19 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} is the {why}"
                 yield Finding(Level.WARN, "cluster.environment", text, name, f"unset {name} to use {value}")
+
+
+def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+    """Yield a finding for each node for which the plan wants RDMA, and which has no active device."""
+    whole = {e.name: str(e.value) for e in plan.env}
+    wanted = [f"{name}={whole[name]}" for name in ("NCCL_IB_HCA", "NCCL_NET") if whole.get(name, "Socket") != "Socket"]
+    for place in places if wanted else ():
+        if place.interface and not place.rdma:
+            text = (
+                f"the plan sets {' and '.join(wanted)}, but {place.host} has no active RDMA device on {place.interface}"
+            )
+            fix = f"check the cable and `ibdev2netdev` on {place.host}, or unset {wanted[0].partition('=')[0]}"
+            yield Finding(Level.WARN, "cluster.no-rdma", text, wanted[0].partition("=")[0], fix)
 
 
 def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:

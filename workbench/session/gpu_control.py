@@ -179,7 +179,9 @@ def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Te
     """Return the part of a cluster's reading that is of its head. Raises SettingsError if a GPU of another node is
     meant: each host has a journal and a guard of its own."""
     head = host.nodes[0].name
-    elsewhere = {key: i.node for i in reading.infos if i.node != head for key in (str(i.index), i.uuid, "all")}
+    here = {info.uuid for info in reading.infos if info.node == head}
+    others = [info for info in reading.infos if info.node != head]
+    elsewhere = {key: i.node for i in others for key in (str(i.index), i.uuid, "all") if key not in here}
     if node := next((elsewhere[gpu] for gpu in by_gpu if gpu in elsewhere), None):
         raise SettingsError(
             f"these GPU settings concern {node}, and settings are changed on one host at a time",

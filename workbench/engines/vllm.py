@@ -187,9 +187,11 @@ class Vllm(Engine):
         if isinstance(replicas, int) and replicas >= count:
             local = replicas // count
             start: dict[str, FlagValue] = {"data-parallel-start-rank": rank * local} if rank else {}
-            link = {"data-parallel-address": head, "data-parallel-rpc-port": _DATA_PARALLEL_PORT}
+            port = plan.flag("data-parallel-rpc-port") or _DATA_PARALLEL_PORT
+            link = {"data-parallel-address": head, "data-parallel-rpc-port": port}
             return {"data-parallel-size-local": local, **start, **link, **headless}
-        return {"nnodes": count, "node-rank": rank, "master-addr": head, "master-port": _MASTER_PORT, **headless}
+        port = plan.flag("master-port") or _MASTER_PORT
+        return {"nnodes": count, "node-rank": rank, "master-addr": head, "master-port": port, **headless}
 
     def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
         return ray_command(plan, node) if node and node.role == RAY else super().command(plan, node, catalog)

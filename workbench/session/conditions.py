@@ -125,9 +125,7 @@ def conditions_of(
         driver_version=telemetry.driver.driver_version if telemetry else None,
         cuda_version=telemetry.driver.cuda_version if telemetry else None,
         gpus=tuple(_gpu(info) for info in infos),
-        nodes=tuple(dict.fromkeys(f"{n.name} ({n.title})" for n in plan.nodes))
-        if plan and infos and infos[0].node
-        else (),
+        nodes=tuple(f"{rank.host} ({rank.label})" for rank in status.ranks) if status else (),
         gpu_settings=settings_of(telemetry, locks, gpus),
         in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
         findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},

@@ -118,7 +118,7 @@ class EngineServer:
         bound = self._bind() if self.engine.binds_first else None
         try:
             await self._write(self.engine.before_loading(plan))
-            if plan.nodes > 1:
+            if plan.master:
                 await self.links.join()
             placed = memory_fit.place(plan, self.state)
             self._start_workers(len(placed.replicas))

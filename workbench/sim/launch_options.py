@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim import flag_parser
+from workbench.sim import flag_parser, profiles
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.model_sizes import SimulatedModel
 
@@ -47,7 +47,7 @@ class LaunchOptions:
     headless: bool = False
     nodes: int = 1  # hosts over which the server is spread, each with a process of its own
     node_rank: int = 0
-    master: str = ""  # address and port of rank 0
+    master: str = ""  # address and port of rank 0, to which the other ranks connect
     embeds: bool = False  # serves /v1/embeddings and generates no text
     warnings: tuple[str, ...] = ()
 
@@ -81,8 +81,13 @@ def of_flags(
 def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of one rank of a server that spans several hosts. {} if one process stands for all of them,
     as on a simulated host that has the GPUs of several nodes."""
+    if not os.environ.get("WORKBENCH_SIM_RANKS"):
+        return {}
+    if flags.get("distributed-executor-backend") == "ray":  # this process uses the GPUs of all hosts
+        gpus = int(flags.get("tensor-parallel-size") or 1) * int(flags.get("pipeline-parallel-size") or 1)
+        return {"nodes": max(1, gpus // profiles.get(os.environ["WORKBENCH_SIM_PROFILE"]).count)}
     nodes = int(flags.get("nnodes") or 1)
-    if nodes == 1 or not os.environ.get("WORKBENCH_SIM_RANKS"):
+    if nodes == 1:
         return {}
     rank = int(flags.get("node-rank") or 0)
     master = f"{flags.get('master-addr') or '127.0.0.1'}:{flags.get('master-port') or 29501}"

@@ -38,6 +38,11 @@ def test_vllm_by_nnodes_has_one_headless_rank_per_further_node() -> None:
     assert worker.endswith("--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29501 --headless")
 
 
+def test_ports_that_the_plan_sets_stay() -> None:
+    plan = cluster.spread(plan_with(tensor_parallel_size=2, master_port=4000), VLLM, PLACES)
+    assert all("--master-port 4000" in line and "29501" not in line for line in lines(plan))
+
+
 def test_vllm_spreads_replicas_by_their_first_rank() -> None:
     head, worker = lines(cluster.spread(plan_with(data_parallel_size=4), VLLM, PLACES))
     assert "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 13345" in head

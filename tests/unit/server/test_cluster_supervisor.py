@@ -10,11 +10,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.clusters import NAMES, cluster, clustered, commands_of, plan_of, ready, start
-from support.serving import eventually
+from support.clusters import NAMES, VLLM, cluster, clustered, commands_of, plan_of, ready, start
+from support.serving import eventually, free_port
 
+from workbench.engines import ray
+from workbench.engines.cluster import spread
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import ServerError
+from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.server import ray_cluster
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Event
 
@@ -118,20 +123,14 @@ def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
         (head, first), (worker, second) = commands_of(plan)
         missing = replace(second, argv=("/nowhere/vllm", *second.argv[1:]))
         with pytest.raises(ServerError, match="/nowhere/vllm does not exist"):
-            await supervisor.start_ranks(plan, [(head, first), (worker, missing)], _vllm(), simulated=True)
+            await supervisor.start_ranks(plan, [(head, first), (worker, missing)], VLLM, simulated=True)
         assert await supervisor.runs() == ()
         late = replace(second, files={"../outside": ""})  # is found only when the rank is started
         with pytest.raises(Exception, match="outside the run directory"):
-            await supervisor.start_ranks(plan, [(head, first), (worker, late)], _vllm(), simulated=True)
+            await supervisor.start_ranks(plan, [(head, first), (worker, late)], VLLM, simulated=True)
         assert [s.state for s in await supervisor.runs()] == [ServerState.STOPPED]
 
     clustered(host, scenario)
-
-
-def _vllm():  # type: ignore[no-untyped-def]
-    from support.clusters import VLLM
-
-    return VLLM
 
 
 def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
@@ -143,5 +142,57 @@ def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
         assert ended.reason is not None and "stopped the server:" in ended.reason and "reserve is" in ended.reason
         assert ended.findings[0].code == "log.memory-guard"
         await eventually(lambda: not any(r.alive for r in supervisor.status(status.run_id).ranks), 10)
+
+    clustered(host, scenario)
+
+
+def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
+    whole = replace(plan, nodes=()).with_flag("distributed-executor-backend", "ray")
+    return spread(whole, VLLM, host.places)
+
+
+def test_ray_is_started_counted_and_stopped_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "PORT", free_port())
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        plan = _with_ray(plan_of(host), host)
+        status = await ready(supervisor, plan)
+        assert status.state is ServerState.READY, status.reason
+        assert [(rank.label, rank.host) for rank in status.ranks] == [
+            ("rank 0", NAMES[0]),
+            ("ray 0", NAMES[0]),
+            ("ray 1", NAMES[1]),
+        ]
+        assert await ray_cluster.gpus(host, plan, "127.0.0.1", {}) == 2
+        pids = _pids(status)
+        assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    clustered(host, scenario)
+
+
+def test_a_ray_that_was_running_is_used_and_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "PORT", free_port())
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        plan = _with_ray(plan_of(host), host)
+        theirs = [
+            await node.host.stream(VLLM.command(plan, each).argv)
+            for node, each in zip(host.nodes, plan.nodes[1:], strict=True)
+        ]
+        try:
+            await ray_cluster.wait_for_gpus(host, plan, "127.0.0.1", {}, 2)
+            status = await ready(supervisor, plan)
+            assert [rank.label for rank in status.ranks] == ["rank 0"]
+            await supervisor.stop(status.run_id)
+            assert await ray_cluster.gpus(host, plan, "127.0.0.1", {}) == 2
+            await theirs.pop().close()
+            with pytest.raises(ServerError, match="has 1 GPUs, and the plan needs 2"):
+                await start(supervisor, plan)
+        finally:
+            for stream in theirs:
+                await stream.close()
 
     clustered(host, scenario)

@@ -33,6 +33,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "stop": ("servers",),
     "adopt": ("servers",),
     "restart": ("servers",),
+    "jobs": ("jobs",),
     "runs": ("runs",),
     "cluster": ("cluster",),
     "bench": ("bench",),

@@ -72,6 +72,7 @@ class ServerStatus:
     restarts: int | None = None  # by the launcher, since the run began
     ends_unix_s: float | None = None  # when the launcher ends the server (walltime)
     image: str | None = None  # of a container, with its digest
+    gpus: tuple[str, ...] = ()  # indices or UUIDs of those that the launcher gave to the server; (): it named none
     outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
 

@@ -15,12 +15,12 @@ from workbench.engines.containers import image_of, words_in_image
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
+from workbench.model.job_request import gpu_count
 from workbench.model.plan import LaunchPlan, Node
 from workbench.model.secrets import is_secret_name, mask_plan
 from workbench.recipes.recipe import Notes
 
 _MARK = "\ue001"  # around the name of a variable, in place of its secret value
-_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,6 @@ class Launch:
     @property
     def workdir(self) -> str | None:
         return self.plan.workdir
-
-
-def gpu_count(plan: LaunchPlan) -> int:
-    """Return the number of GPUs that the plan's parallel sizes need, 1 if it names none."""
-    count = 1
-    for name in _PARALLEL:
-        value = plan.flag(name)
-        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
-    return count
 
 
 def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None) -> Launch:

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding
-from workbench.recipes.launch import gpu_count
+from workbench.model.job_request import gpu_count
 from workbench.recipes.recipe import Recipe
 
 

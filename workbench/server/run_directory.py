@@ -68,6 +68,7 @@ class ReadyFacts:
     ready_after_s: float
     port: int
     pid: int | None = None  # of the server, if a launcher reported it: one that was restarted is not ready yet
+    restarts: int | None = None  # by the launcher until then, for a server on another node, whose pid is not reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class _LauncherFields(TypedDict):
     restarts: int | None
     ends_unix_s: float | None
     image: str | None
+    gpus: tuple[str, ...]
 
 
 def status_of(
@@ -83,6 +84,7 @@ def _of_launcher(facts: RunFacts) -> _LauncherFields:
         "restarts": launched.restarts,
         "ends_unix_s": launched.ends_unix_s,
         "image": launched.image,
+        "gpus": launched.gpus,
     }
 
 
@@ -113,7 +115,7 @@ def _state(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[
 
 
 def _alive(facts: RunFacts, now_unix_s: float, silent_s: float | None) -> tuple[ServerState, str | None]:
-    if facts.ready:
+    if facts.ready and facts.server_began_unix_s is not None:
         if silent_s is None:
             return ServerState.READY, None
         return ServerState.UNRESPONSIVE, f"the server has not answered for {silent_s:.0f} s, but its process is alive"

@@ -98,9 +98,12 @@ class Supervisor:
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
-        """Return the API key of a run's server, or None if it needs none or the key is unknown. The key must never be
-        shown, stored or logged."""
+        """Return the API key of a run's server; None: none or unknown. It must never be shown, stored or logged."""
         return self._known(run_id).api_key
+
+    def host_time(self, run_id: str) -> float:
+        """Return the time of the host's clock in Unix seconds, computed from the last reading of a run."""
+        return self._known(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
         """Return the part of a run's log that has been read so far."""

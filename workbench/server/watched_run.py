@@ -21,7 +21,7 @@ from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import log_patterns, readiness
 from workbench.server.launchers import launcher
-from workbench.server.launchers.launcher import Launch, launch_of, parse_launched
+from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
 from workbench.server.run_state import status_address, status_of
@@ -110,8 +110,8 @@ class WatchedRun:
         """Update the run from `seen`, a full reading of its directory and its processes."""
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
         launched = parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched
-        if ready and launched and ready.pid and launched.pid not in (ready.pid, None):
-            ready = None  # the launcher has restarted the server
+        if ready and launched and _restarted_since(ready, launched):
+            ready = None
         self.read_at_s = time.monotonic()
         self.start_time = seen.start_time
         if seen.ended_ago_s is not None:
@@ -161,7 +161,8 @@ class WatchedRun:
         began_unix_s = facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
         after_s = time.monotonic() - self.started_s if self.started_s and own else self.now_unix_s - began_unix_s
         pid = None if own else facts.server_pid
-        return ReadyFacts(round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid)
+        restarts = facts.launched.restarts if facts.launched else None
+        return ReadyFacts(round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid, restarts)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
@@ -283,6 +284,13 @@ class WatchedRun:
         task, self.task = self.task, None
         await end_all([task] if task is not None else [])
         await self.disconnect()
+
+
+def _restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
+    """Return whether the launcher has restarted the server since it was ready."""
+    if ready.pid and launched.pid:
+        return launched.pid != ready.pid
+    return (launched.restarts or 0) > (ready.restarts or 0)
 
 
 def _stop_time(data: bytes | None) -> float | None:

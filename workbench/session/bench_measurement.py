@@ -122,8 +122,8 @@ class Measurement:
     async def _without_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
         await self._until_cancelled(self._prepare(http, engine))
         outcome, during = await self._send(engine)
-        why = f"the GPUs of {self._server.host} are not known: only those of a host that Workbench is on are read"
-        return Measured(outcome, without_energy(self._with_engine(outcome, during), why))
+        summary = self._with_engine(outcome, during)
+        return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
 
     async def _metered(self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter) -> Measured:
         gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench import runner
 from workbench.bench.workers import NoClientThere
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.session.gpu_meter import Meter
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ HERE, THERE, ANYWHERE = "here", "host", "anywhere"  # places of the load client
 @dataclass(frozen=True, slots=True)
 class ServerUnderTest:
     """The server that a load goes to: a run of Workbench, or a server that others started (`status` None). `host` is
-    where the server runs, `address` its URL. `gpus_known` says whether the server uses the GPUs of the session's
-    host."""
+    where the server runs, `address` its URL. `gpus_known` says whether the server uses GPUs of the session's host."""
 
     host: str
     status: ServerStatus | None = None
@@ -38,7 +38,16 @@ class ServerUnderTest:
 
     @property
     def plan(self) -> LaunchPlan | None:
-        return self.record.plan if self.record else None
+        """The plan of the server. Its GPUs are those that a scheduler gave to the server, if there is one."""
+        plan = self.record.plan if self.record else None
+        given = self.status.gpus if self.status else ()
+        return plan.with_env(VISIBLE_TO_CUDA, ",".join(given)) if plan and given else plan
+
+    @property
+    def gpus_unknown_because(self) -> str:
+        if self.status is not None and self.status.node is not None:
+            return f"the server runs on node {self.status.node}, whose GPUs are not read"
+        return f"the GPUs of {self.host} are not known: only those of a host that Workbench is on are read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,12 @@ class ServerLoad:
         """Open a load on the server at `url`, or else on a run (None: the selected or newest READY run). Raises
         BenchError if the server's GPUs cannot be read."""
         if url is None:
-            async with self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides) as load:
-                yield load
-            return
-        async with self.at_url(url, overrides) as load:
+            opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
+        else:
+            opened = self.at_url(url, overrides)
+        async with opened as load:
             if not load.server.gpus_known:
-                why = f"the GPUs of {load.server.host} are not known: only those of {self._core.host.name} are read"
+                why = load.server.gpus_unknown_because
                 raise BenchError(why, next_step="run the command on the server's host, or with --host HOST")
             yield load
 
@@ -78,7 +78,7 @@ class ServerLoad:
         spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
-            self._alone(what, run_id, spec if ahead else None) as (cancel, started),
+            self._alone(what, run_id, spec if ahead else None, status.node is None) as (cancel, started),
             _forwarded(self._core.host, status.port, status.node) as url,
         ):
             model = spec.model or status.served_model or status.model
@@ -87,7 +87,8 @@ class ServerLoad:
             if spec.api_key_env is None and (key := supervisor.api_key(run_id)):
                 env = {SERVER_KEY_VARIABLE: key}
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
-            server = ServerUnderTest(self._core.host.name, status, supervisor.record(run_id))
+            record, here = supervisor.record(run_id), status.node is None
+            server = ServerUnderTest(self._core.host.name, status, record, gpus_known=here)
             hear = partial(self._servers.hear_engine, run_id)
             there = f"http://{status.node or LOOPBACK}:{status.port}"
             yield Load(spec, server, env, cancel, started, hear, there)

@@ -18,6 +18,7 @@ from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, Ser
 from workbench.server import external_servers
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
+from workbench.session.walltime import WalltimeWarnings
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
@@ -47,6 +48,7 @@ class Servers:
         self._supervisor: Supervisor | None = None
         self._reserved: list[str] = []
         self._start = asyncio.Lock()  # held while a run is being started
+        self._walltime = WalltimeWarnings(core, lambda run_id: self.supervisor.host_time(run_id))
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
         self.before_end: list[Callable[[str], Awaitable[None]]] = []
@@ -68,6 +70,7 @@ class Servers:
 
     async def close(self) -> None:
         """End following the servers, which keep running."""
+        self._walltime.close()
         if self._supervisor is not None:
             await self._supervisor.close()
             self._supervisor = None
@@ -81,6 +84,7 @@ class Servers:
             return
         before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
         self._show()
+        self._walltime.see(event)
         if event.state is ServerState.READY and (before is None or before.state is not ServerState.READY):
             plan = self.supervisor.record(event.run_id).plan
             self._presets.remember_variables(event.run_id, plan)

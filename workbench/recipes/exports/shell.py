@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 from workbench.model.findings import Level
-from workbench.recipes.imports.server_command import VISIBLE_TO_CUDA
+from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest, job_name, pbs_words, slurm_words
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes, short
 
@@ -78,17 +77,11 @@ def _with_run_dir(word: Word) -> str:
 
 
 def slurm(launch: Launch, notes: Notes) -> str:
-    """Return a job script for sbatch."""
-    count = len(launch.nodes) or 1
-    directives = [
-        f"--job-name={_job_name(launch.name)}",
-        f"--nodes={count}",
-        "--ntasks-per-node=1",
-        f"--gres=gpu:{launch.gpus}",
-        "--output=%x-%j.log",
-    ]
-    lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {one}" for one in directives), "set -eu", "umask 077"]
-    lines += secret_checks(launch.secrets)
+    """Return a job script for sbatch, with the options of the plan if it runs as a Slurm job."""
+    request = _request(launch, "slurm")
+    directives = [*slurm_words(request), "--output=%x-%j.log"]
+    lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {shlex.quote(one)}" for one in directives)]
+    lines += ["set -eu", "umask 077", *secret_checks(launch.secrets)]
     hidden = _scheduler_chooses_gpus(launch, notes)
     if launch.nodes:
         notes.add(Level.WARN, "addresses", "the nodes' addresses are those of the plan, not those that Slurm assigns")
@@ -97,23 +90,31 @@ def slurm(launch: Launch, notes: Notes) -> str:
         lines.append(f"exec srun --kill-on-bad-exit=1 sh -c {shlex.quote(inner)}")
     else:
         lines += start_lines(launch, without=hidden)
-    notes.add(Level.INFO, "time-limit", "the job has no time limit of its own", fix="add #SBATCH --time=…")
+    if "walltime" not in request.options:
+        notes.add(Level.INFO, "time-limit", "the job has no time limit of its own", fix="add #SBATCH --time=…")
     return "\n".join(lines) + "\n"
 
 
 def pbs(launch: Launch, notes: Notes) -> str:
-    """Return a job script for qsub of PBS."""
-    name = _job_name(launch.name)[:15]
-    directives = [f"-N {name}", f"-l select=1:ngpus={launch.gpus}", "-j oe", "-r n"]
-    lines = [*header(launch, "#!/bin/bash"), *(f"#PBS {one}" for one in directives), "set -eu", "umask 077"]
+    """Return a job script for qsub of PBS, with the options of the plan if it runs as a PBS job."""
+    request = _request(launch, "pbs")
+    words = pbs_words(request)
+    directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]
+    lines = [*header(launch, "#!/bin/bash"), f"#PBS {shlex.join(directives)}", "set -eu", "umask 077"]
     if launch.secrets:
         notes.add(
             Level.INFO, "secret", "PBS passes no environment by itself", fix=f"qsub -v {','.join(launch.secrets)} FILE"
         )
     lines += [*secret_checks(launch.secrets), 'cd -- "$PBS_O_WORKDIR"']
     lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))
-    notes.add(Level.INFO, "time-limit", "the job has the queue's time limit", fix="add #PBS -l walltime=…")
+    if "walltime" not in request.options:
+        notes.add(Level.INFO, "time-limit", "the job has the queue's time limit", fix="add #PBS -l walltime=…")
     return "\n".join(lines) + "\n"
+
+
+def _request(launch: Launch, run_as: str) -> JobRequest:
+    options = launch.plan.run_options if launch.plan.run_as == run_as else {}
+    return JobRequest(job_name(launch.name), launch.gpus, len(launch.nodes) or 1, options)
 
 
 def _scheduler_chooses_gpus(launch: Launch, notes: Notes) -> tuple[str, ...]:
@@ -121,9 +122,3 @@ def _scheduler_chooses_gpus(launch: Launch, notes: Notes) -> tuple[str, ...]:
         return ()
     notes.left_out(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")
     return (VISIBLE_TO_CUDA,)
-
-
-def _job_name(name: str) -> str:
-    """Return a name of the characters that all schedulers accept, beginning with a letter."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
-    return plain if plain[:1].isalpha() else f"server-{plain}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from workbench.model.findings import Level
+from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
-    VISIBLE_TO_CUDA,
     ServerCommand,
     start_in_image,
 )

@@ -16,7 +16,7 @@ from workbench.model.flags import FlagKind, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.recipe import COMPUTED, Notes
 
-VISIBLE_TO_CONTAINER, VISIBLE_TO_CUDA = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+VISIBLE_TO_CONTAINER = "NVIDIA_VISIBLE_DEVICES"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

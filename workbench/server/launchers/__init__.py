@@ -3,6 +3,8 @@
 launcher      the Launcher protocol, what a launcher is given, and the file in which its keeper reports
 systemd       servers as units of systemd
 containers    servers as containers of docker and podman; container_scripts has their keeper
+jobs          what schedulers share: findings, keeper, stop     job_scripts   the shell code of a job and its keeper
+slurm, pbs    a server as a job of Slurm, or of PBS Pro, OpenPBS or Torque
 
 A launcher makes a *keeper*: a command that Workbench runs as a detached process, exactly like a server of its own. The
 keeper starts the server through the launcher's program, copies the server's log to its output, writes what it learns
@@ -21,7 +23,13 @@ if TYPE_CHECKING:
     from workbench.server.launchers.launcher import Launcher
 
 # Word of `--as`: the module in this package that has `launcher(word)`. Its options: model/run_options.
-MODULES: dict[str, str] = {"systemd": "systemd", "docker": "containers", "podman": "containers"}
+MODULES: dict[str, str] = {
+    "systemd": "systemd",
+    "docker": "containers",
+    "podman": "containers",
+    "slurm": "slurm",
+    "pbs": "pbs",
+}
 
 
 def launcher_of(name: str) -> Launcher | None:

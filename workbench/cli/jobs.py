@@ -1,0 +1,45 @@
+"""The command `jobs`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, note, say
+from workbench.cli.registry import command
+
+
+def _hours(seconds: int) -> str:
+    return (
+        f"{seconds // 3600} h {seconds % 3600 // 60} min"
+        if seconds >= 3600
+        else f"{seconds // 60} min {seconds % 60} s"
+    )
+
+
+@command(
+    "jobs",
+    "list your jobs of Slurm or PBS on the host, also those that Workbench did not submit",
+    examples=("workbench --host login jobs", "workbench --host login jobs --json"),
+)
+async def jobs(arguments: argparse.Namespace) -> int:
+    from workbench.model.job import Job
+    from workbench.server.jobs import read
+
+    def line(job: Job) -> str:
+        where = job.node or (f"({job.reason})" if job.reason else "")
+        left = f"{_hours(job.left_s)} left" if job.left_s is not None else "no time limit"
+        ours = f"run {job.run_id}" if job.run_id else f"not started by Workbench: {job.name}"
+        what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"
+        return f"{what} {job.queue or '':<10} {ours}"
+
+    async with connected(arguments) as session:
+        found = await read(session.host, await session.servers.supervisor.runs())
+    if arguments.json:
+        return emit({"jobs": [asdict(job) for job in found]})
+    if not found:
+        note("no jobs of yours on this host")
+    for job in found:
+        say(line(job))
+    return 0

@@ -1,0 +1,21 @@
+"""A job of a scheduler, as the user's list of jobs shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the user that has not ended. None: the scheduler does not name it."""
+
+    scheduler: str  # the word of `--as`
+    id: str
+    name: str
+    state: str  # in the scheduler's words
+    queue: str | None = None  # partition or queue
+    reason: str | None = None  # why a job waits
+    node: str | None = None  # the first one
+    gpus: str | None = None  # as they were asked for, such as "gpu:2"
+    left_s: int | None = None  # until the walltime is over, or its whole walltime while it waits
+    run_id: str | None = None  # of the run of Workbench that is this job

@@ -1,0 +1,98 @@
+"""What a server asks of a scheduler, in the words of Slurm and of PBS.
+
+The exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) ask with the same
+words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from workbench.model.plan import LaunchPlan
+
+VISIBLE_TO_CUDA = "CUDA_VISIBLE_DEVICES"  # a scheduler sets it for the GPUs that it assigns
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+_SBATCH = {  # run options, and the options of sbatch that they become
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "node": "nodelist",
+    "cpus": "cpus-per-task",
+    "memory": "mem",
+    "walltime": "time",
+}
+_QSUB = {"walltime": ("-l", "walltime="), "queue": ("-q", ""), "account": ("-A", "")}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job to ask for. `gpus` are those of each node. `options` are the run options of the launcher `slurm` or `pbs`;
+    the option "gpus" replaces `gpus`, and 0 asks for none."""
+
+    name: str
+    gpus: int
+    nodes: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus_text(self) -> str:
+        return self.options.get("gpus", str(self.gpus))
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        return tuple(self.options.get("extra", "").splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class PbsWords:
+    """The options of qsub. `chunk` and `nodes` are the values of -l for the resources of the node: PBS Pro and OpenPBS
+    take the first, Torque takes the second. `others` are the same for all."""
+
+    chunk: str
+    nodes: str
+    others: tuple[str, ...]
+
+
+def gpu_count(plan: LaunchPlan) -> int:
+    """Return the number of GPUs that the plan's parallel sizes need, 1 if it names none."""
+    count = 1
+    for name in _PARALLEL:
+        value = plan.flag(name)
+        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
+    return count
+
+
+def job_name(text: str) -> str:
+    """Return a name of the characters that all schedulers accept, beginning with a letter."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    return plain if plain[:1].isalpha() else f"server-{plain}"
+
+
+def slurm_words(request: JobRequest) -> tuple[str, ...]:
+    """Return the options of sbatch for `request`."""
+    words = [f"--job-name={request.name}", f"--nodes={request.nodes}", "--ntasks-per-node=1"]
+    if request.gpus_text != "0":
+        words.append(f"--gres=gpu:{request.gpus_text}")
+    words += [f"--{word}={request.options[name]}" for name, word in _SBATCH.items() if name in request.options]
+    return (*words, *request.extra)
+
+
+def pbs_words(request: JobRequest) -> PbsWords:
+    """Return the options of qsub for `request`. The name is cut to 15 characters, which all versions of PBS take."""
+    options = request.options
+    node, cpus, memory = options.get("node"), options.get("cpus"), options.get("memory")
+    gpus = "" if request.gpus_text == "0" else request.gpus_text
+    chunk = [str(request.nodes), *_pairs(host=node, ngpus=gpus, ncpus=cpus, mem=memory)]
+    nodes = [node or str(request.nodes), *_pairs(ppn=cpus, gpus=gpus)]
+    others = ["-N", request.name[:15]]
+    for name, (word, prefix) in _QSUB.items():
+        if name in options:
+            others += [word, f"{prefix}{options[name]}"]
+    of_memory = "".join(f",{pair}" for pair in _pairs(mem=memory))
+    return PbsWords(f"select={':'.join(chunk)}", f"nodes={':'.join(nodes)}{of_memory}", (*others, *request.extra))
+
+
+def _pairs(**values: str | None) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items() if value]

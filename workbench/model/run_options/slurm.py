@@ -1,0 +1,34 @@
+"""The options of the launcher `slurm`."""
+
+from __future__ import annotations
+
+from workbench.model.run_options.option import RunOption, matching, whole_number
+
+_WORD = r"[^\s\0]+"
+_GPUS = matching(r"([A-Za-z0-9_.-]+:)?\d{1,4}", "a number such as 2, or a type and a number such as a100:2")
+NODE = RunOption("node", "node on which the job has to run", "NAME", matching(_WORD, "one word"))
+ACCOUNT = RunOption("account", "account that pays for the job", "NAME", matching(_WORD, "one word"))
+EXTRA = RunOption(
+    "extra",
+    "a further word of the command that submits the job; repeatable",
+    "WORD",
+    repeatable=True,
+    foreign="adds a word to the command that submits the job, which can change where and as whom it runs",
+)
+CPUS = RunOption("cpus", "CPU cores for the server", "N", whole_number(1, 4096))
+OPTIONS = (
+    RunOption("partition", "partition to which the job is submitted", "NAME", matching(_WORD, "one word")),
+    ACCOUNT,
+    RunOption("gpus", "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need", "N", _GPUS),
+    CPUS,
+    RunOption("memory", "memory to ask for, such as 64G", "SIZE", matching(r"\d+[KMGT]?", "a size such as 64G")),
+    RunOption(
+        "walltime",
+        "time after which the job is ended, such as 8:00:00 or 1-12",
+        "TIME",
+        matching(r"[0-9][0-9:-]*|UNLIMITED", "a time such as 8:00:00 or 1-12"),
+    ),
+    NODE,
+    RunOption("qos", "quality of service", "NAME", matching(_WORD, "one word")),
+    EXTRA,
+)

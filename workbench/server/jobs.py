@@ -1,0 +1,123 @@
+"""The jobs of the user on a cluster's login host, also those that Workbench did not submit.
+
+squeue is asked with --format, not with --json: the JSON of Slurm 22.05 has the jobs of all users, whatever is asked,
+and its form differs between versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, InputError
+from workbench.model.job import Job
+from workbench.model.server_run import ServerStatus
+from workbench.model.untrusted_text import clean
+
+_TIMEOUT_S = 40.0
+_STATES = {"Q": "queued", "R": "running", "H": "held", "W": "waiting", "E": "exiting", "S": "suspended", "T": "moving"}
+
+# Prints "slurm" or "pbs", then what the programs answer: the jobs of this user. "none" if there is no scheduler. A line
+# "refused WHY" stands for an answer that is an error.
+_LIST = r"""
+me=$(id -un)
+if command -v squeue >/dev/null 2>&1; then
+    echo slurm
+    answer=$(squeue -h -u "$me" -o '%i|%T|%P|%B|%b|%L|%r|%j' 2>&1)
+elif command -v qstat >/dev/null 2>&1; then
+    echo pbs
+    answer=$(qselect -u "$me" 2>&1) && { [ -z "$answer" ] || answer=$(qstat -f $answer 2>&1); }
+else
+    echo none
+fi || { printf 'refused %s\n' "$answer"; exit 0; }
+printf '%s\n' "$answer"
+"""
+
+
+async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
+    """Return the jobs of the user that have not ended. `runs` are the runs of this host, some of which may be jobs.
+
+    Raises InputError for a host without a scheduler, and HostError if the scheduler does not answer.
+    """
+    done = await host.run(sh(_LIST), timeout_s=_TIMEOUT_S, check=True)
+    scheduler, _, answer = clean(done.stdout, lines=True).partition("\n")
+    if scheduler == "none":
+        raise InputError(
+            "neither Slurm nor PBS is on this host: squeue and qstat not found",
+            host=host.name,
+            next_step="name the login host of the cluster with --host",
+        )
+    if answer.startswith("refused "):
+        why = answer.removeprefix("refused ").strip().splitlines()
+        raise HostError(f"the scheduler does not answer: {why[-1] if why else 'no reason given'}", host=host.name)
+    found = _of_slurm(answer) if scheduler == "slurm" else _of_pbs(answer)
+    ours = {(run.run_as, run.handle): run.run_id for run in runs if run.handle}
+    return tuple(replace(job, run_id=ours.get((job.scheduler, job.id))) for job in found)
+
+
+def _of_slurm(answer: str) -> Iterator[Job]:
+    for line in answer.splitlines():
+        words = line.split("|", 7)
+        if len(words) < 8:
+            continue
+        job_id, state, queue, node, gpus, left, reason, name = (_known(word) for word in words)
+        yield Job(
+            "slurm",
+            job_id or "",
+            name or "",
+            state or "",
+            queue,
+            reason if state == "PENDING" else None,
+            node,
+            gpus.removeprefix("gres:").removeprefix("gres/") if gpus else None,
+            seconds_of(left),
+        )
+
+
+def _of_pbs(answer: str) -> Iterator[Job]:
+    for block in answer.replace("\n\t", "").split("Job Id: ")[1:]:
+        job_id, _, text = block.partition("\n")
+        values = dict(line.strip().partition(" = ")[::2] for line in text.splitlines())
+        state = values.get("job_state", "")
+        left_s, used_s = (
+            seconds_of(values.get("Resource_List.walltime")),
+            seconds_of(values.get("resources_used.walltime")),
+        )
+        yield Job(
+            "pbs",
+            job_id.strip(),
+            values.get("Job_Name", ""),
+            _STATES.get(state, state),
+            values.get("queue"),
+            values.get("comment") if state != "R" else None,
+            values["exec_host"].partition("/")[0] if "exec_host" in values else None,
+            _gpus_of_pbs(values),
+            None if left_s is None else max(0, left_s - (used_s or 0)),
+        )
+
+
+def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
+    if "Resource_List.ngpus" in values:
+        return f"gpu:{values['Resource_List.ngpus']}"
+    asked = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""
+    counts = [part.partition("=")[2] for part in asked.split(":") if part.partition("=")[0] in ("ngpus", "gpus")]
+    return f"gpu:{counts[0]}" if counts else None
+
+
+def _known(word: str) -> str | None:
+    return None if word.strip() in ("", "n/a", "N/A", "(null)", "None") else word.strip()
+
+
+def seconds_of(text: str | None) -> int | None:
+    """Return a duration of a scheduler, such as "1-02:03:04" or "02:03", in seconds. None for text that is none, such
+    as "UNLIMITED"."""
+    days, dash, rest = (text or "").strip().rpartition("-")
+    words = [*([days] if dash else []), *rest.split(":")]
+    if not all(word.isdecimal() for word in words):
+        return None
+    total = 0
+    for word in rest.split(":"):
+        total = total * 60 + int(word)
+    return total + 86400 * int(days or 0)

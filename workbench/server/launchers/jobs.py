@@ -1,0 +1,229 @@
+"""What the launchers of all schedulers share: a server as a batch job on a node that this host may not be.
+
+The job's script and the keeper are constant shell code (job_scripts.py). The words of the server go into the file
+`server` of the run directory. Nodes and this host must see that directory under the same path.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError, InputError, ServerError
+from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest, gpu_count
+from workbench.model.plan import Command
+from workbench.server.launchers import job_scripts
+from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+
+STOP_S = 90.0  # Slurm waits 30 s (KillWait) from TERM to KILL, and then runs the epilog of the node
+_ASK_S = 40.0
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
+
+# $1 directory, which may be missing, $2 number of programs, the programs, then the command that prints the names of the
+# nodes. Prints "missing PROGRAM", "host NAME", "files TYPE OF FILE SYSTEM", "node NAME" and "refused WHY".
+_CHECK = r"""
+dir=$1 count=$2
+shift 2
+while [ "$count" -gt 0 ]; do
+    command -v -- "$1" >/dev/null 2>&1 || echo "missing $1"
+    shift
+    count=$((count - 1))
+done
+echo "host $(uname -n)"
+while ! [ -d "$dir" ] && [ "$dir" != / ]; do dir=$(dirname -- "$dir"); done
+echo "files $(stat -f -c %T -- "$dir" 2>/dev/null)"
+command -v -- "$1" >/dev/null 2>&1 || exit 0
+answer=$("$@" 2>&1) || { echo "refused $(printf '%s\n' "$answer" | sed -n '$p')"; exit 0; }
+printf '%s\n' "$answer" | sort -u | sed 's/^/node /'
+"""
+
+# Only root may raise the hard limit.
+_RAISE_LIMIT = """if [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt {files} ]; then
+    ulimit -Sn {files} 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
+fi"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A scheduler: the word of `--as`, its title, its programs, the shell functions that job_scripts.py describes, and
+    the command that prints the names of its nodes."""
+
+    name: str
+    title: str
+    programs: tuple[str, ...]
+    functions: str
+    nodes: tuple[str, ...]
+
+
+class JobLauncher(ABC):
+    """Starts servers as jobs of a scheduler. The server's program, model and port are those of a node, so that nothing
+    of them can be checked on this host."""
+
+    scheduler: Scheduler
+    stop_s = STOP_S
+    looks_at: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return self.scheduler.name
+
+    @abstractmethod
+    def words(self, request: JobRequest) -> tuple[str, ...]:
+        """Return the arguments of the shell function `submit` for this request."""
+
+    @abstractmethod
+    def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
+        """Return the command that submits the job, as a person would enter it."""
+
+    @abstractmethod
+    def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
+        """Return the command that puts the job back into the queue; () before it is submitted."""
+
+    async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
+        """Return what is against the job: missing programs, a scheduler that does not answer, a server that would
+        listen only on its node, and a run directory that nodes may not see."""
+        try:
+            _server_file(launch)
+        except InputError as error:
+            return (Finding(Level.ERROR, "job.words", error.message, fix=error.next_step),)
+        words = (launch.run_dir, str(len(self.scheduler.programs)), *self.scheduler.programs, *self.scheduler.nodes)
+        done = await host.run(sh(_CHECK, *words), timeout_s=_ASK_S)
+        facts: dict[str, list[str]] = {}
+        for line in done.out.splitlines():
+            key, _, value = line.partition(" ")
+            facts.setdefault(key, []).append(value)
+        return tuple(self._findings(launch, facts))
+
+    def _findings(self, launch: Launch, facts: Mapping[str, Sequence[str]]) -> list[Finding]:
+        title = self.scheduler.title
+        if missing := facts.get("missing"):
+            text = f"{title} is not on this host: {', '.join(missing)} not found"
+            fix = "name the login host of the cluster with --host, or start without --as"
+            return [Finding(Level.ERROR, "job.scheduler", text, fix=fix)]
+        if refused := facts.get("refused"):
+            fix = f"try `{shlex.join(self.scheduler.nodes)}` there"
+            return [Finding(Level.ERROR, "job.scheduler", f"{title} does not answer: {refused[0]}", fix=fix)]
+        found: list[Finding] = []
+        own = {name.split(".")[0] for name in (*facts.get("host", ()), "localhost", "")}
+        others = [node for node in facts.get("node", ()) if node.split(".")[0] not in own]
+        if others:
+            found += _of_other_nodes(launch, others[0], facts.get("files", [""])[0])
+        request, needed = _request(launch), gpu_count(launch.plan)
+        asked = request.gpus_text.rpartition(":")[2]
+        if 0 < int(asked) < needed:
+            text = f"the job asks for {asked} GPUs, but the parallel sizes of the plan need {needed}"
+            found.append(Finding(Level.WARN, "job.too-few-gpus", text, fix=f"use --run-option gpus={needed}"))
+        if VISIBLE_TO_CUDA in launch.env:
+            text = f"{VISIBLE_TO_CUDA} of the plan is left out: {title} sets it for the GPUs that it assigns"
+            found.append(Finding(Level.WARN, "job.gpus", text, VISIBLE_TO_CUDA, "use --run-option gpus=N"))
+        return found
+
+    def command(self, launch: Launch) -> Command:
+        files = self._files(launch)
+        return Command(
+            self.submit(_request(launch), launch.run_dir), files=files, host=launch.address, port=launch.port
+        )
+
+    def _files(self, launch: Launch) -> Mapping[str, str]:
+        return {"server": _server_file(launch), "job.sh": job_scripts.JOB}
+
+    def keeper(self, launch: Launch) -> Keeper:
+        script = job_scripts.keep(self.scheduler.functions)
+        words = self.words(_request(launch))
+        argv = sh(script, launch.run_dir, job_name_of(launch.run_id), "submit", *words)
+        return Keeper(argv, launch.env, self._files(launch))
+
+    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+        script = job_scripts.keep(self.scheduler.functions)
+        return Keeper(sh(script, launch.run_dir, handle, "follow"))
+
+    async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
+        script = job_scripts.ask(self.scheduler.functions)
+        words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
+        done = await host.run(sh(script, *words), timeout_s=_ASK_S, check=True)
+        seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
+        phase, job, code = seen.get("phase", "unknown"), seen.get("job") or None, seen.get("code", "")
+        if phase == "unknown":
+            why = seen.get("why") or done.problem
+            raise HostError(
+                f"{self.scheduler.title} does not answer: {why}",
+                host=host.name,
+                next_step="the job and its log are kept; Workbench asks again",
+            )
+        if phase in ("queued", "running"):
+            return Fate(True, job)
+        state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
+        ended = f"job {job} ended: {state}" if job else "the job was not submitted before its keeper was lost"
+        return Fate(False, job, ended, int(code) if code.isdecimal() else None)
+
+    async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
+        name, job = job_name_of(launch.run_id), launched.handle or ""
+        script = job_scripts.stop(self.scheduler.functions)
+        done = await host.run(sh(script, name, job, str(int(self.stop_s))), timeout_s=self.stop_s + _ASK_S)
+        if done.returncode != 0:
+            raise ServerError(
+                f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem}",
+                host=host.name,
+                command=f"{self.scheduler.programs[-1]} {job or name}",
+                next_step="try again; the job and its log are kept",
+            )
+
+    async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
+        raise ServerError(
+            f"the words of the server in the job {handle} cannot be read",
+            host=host.name,
+            next_step=f"`workbench jobs` shows the job, and {self.scheduler.programs[-1]} ends it",
+        )
+
+
+def job_name_of(run_id: str) -> str:
+    """Return the job name of a run: at most 15 characters, which all versions of PBS take."""
+    words = run_id.split("-")
+    return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "workbench"
+
+
+def _request(launch: Launch) -> JobRequest:
+    return JobRequest(job_name_of(launch.run_id), gpu_count(launch.plan), 1, launch.plan.run_options)
+
+
+def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
+    """Return what is against a server on a node that is not this host, such as `node`. `files` is the type of the file
+    system of the run directory."""
+    found: list[Finding] = []
+    if launch.address in ("localhost", "::1") or launch.address.startswith("127."):
+        text = f"the server would listen on {launch.address} of its node only, where this host does not reach it"
+        fix = "set host=0.0.0.0, and an API key, because users of the cluster then reach the port"
+        change = (PlanChange("host", "0.0.0.0"),)
+        found.append(Finding(Level.ERROR, "job.loopback", text, "host", fix, changes=change))
+    if files in _LOCAL_FILE_SYSTEMS:
+        place = posixpath.dirname(launch.run_dir)
+        text = f"{place} is on a local file system ({files}): nodes such as {node} may not see the run directory"
+        fix = "set XDG_STATE_HOME on the login host to a directory that all nodes see"
+        found.append(Finding(Level.WARN, "job.files", text, fix=fix))
+    return found
+
+
+def _server_file(launch: Launch) -> str:
+    """Return shell code that sets the environment and the working directory of the server, and its words as $1, $2, …
+    The GPUs are those that the scheduler assigns. Raises InputError for what a shell cannot hold."""
+    lines = []
+    for name, value in launch.env.items():
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{name!r} is not a valid name of an environment variable")
+        if name != VISIBLE_TO_CUDA:
+            lines.append(f"export {name}={shlex.quote(value)}")
+    if launch.open_files:
+        lines.append(_RAISE_LIMIT.format(files=launch.open_files))
+    lines.append(f"cd -- {shlex.quote(launch.workdir)} || exit 1" if launch.workdir else "cd")
+    lines.append(f"set -- {shlex.join(launch.argv)}")
+    if any("\0" in line for line in lines):
+        raise InputError("a word or a variable of the server contains a NUL byte")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,60 @@
+"""Warnings before a scheduler ends a server, because the walltime of its job is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+
+if TYPE_CHECKING:
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.state_holder import StateHolder
+
+WARN_S = (600.0, 120.0)  # before the end
+_SAME_S = 5.0  # by which the end may move without another warning: clocks and walltimes are in whole seconds
+
+
+class WalltimeWarnings:
+    """Warns the user of the end of each server, 10 and 2 minutes before it. `now_unix_s` returns the time of the host's
+    clock for a run id."""
+
+    def __init__(self, core: StateHolder, now_unix_s: Callable[[str], float]) -> None:
+        self._core, self._now_unix_s = core, now_unix_s
+        self._ends: dict[str, float] = {}  # by run id: the end for which warnings are set
+        self._timers: dict[str, list[asyncio.TimerHandle]] = {}
+
+    def see(self, status: ServerStatus) -> None:
+        """Set the warnings for the end that `status` names, in place of those for another end."""
+        ends = status.ends_unix_s if status.alive else None
+        before = self._ends.get(status.run_id)
+        if ends == before or (ends is not None and before is not None and abs(ends - before) <= _SAME_S):
+            return
+        for timer in self._timers.pop(status.run_id, ()):
+            timer.cancel()
+        self._ends.pop(status.run_id, None)
+        if ends is None:
+            return
+        self._ends[status.run_id] = ends
+        left_s = ends - self._now_unix_s(status.run_id)
+        due = [left_s - warn_s for warn_s in WARN_S]
+        now = [max(d for d in due if d <= 0)] if any(d <= 0 for d in due) else []  # one warning if it is late for both
+        loop = asyncio.get_running_loop()
+        waits = [max(0.0, d) for d in (*now, *(d for d in due if d > 0))]
+        self._timers[status.run_id] = [loop.call_later(wait_s, self._warn, status) for wait_s in waits]
+
+    def close(self) -> None:
+        for timers in self._timers.values():
+            for timer in timers:
+                timer.cancel()
+        self._timers.clear()
+        self._ends.clear()
+
+    def _warn(self, status: ServerStatus) -> None:
+        left_s = max(0.0, self._ends.get(status.run_id, 0.0) - self._now_unix_s(status.run_id))
+        minutes, seconds = divmod(round(left_s), 60)
+        left = f"{minutes} min" if minutes else f"{seconds} s"
+        job = f"{status.run_as} job {status.handle}"
+        text = f"{status.engine} :{status.port} ends in {left}, when the walltime of {job} is over"
+        self._core.notify(Level.WARN, text, "ask the scheduler for more time, or start the server again in a new job")

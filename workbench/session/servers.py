@@ -18,7 +18,6 @@ from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, Ser
 from workbench.server import external_servers
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
-from workbench.session.walltime import WalltimeWarnings
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.session.plans import Plans
     from workbench.session.presets import Presets
     from workbench.session.state_holder import StateHolder
+    from workbench.session.walltime import WalltimeWarnings
 
 LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
@@ -48,7 +48,7 @@ class Servers:
         self._supervisor: Supervisor | None = None
         self._reserved: list[str] = []
         self._start = asyncio.Lock()  # held while a run is being started
-        self._walltime = WalltimeWarnings(core, lambda run_id: self.supervisor.host_time(run_id))
+        self._walltime: WalltimeWarnings | None = None  # of servers whose launcher will end them
         self.on_ready: list[Callable[[ServerStatus], None]] = []
         self.on_ended: list[Callable[[ServerStatus], None]] = []
         self.before_end: list[Callable[[str], Awaitable[None]]] = []
@@ -70,7 +70,8 @@ class Servers:
 
     async def close(self) -> None:
         """End following the servers, which keep running."""
-        self._walltime.close()
+        if self._walltime is not None:
+            self._walltime.close()
         if self._supervisor is not None:
             await self._supervisor.close()
             self._supervisor = None
@@ -84,7 +85,8 @@ class Servers:
             return
         before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
         self._show()
-        self._walltime.see(event)
+        if event.ends_unix_s is not None or self._walltime is not None:
+            self._warn_before_end(event)
         if event.state is ServerState.READY and (before is None or before.state is not ServerState.READY):
             plan = self.supervisor.record(event.run_id).plan
             self._presets.remember_variables(event.run_id, plan)
@@ -92,6 +94,13 @@ class Servers:
             self._on_change(before, event)
         elif before is not None and event.state in LIVE:
             self._tell_of_new_findings(before, event)
+
+    def _warn_before_end(self, status: ServerStatus) -> None:
+        if self._walltime is None:
+            from workbench.session.walltime import WalltimeWarnings
+
+            self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
+        self._walltime.see(status)
 
     def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
         if now.state is ServerState.READY and before.state in (ServerState.STARTING, ServerState.UNKNOWN):

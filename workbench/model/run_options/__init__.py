@@ -3,7 +3,7 @@
 option      one option with its help and its check
 systemd     the options of the launcher `systemd`
 containers  the options of the launchers `docker` and `podman`
-slurm, pbs  the options of the launchers `slurm` and `pbs`
+jobs        the options of the launchers `slurm` and `pbs`
 
 A launcher's module is in server/launchers. Its options are here, because presets, plans and their checks use them too.
 """
@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
-from workbench.model.run_options import containers, pbs, slurm, systemd
+from workbench.model.run_options import containers, jobs, systemd
 from workbench.model.run_options.option import RunOption
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
     "systemd": systemd.OPTIONS,
     "docker": containers.OPTIONS,
     "podman": containers.OPTIONS,
-    "slurm": slurm.OPTIONS,
-    "pbs": pbs.OPTIONS,
+    "slurm": jobs.SLURM,
+    "pbs": jobs.PBS,
 }
 
 

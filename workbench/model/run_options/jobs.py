@@ -1,4 +1,4 @@
-"""The options of the launcher `slurm`."""
+"""The options of the launchers `slurm` and `pbs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXTRA = RunOption(
     foreign="adds a word to the command that submits the job, which can change where and as whom it runs",
 )
 CPUS = RunOption("cpus", "CPU cores for the server", "N", whole_number(1, 4096))
-OPTIONS = (
+SLURM = (
     RunOption("partition", "partition to which the job is submitted", "NAME", matching(_WORD, "one word")),
     ACCOUNT,
     RunOption("gpus", "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need", "N", _GPUS),
@@ -30,5 +30,27 @@ OPTIONS = (
     ),
     NODE,
     RunOption("qos", "quality of service", "NAME", matching(_WORD, "one word")),
+    EXTRA,
+)
+PBS = (
+    RunOption("queue", "queue to which the job is submitted", "NAME", matching(r"[^\s\0]+", "one word")),
+    ACCOUNT,
+    RunOption(
+        "gpus",
+        "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need",
+        "N",
+        whole_number(0, 4096),
+    ),
+    CPUS,
+    RunOption(
+        "memory", "memory to ask for, such as 64gb", "SIZE", matching(r"\d+[kmgtKMGT]?[bBwW]?", "a size such as 64gb")
+    ),
+    RunOption(
+        "walltime",
+        "time after which the job is ended, such as 8:00:00",
+        "TIME",
+        matching(r"\d+(:\d\d){0,2}", "a time such as 8:00:00"),
+    ),
+    NODE,
     EXTRA,
 )

@@ -84,8 +84,7 @@ class Supervisor:
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
-        """Return the last known status of a run, without querying the host. Raises ServerError if the run is
-        unknown."""
+        """Return the last known status of a run, without a query. Raises ServerError if the run is unknown."""
         return self._known(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -290,8 +289,7 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Return the status of the run once its server is ready, has failed, or was stopped; `state` says which. Raises
-        TimeoutError after `timeout_s` seconds."""
+        """Return the status once the server is READY, has failed or was stopped. Raises TimeoutError."""
         return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
 
     def _publish(self, run: WatchedRun) -> None:

@@ -284,7 +284,8 @@ class ContainerHost(BaseHost):
             with contextlib.suppress(HostError, _NotTold):
                 now = await self._look(before, self._id)
                 if now.name and now.name != self.container:
-                    step = f"work on the host {self.name.removesuffix(self.container)}{now.name}"
+                    around, own = self.name.removesuffix(self.container), self.name.endswith(self.container)
+                    step = f"work on the host {around}{now.name}" if own else f"correct {self.name} in hosts.toml"
                     return HostUnreachable(f"the container is called {now.name} now", host=self.name, next_step=step)
         gone = "was removed" if self._id else "does not exist"
         step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running containers"

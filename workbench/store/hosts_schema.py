@@ -15,6 +15,7 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.hosts import ssh_names
+from workbench.hosts.container_kinds import KINDS
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
@@ -25,7 +26,6 @@ from workbench.store.toml_schema import text as any_text
 LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-_CONTAINER = re.compile(r"[a-z]+:[^/\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODE = re.compile(r"[^\s]+")
 
@@ -75,6 +75,13 @@ def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
         return wrong(path, expected, problems)
 
 
+def _container(value: Any, path: Path, problems: list[Problem]) -> Any:
+    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
+        return value
+    return wrong(path, f"KIND:NAME is expected, such as podman:vllm; the kinds are {', '.join(KINDS)}", problems)
+
+
 def _program(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = _text(value, path, problems)
     try:
@@ -113,7 +120,7 @@ _ENGINES = re.compile("|".join(registry.names()))
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _FIELDS: dict[str, Kind] = {
     "ssh": _ssh,
-    "container": _matching(_CONTAINER, 'KIND:NAME, such as "podman:vllm" or "pct:101",'),
+    "container": _container,
     "label": _label,
     "engines": _keyed(_ENGINES, f"the name of an engine ({', '.join(registry.names())})", _program),
     "env": _keyed(_VARIABLE, "the name of an environment variable", _value),

@@ -12,6 +12,7 @@ from workbench.cli.open_session import host_named
 from workbench.cli.parser import parse
 from workbench.gpu.settings.rights import Rights
 from workbench.hosts import ssh_names
+from workbench.hosts.container import ContainerHost
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import InputError
@@ -40,6 +41,10 @@ ssh = "spark-01"
 ssh = "local"
 
 [hosts.box]
+
+[hosts.llm]
+ssh = "spark-01"
+container = "pct:101"
 
 [hosts.wrong]
 ssh = 1
@@ -93,6 +98,22 @@ def test_this_machine_has_a_name_of_its_own() -> None:
     assert host_names.host_called(None).name == "local"
 
 
+@pytest.mark.parametrize(
+    ("name", "inner", "address"),
+    [
+        ("llm", "spark-01", "nvidia@10.0.0.1"),
+        ("spark-01/pct:101", "spark-01", "nvidia@10.0.0.1"),
+        ("gpu-box/pct:101", "gpu-box", "gpu-box"),
+        ("llm/podman:x", "llm", None),
+        ("podman:x", "local", None),
+    ],
+)
+def test_a_container_is_opened_on_the_machine_around_it(name: str, inner: str, address: str | None) -> None:
+    host = host_names.host_called(name)
+    assert isinstance(host, ContainerHost) and host.name == name and host.inner.name == inner
+    assert getattr(host.inner, "address", None) == address and host_names.is_known(name)
+
+
 def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
     with pytest.raises(InputError, match="the host wrong cannot be used"):
         host_names.host_called("wrong")
@@ -102,7 +123,7 @@ def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
 
 def test_all_names_are_listed_with_their_sources() -> None:
     listed = {host.name: host for host in host_names.real_hosts()}
-    assert list(listed) == ["local", "spark-01", "again", "desk", "box", "gpu-box"]
+    assert list(listed) == ["local", "spark-01", "again", "desk", "box", "llm", "gpu-box"]
     assert listed["spark-01"] == host_names.KnownHost("spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1")
     assert (listed["box"].source, listed["gpu-box"].source) == ("hosts.toml", "ssh config")
     assert (host_names.near("sprak-01"), host_names.near("zzz")) == ("spark-01", None)
@@ -114,13 +135,20 @@ def named(*words: str) -> str | None:
 
 
 def test_the_command_line_names_hosts_containers_and_clusters() -> None:
-    assert (named(), named("--host", "box"), named("--cluster", "sparks")) == (None, "box", "spark-01")
+    assert (named(), named("--host", "box"), named("--cluster", "sparks")) == (None, "box", "cluster:sparks")
     assert parse(["servers", "--cluster=sparks"]).cluster == "sparks"
     assert parse(["--cluster", "sparks"]).command == "screen"
     assert parse(["spark-01"]).target == "spark-01"
     with pytest.raises(InputError) as unknown:
-        named("--cluster", "spark")
+        host_names.host_called("cluster:spark")
     assert unknown.value.next_step == "did you mean sparks?"
+    assert (named("--container", "podman:x"), named("--host", "box", "--container", "pct:101")) == (
+        "podman:x",
+        "box/pct:101",
+    )
+    with pytest.raises(InputError, match="does not name a container") as mistyped:
+        named("--container", "podmn:x")
+    assert str(mistyped.value.next_step).startswith("did you mean podman?")
     with pytest.raises(InputError, match="a host and a cluster are given"):
         named("--cluster", "sparks", "--host", "box")
 

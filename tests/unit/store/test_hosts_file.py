@@ -90,6 +90,7 @@ def test_every_field_is_read(store: HostsStore) -> None:
         ('ssh = "a b"', "an alias of your ssh configuration"),
         ('container = "vllm"', "KIND:NAME"),
         ('container = "podman:a\\u001bb"', "KIND:NAME"),
+        ('container = "podmn:x"', "the kinds are"),
         ("label = 1", "text is expected"),
         ('engines = { vlm = "x" }', "the name of an engine (vllm, sglang"),
         ('engines = { vllm = "\'x" }', "quoted as in a shell"),

@@ -45,12 +45,13 @@ def agents(screen: Terminal) -> dict[int, str]:
     return found
 
 
-def cpu_s(pids: list[int]) -> float:
-    total = 0.0
+def cpu_s(pids: list[int]) -> dict[int, float]:
+    """Return the CPU seconds of each of these processes that lives."""
+    found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            total += run_s(pid)
-    return total
+            found[pid] = run_s(pid)
+    return found
 
 
 def measured(screen: Terminal, seconds: float, what: str) -> float:
@@ -61,7 +62,7 @@ def measured(screen: Terminal, seconds: float, what: str) -> float:
     screen.drain(seconds)
     took = time.monotonic() - began
     share = 100 * (run_s(screen.child.pid) - own) / took
-    others = 100 * (cpu_s(pids) - theirs) / took
+    others = 100 * sum(seconds - theirs[pid] for pid, seconds in cpu_s(pids).items()) / took
     print(
         f"{what}: screen {share:.1f} % of a core, {len(pids)} agents {others:.1f} %, "
         f"{(screen.bytes - sent) / took:,.0f} B/s, load {load_1m():.1f}"

@@ -62,7 +62,8 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
     JSON or is nested too deeply."""
     try:
         data = json.loads(text)
-        if isinstance(text, str) and len(text) <= limit and text.isprintable() and not _ESCAPED.search(text):
+        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        if plain.isprintable() and not _ESCAPED.search(plain) and max(map(len, plain.split('"'))) <= limit:
             return data  # nothing in it needs cleaning, which takes ten times as long as reading it
         return clean_data(data, limit, lines=lines)
     except RecursionError:

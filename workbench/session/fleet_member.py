@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from workbench.server.external_servers import ExternalMetrics
 
 LOOK_S = 10.0  # between two looks for servers and altered settings
+_WHOLE_LOOK_S = 60.0  # also if nothing of their files has changed
 _LOOK_LIMIT_S = 20.0
 _RATES_S = 2.0  # between two readings of the servers' counters
 _RATES_LIMIT_S = 4.0
@@ -80,6 +81,8 @@ class FleetMember:
         self._altered: tuple[Alteration, ...] = ()
         self._latency_ms: float | None = None
         self._looked, self._look_problem = False, ""
+        self._files, self._whole_look_s = "", 0.0  # as they were at the last whole look, and when the next one is due
+        self._register_dir = ""
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._trails: tuple[deque[float | None], ...] = tuple(deque(maxlen=TRAIL) for _ in range(3))
@@ -211,7 +214,7 @@ class FleetMember:
 
     def look_soon(self) -> None:
         """Look for servers and altered settings as soon as the host is connected."""
-        self._look_after_s = self._look_due_s = 0.0
+        self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
     def begin_due(self) -> None:
         """Begin a look for servers and settings, and a reading of the servers' counters, if they are due and the ones
@@ -249,14 +252,23 @@ class FleetMember:
             return
         try:
             async with asyncio.timeout(_LOOK_LIMIT_S):
-                statuses = await supervisor.runs()
-                await self._look_for_others(host, statuses)
-                await self._read_settings(host)
-                if self._latency_ms is None and not host.is_local:
-                    self._latency_ms = (await host.facts()).latency_ms
+                files = await self._files_now(host, supervisor)
+                if files != self._files or time.monotonic() >= self._whole_look_s:
+                    statuses = await supervisor.runs()
+                    await self._look_for_others(host, statuses)
+                    await self._read_settings(host)
+                    if self._latency_ms is None and not host.is_local:
+                        self._latency_ms = (await host.facts()).latency_ms
+                    self._files, self._whole_look_s = files, time.monotonic() + _WHOLE_LOOK_S
             self._look_problem = ""
         finally:
             self._looked = True
+
+    async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
+        """Return the times of the directory of runs, of the journal and of the register. They change when a run begins
+        or is removed, and with each GPU setting; a look at all of them takes a tenth of the time of reading them."""
+        places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
+        return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
     async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
         """Find the servers that Workbench did not start. A simulated host shares this machine's processes and has
@@ -273,6 +285,7 @@ class FleetMember:
 
     async def _read_settings(self, host: Host) -> None:
         state = await journal.read(host)
+        self._register_dir = state.register.directory or ""
         gpus = self._telemetry.gpus if self._telemetry is not None else ()
         energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
         own = (alteration(record) for record in state.records(energy_j) if record.why_lost is None)

@@ -77,7 +77,7 @@ class Systemd:
         unit = _unit(launch, launched)
         seen = await self._show(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
-        if state in _LIVING and sub != "exited":
+        if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):  # a job is due at boot
             return Fate(True, unit)
         if seen.get("LoadState") == "not-found":
             return Fate(False, unit, f"{unit} is gone: it was stopped from outside, or the host was restarted")
@@ -131,7 +131,7 @@ class Systemd:
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
 
     async def _show(self, host: Host, options: Mapping[str, str], unit: str) -> Mapping[str, str]:
-        names = "LoadState,ActiveState,SubState,MainPID,Result,ExecMainCode,ExecMainStatus"
+        names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
         done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
         if done.returncode:
             raise HostError(f"systemd cannot be asked about {unit}: {done.problem}", host=host.name)

@@ -31,7 +31,9 @@ from workbench.session import adoption
 from workbench.session.session import Session
 
 KILLS = int(os.environ.get("KILLS", "8"))
-SYSTEM = ("scope=system",)
+SCOPE = os.environ.get("SCOPE", "system")
+UNITS = Path("/etc/systemd/system" if SCOPE == "system" else f"{os.environ['HOME']}/.config/systemd/user")
+OPTIONS = (f"scope={SCOPE}",)
 AWKWARD = ("a b", "q'u\"o", "$HOME", "${HOME}", "$$", "%n", "back\\slash", "new\nline", "ünï🙂", ";", "*", "-x", "")
 
 
@@ -39,10 +41,11 @@ AWKWARD = ("a b", "q'u\"o", "$HOME", "${HOME}", "$$", "%n", "back\\slash", "new\
 def brisk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("_BUSY_S", "_STARTING_S", "_READY_S", "_LOST_S", "_ASK_STARTING_S"):
         monkeypatch.setattr(module, name, 0.1)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st'a \"te $x %n"))
 
 
-def make(directory: Path, behaviour: str = "", options: tuple[str, ...] = SYSTEM, **env: str) -> Made:
+def make(directory: Path, behaviour: str = "", options: tuple[str, ...] = OPTIONS, **env: str) -> Made:
     program = fake_engine.install(directory / "bin")
     settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
     flags = (FlagSetting("port", free_port()),)
@@ -63,7 +66,7 @@ async def until(supervisor: Supervisor, run_id: str, *wanted: ServerState) -> Se
 
 
 def systemctl(*words: str, check: bool = True) -> str:
-    return subprocess.run(["systemctl", *words], check=check, capture_output=True, text=True).stdout
+    return subprocess.run(["systemctl", f"--{SCOPE}", *words], check=check, capture_output=True, text=True).stdout
 
 
 def nothing_left(status: ServerStatus) -> None:
@@ -146,7 +149,7 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
         assert again.pid != status.pid
         assert [f.code for f in again.findings] == ["run.restarted"]
         shown = await supervisor.restart(status.run_id)
-        assert shown == f"systemctl --system restart -- {status.handle}"
+        assert shown == f"systemctl --{SCOPE} restart -- {status.handle}"
         await supervisor.wait(status.run_id, lambda s: s.restarts == 2, READY_S)
         await until(supervisor, status.run_id, ServerState.READY)
         lines = supervisor.log(status.run_id).lines()
@@ -161,7 +164,7 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
 
 def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, make(tmp_path, options=(*SYSTEM, "restart=on-failure")))
+        status = await ready(supervisor, make(tmp_path, options=(*OPTIONS, "restart=on-failure")))
         os.kill(status.pid or 0, signal.SIGKILL)
         await supervisor.wait(status.run_id, lambda s: s.restarts == 1, READY_S)
         again = await until(supervisor, status.run_id, ServerState.READY)
@@ -174,7 +177,7 @@ def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
 
 def test_the_limit_of_open_files_is_set(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        plan, command = make(tmp_path, options=(*SYSTEM, "property=Nice=5"))
+        plan, command = make(tmp_path, options=(*OPTIONS, "property=Nice=5"))
         status = await ready(supervisor, (plan, replace(command, open_files=777)))
         limits = Path(f"/proc/{status.pid}/limits").read_text()
         assert next(line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")) == "777"
@@ -243,7 +246,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
     async def scenario() -> None:
         port = free_port()
         words = [*fake_engine.by_hand(tmp_path, "org/model", "--port", str(port), "--api-key", "sesame-open")]
-        unit = Path("/run/systemd/system/vllm.service")
+        unit = UNITS / "vllm.service"
         unit.parent.mkdir(parents=True, exist_ok=True)
         quoted = " ".join(f'"{word}"' for word in words)
         unit.write_text(f"[Service]\nEnvironment=FAKE_ENGINE=key=sesame-open\nExecStart={quoted}\n")
@@ -255,14 +258,14 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             found: tuple[external_servers.FoundServer, ...] = ()
             while not found:
                 found = await external_servers.find(session.host)
-            assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", "system", port)
-            assert found[0].adopt == "workbench adopt systemd:vllm.service --run-option scope=system"
-            run_id = await adoption.follow(session, "systemd", "vllm", SYSTEM)
+            assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", SCOPE, port)
+            assert found[0].adopt == f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
+            run_id = await adoption.follow(session, "systemd", "vllm", OPTIONS)
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.port, status.others) == (ServerState.READY, port, True), status.reason
-            assert await adoption.follow(session, "systemd", "vllm.service", SYSTEM) == run_id
+            assert await adoption.follow(session, "systemd", "vllm.service", OPTIONS) == run_id
             assert "sesame" not in repr(session.servers.supervisor.record(run_id))
-            assert await adoption.restart_command(session, run_id) == "systemctl --system restart -- vllm.service"
+            assert await adoption.restart_command(session, run_id) == f"systemctl --{SCOPE} restart -- vllm.service"
             await adoption.restart(session, run_id)
             supervisor = session.servers.supervisor
             await supervisor.wait(run_id, lambda s: s.restarts == 1, READY_S)
@@ -273,9 +276,10 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             assert (stopped.state, again.pid is not None and alive(again.pid)) == (ServerState.STOPPED, True)
             assert systemctl("is-active", "vllm.service").strip() == "active"
             with pytest.raises(ServerError, match=r"nothing\.service is not found"):
-                await adoption.follow(session, "systemd", "nothing", SYSTEM)
-            with pytest.raises(ServerError, match="runs no engine"):
-                await adoption.follow(session, "systemd", "systemd-journald", SYSTEM)
+                await adoption.follow(session, "systemd", "nothing", OPTIONS)
+            if SCOPE == "system":
+                with pytest.raises(ServerError, match="runs no engine"):
+                    await adoption.follow(session, "systemd", "systemd-journald", OPTIONS)
         finally:
             await session.close()
             systemctl("stop", "vllm.service")
@@ -287,10 +291,10 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
 
 def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        options = (*SYSTEM, "installed=boot", "unit=workbench-test")
+        options = (*OPTIONS, "installed=boot", "unit=workbench-test")
         plan, command = make(tmp_path, options=options, HF_TOKEN="hf-sesame-token")
         command = replace(command, argv=(*command.argv, *(word for word in AWKWARD if "\n" not in word)))
-        file = Path("/etc/systemd/system/workbench-test.service")
+        file = UNITS / "workbench-test.service"
         try:
             status = await ready(supervisor, (plan, command))
             assert status.handle == "workbench-test.service"
@@ -319,7 +323,7 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
 def test_a_property_that_systemd_refuses(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         began = time.monotonic()
-        status = await supervisor.start(*make(tmp_path, options=(*SYSTEM, "property=NoSuch=1")), VLLM)
+        status = await supervisor.start(*make(tmp_path, options=(*OPTIONS, "property=NoSuch=1")), VLLM)
         status = await until(supervisor, status.run_id, ServerState.FAILED)
         assert "NoSuch" in (status.reason or "")
         assert time.monotonic() - began < READY_S

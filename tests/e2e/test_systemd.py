@@ -37,6 +37,12 @@ def test_units_in_the_box(box: Box) -> None:
     inside(box)
 
 
+@pytest.mark.timeout(600)
+def test_units_of_a_user_in_the_box(box: Box) -> None:
+    box.start_user_manager()
+    inside(box, SCOPE="user", XDG_RUNTIME_DIR="/run/user/0")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_fifty_killed_keepers(box: Box) -> None:

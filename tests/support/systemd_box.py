@@ -78,6 +78,14 @@ class Box:
         variables = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         return self.podman("exec", *variables, self.name, *argv, check=check)
 
+    def start_user_manager(self) -> None:
+        """Start root's own service manager, as a login does. There is no PAM in the box."""
+        place, manager = "/run/systemd/system/user@0.service.d", f"HOME={self.directory} XDG_RUNTIME_DIR=/run/user/0"
+        text = f"[Service]\\nPAMName=\\nEnvironment={manager}\\n"
+        self("sh", "-c", f"mkdir -p {place}; printf '{text}' >{place}/no-pam.conf")
+        self("systemctl", "daemon-reload")
+        self("systemctl", "start", "user@0.service")
+
     def restart(self) -> None:
         """Reboot: every process of the box is killed, the files stay."""
         self.podman("kill", self.name)

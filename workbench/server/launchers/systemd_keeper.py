@@ -38,7 +38,7 @@ command -v systemd-run >/dev/null 2>&1 && command -v journalctl >/dev/null 2>&1 
 echo "version=$(systemctl --version 2>/dev/null | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
 said=$($run systemctl "$mine" show --property=Version 2>&1) || { echo "problem=$(echo "$said" | tail -n 1)"; exit 0; }
 $run systemctl "$mine" --quiet is-active -- "$unit" && echo active=yes
-said=$(journalctl "$mine" --quiet -n 0 2>&1) || { echo "journal=$(echo "$said" | tail -n 1)"; exit 0; }
+said=$(journalctl --quiet -n 0 2>&1) || { echo "journal=$(echo "$said" | tail -n 1)"; exit 0; }
 if [ -e "/var/lib/systemd/linger/$(id -un)" ] || [ "$(id -u)" = 0 ]; then echo linger=yes; else echo linger=no; fi
 """
 )

@@ -1,0 +1,85 @@
+"""The command `cluster check`: whether the nodes of a cluster fit together, before a server starts on them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.cluster import cluster_of, use_cluster
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.plan import load_plan
+from workbench.cli.registry import command, option
+from workbench.cli.shared_options import CHANGES
+from workbench.model.findings import Level, worst
+
+if TYPE_CHECKING:
+    from workbench.doctor.cluster_facts import ClusterReport, NodeReport
+
+
+@command(
+    "cluster check",
+    "compare the nodes of a cluster: network, versions, model files, ports, clocks, memory, leftovers",
+    option("name NAME", "a cluster of hosts.toml"),
+    option("preset PRESET", "a preset: its model, ports and memory are checked too", nargs="?"),
+    *CHANGES,
+    examples=("workbench cluster check sparks", "workbench cluster check sparks vllm-llama-3.3-70b-2x-spark"),
+)
+async def check(arguments: argparse.Namespace) -> int:
+    from workbench.session import cluster_check
+
+    use_cluster(arguments)
+    async with connected(arguments) as session:
+        if arguments.preset:
+            await load_plan(session, arguments)
+        report = await cluster_check.examine(cluster_of(session), session.plans.current)
+    found = cluster_check.findings(report)
+    if arguments.json:
+        emit({"cluster": arguments.name, **_report_json(report), "findings": [f.as_json() for f in found]})
+    else:
+        for node in report.nodes:
+            say(_line(node))
+        for finding in found:
+            say(finding_line(finding))
+        if not found:
+            note("the nodes fit together")
+    return 1 if worst(found) is Level.ERROR else 0
+
+
+def _line(node: NodeReport) -> str:
+    if node.problem is not None:
+        return f"{node.name}  not reached"
+    gpus = f"{len(node.seen.gpus)} GPU{'s' if len(node.seen.gpus) != 1 else ''}"
+    driver = f"driver {node.seen.driver.driver_version}" if node.seen.driver.driver_version else "no driver"
+    rdma = ",".join(node.place.rdma) or "no RDMA"
+    words = (node.name, node.place.address or "address unknown", node.place.interface or "", rdma, gpus, driver)
+    return "  ".join(filter(None, words))
+
+
+def _report_json(report: ClusterReport) -> dict[str, Any]:
+    """Return what was compared, as JSON data."""
+    nodes = [
+        {
+            **asdict(node.place),
+            "network": asdict(node.network),
+            "problem": node.problem or node.place.problem,
+            "driver": node.seen.driver.driver_version,
+            "gpus": [gpu.name for gpu in node.seen.gpus],
+            "engines": {engine.engine: engine.version for engine in node.seen.engines if engine.version},
+            "packages": {stack.engine: dict(stack.versions) for stack in node.seen.packages},
+            "model": node.model and asdict(node.model),
+            "clock_ahead_s": node.clock_ahead_s,
+            "clock_error_s": node.clock_error_s,
+            **{name: node.look.get(name) for name in ("memory", "ray", "segments", "taken", "names")},
+        }
+        for node in report.nodes
+    ]
+    return {
+        "nodes": nodes,
+        "connections": [asdict(made) for made in report.connections],
+        "engine": report.engine,
+        "model": report.model,
+        "need_bytes_per_gpu": report.need_bytes,
+        "reserve_bytes": report.reserve_bytes,
+    }

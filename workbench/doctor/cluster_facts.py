@@ -1,0 +1,228 @@
+"""What `workbench cluster check` finds out about a cluster: about each node, and about each pair of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+from workbench.doctor.examination import Examination, TimedParts, examine
+from workbench.hosts.base import CommandNotFound, Host, HostFacts, Stream
+from workbench.hosts.python_programs import TOO_OLD, PythonProgram
+from workbench.model.errors import HostError, WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.node_network import NodeNetwork, NodePlace
+from workbench.model.untrusted_text import clean_json
+
+if TYPE_CHECKING:
+    from workbench.server.model_fingerprint import ModelBytes
+
+NODE_PROGRAM = PythonProgram("check of a cluster node", ("doctor.cluster_node",))
+ANSWER_S = 15.0
+CLOCK_ASKS = 5
+_NO_PYTHON = "it has no python3 from 3.8 on, which looks at names, ports, processes and the clock"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What was found on one node. `place` is its way in the network between the nodes. `look` is the answer of
+    cluster_node.look. `clock_ahead_s` is the node's clock minus that of this machine, to `clock_error_s`. `problem`
+    says why nothing is known of the node, `unlooked` why `look` is empty."""
+
+    place: NodePlace
+    network: NodeNetwork = field(default_factory=NodeNetwork)
+    seen: Examination = field(default_factory=lambda: Examination(HostFacts("", "")))
+    look: Mapping[str, Any] = field(default_factory=dict)
+    clock_ahead_s: float | None = None
+    clock_error_s: float = 0.0
+    model: ModelBytes | None = None
+    problem: str | None = None
+    unlooked: str | None = None
+    parts: tuple[Finding, ...] = ()  # what could not be examined
+
+    @property
+    def name(self) -> str:
+        return self.place.host
+
+    @property
+    def unified(self) -> bool:
+        return any(gpu.unified_memory for gpu in self.seen.gpus)
+
+    @property
+    def available_bytes(self) -> int | None:
+        found = self.look.get("memory", {}).get("MemAvailable")
+        return found if isinstance(found, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An attempt of one node to reach the address of another. `problem` says why it failed."""
+
+    source: str
+    target: str
+    address: str
+    ms: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What was found on a cluster. `engine` is the engine of the plan and `need_bytes` the memory that it takes on each
+    GPU; None without a plan. `reserve_bytes` stay free on a node with unified memory."""
+
+    nodes: tuple[NodeReport, ...]
+    connections: tuple[Connection, ...] = ()
+    engine: str | None = None
+    model: str | None = None
+    need_bytes: int | None = None
+    reserve_bytes: int = 0
+
+    @property
+    def reached(self) -> tuple[NodeReport, ...]:
+        return tuple(node for node in self.nodes if node.problem is None)
+
+
+class NodeProgram:
+    """The running program on a node. `ask` returns its answer; an answer with "error" raises HostError."""
+
+    def __init__(self, host: Host, stream: Stream) -> None:
+        self._host, self._stream = host, stream
+        self._lines = stream.lines()
+
+    async def ask(self, what: str, **fields: Any) -> dict[str, Any]:
+        await self._stream.write(json.dumps({"ask": what, **fields}).encode() + b"\n")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                async for line in self._lines:
+                    if line.startswith(b"{"):
+                        answer = clean_json(line)
+                        if "error" in answer:
+                            raise HostError(str(answer["error"]), host=self._host.name)
+                        return dict(answer)
+        except TimeoutError:
+            raise HostError(f"no answer within {ANSWER_S:g} s", host=self._host.name) from None
+        if await self._stream.wait() == TOO_OLD:
+            raise HostError(_NO_PYTHON, host=self._host.name)
+        said = (await self._stream.stderr_tail()).splitlines()[-1:] or ["it ended"]
+        raise HostError(said[0], host=self._host.name)
+
+    async def clock(self) -> tuple[float, float]:
+        """Return (the node's clock minus ours, the error) in seconds, from the fastest of several answers."""
+        found = []
+        for _ in range(CLOCK_ASKS):
+            began_s, began_unix_s = time.monotonic(), time.time()
+            theirs = float((await self.ask("clock"))["unix_s"])
+            half_s = (time.monotonic() - began_s) / 2
+            found.append((half_s, theirs - (began_unix_s + half_s)))
+        error_s, ahead_s = min(found)
+        return ahead_s, error_s
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeToCheck:
+    """A node and what to look for there. `ports` are those that a server would take, `executables` the programs of
+    engines, and `model` makes the digest of the model's files."""
+
+    host: Host
+    place: NodePlace
+    network: NodeNetwork
+    executables: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    model: Callable[[], Awaitable[ModelBytes]] | None = None
+
+
+async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
+    """Return what is found on each node, and the attempts of each node to reach each other. A node that cannot be
+    reached has only a problem."""
+    names = [node.place.host for node in nodes]
+    programs = dict(zip(names, await asyncio.gather(*map(_start, nodes)), strict=True))
+    try:
+        reports = await asyncio.gather(*(_report(node, programs[node.place.host], nodes) for node in nodes))
+        return list(reports), await _connect(nodes, programs)
+    finally:
+        await asyncio.gather(*(p.close() for p in programs.values() if isinstance(p, NodeProgram)))
+
+
+async def _start(node: NodeToCheck) -> NodeProgram | str:
+    """Return the running program of a node, or why there is none."""
+    try:
+        return NodeProgram(node.host, await NODE_PROGRAM.stream(node.host, {}))
+    except CommandNotFound:
+        return _NO_PYTHON
+    except HostError as error:
+        return error.message
+
+
+async def _report(node: NodeToCheck, program: NodeProgram | str, nodes: Sequence[NodeToCheck]) -> NodeReport:
+    parts = TimedParts()
+    report: dict[str, Any] = {}
+    try:
+        await node.host.connect()
+        report["seen"], report["model"] = await asyncio.gather(
+            examine(node.host, node.executables, parts), _nothing() if node.model is None else node.model()
+        )
+    except WorkbenchError as error:
+        return NodeReport(node.place, node.network, problem=error.message)
+    if isinstance(program, str):
+        return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems), unlooked=program)
+    try:
+        others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
+        report["look"] = await program.ask("look", names=others, ports=list(node.ports))
+        report["clock_ahead_s"], report["clock_error_s"] = await program.clock()
+    except (HostError, ValueError, KeyError, TypeError) as error:
+        report["unlooked"] = error.message if isinstance(error, HostError) else f"an invalid answer: {error}"
+    return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _connect(nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]) -> list[Connection]:
+    """Let each node listen at its address, and each other node connect to it."""
+
+    async def listening(node: NodeToCheck) -> int | str | None:
+        program = programs[node.place.host]
+        if isinstance(program, str) or node.place.address is None:
+            return None
+        try:
+            return int((await program.ask("listen", address=node.place.address))["port"])
+        except (HostError, KeyError, ValueError) as error:
+            return getattr(error, "message", None) or str(error)
+
+    doors = await asyncio.gather(*map(listening, nodes))
+    found = []
+    for (source, _), (target, door) in permutations(zip(nodes, doors, strict=True), 2):
+        program, address = programs[source.place.host], target.place.address
+        if isinstance(program, str) or address is None or door is None:
+            continue
+        made = Connection(source.place.host, target.place.host, address)
+        if isinstance(door, str):
+            found.append(_failed(made, f"{target.place.host} cannot listen there: {door}"))
+            continue
+        try:
+            found.append(Connection(made.source, made.target, address, (await _ms(program, address, door))))
+        except HostError as error:
+            found.append(_failed(made, error.message))
+    return found
+
+
+async def _ms(program: NodeProgram, address: str, port: int) -> float:
+    return float((await program.ask("connect", address=address, port=port))["ms"])
+
+
+def _failed(made: Connection, problem: str) -> Connection:
+    return Connection(made.source, made.target, made.address, problem=problem)
+
+
+def unreached(node: NodeReport) -> Finding:
+    """Return the finding for a node that cannot be reached."""
+    text = f"{node.name} cannot be reached: {node.problem}"
+    return Finding(Level.ERROR, "cluster.unreached", text, fix=f"workbench hosts check {node.name}")

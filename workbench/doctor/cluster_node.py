@@ -1,0 +1,177 @@
+"""The program that `workbench cluster check` runs on each node of a cluster. It reads JSON objects from stdin, one per
+line, and writes one answer per line. The end of stdin ends it.
+
+{"ask": "look", "names": [...], "ports": [...]}      what is on the node, see `look`
+{"ask": "clock"}                                     {"unix_s"}
+{"ask": "listen", "address": A}                      {"port"}, on which the node then accepts connections
+{"ask": "connect", "address": A, "port": P}          {"ms"}, the time of one TCP connection
+
+An answer with "error" says why the question has no answer.
+"""
+
+# ruff: noqa: PTH123, PTH208, PTH116, UP031
+# (pathlib is slow to import, and this runs on every node)
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+CONNECT_S = 3.0
+MOST = 64  # of each kind of thing that is listed
+# What engines and Ray call their processes, as a pattern of the command line.
+ENGINE = re.compile(
+    r"^VLLM::|^sglang::|\bvllm serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang serve\b|\bllama-server\b"
+)
+RAY = re.compile(r"/raylet\b|/gcs_server\b|^ray::")
+# Names of segments in /dev/shm that Python, NCCL, torch, vLLM, SGLang and Ray leave there when they are killed.
+SEGMENT = re.compile(r"^(psm_|nccl-|torch_|sem\.mp-|vllm|sgl|plasma|ray)")
+
+
+def main() -> None:
+    for line in sys.stdin:
+        try:
+            question = json.loads(line)
+            answer = ANSWERS[question.pop("ask")](**question)
+        except OSError as error:
+            answer = {"error": error.strerror or str(error)}
+        except (ValueError, KeyError, TypeError) as error:
+            answer = {"error": "%s: %s" % (type(error).__name__, error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def clock() -> dict[str, Any]:
+    return {"unix_s": time.time()}
+
+
+def listen(address: str) -> dict[str, Any]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    listener.bind((address, 0))
+    listener.listen(16)
+    threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    return {"port": listener.getsockname()[1]}
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        listener.accept()[0].close()
+
+
+def connect(address: str, port: int) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        socket.create_connection((address, port), CONNECT_S).close()
+    except socket.timeout:  # noqa: UP041 - not the same before Python 3.10
+        return {"error": "no answer within %g s" % CONNECT_S}
+    return {"ms": round(1000 * (time.monotonic() - began), 3)}
+
+
+def look(names: list[str], ports: list[int]) -> dict[str, Any]:
+    """Return what is on this node. `names` are to be resolved, `ports` are those that a server would take."""
+    processes = _processes()
+    return {
+        "hostname": socket.gethostname(),
+        "names": {name: _addresses(name) for name in [*names, socket.gethostname()]},
+        "taken": [port for port in ports if _taken(port)],
+        "memory": _memory(),
+        "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
+        "engines": [p for p in processes if p["kind"] == "engine"][:MOST],
+        "ray": [p for p in processes if p["kind"] == "ray"][:MOST],
+        "segments": _segments(),
+    }
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
+    except OSError:
+        return []
+
+
+def _taken(port: int) -> bool:
+    """Return whether a program listens on the port, at any address."""
+    wanted = ":%04X" % port
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in (_text(table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 3 and words[1].endswith(wanted) and words[3] == "0A":
+                return True
+    return False
+
+
+def _memory() -> dict[str, int]:
+    """Return the values of /proc/meminfo in bytes, as far as it has them."""
+    values = {}
+    for line in (_text("/proc/meminfo") or "").splitlines():
+        words = line.split()
+        if words and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:") and words[1].isdigit():
+            values[words[0][:-1]] = 1024 * int(words[1])
+    return values
+
+
+def _limit(kind: int) -> int | None:
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _processes() -> list[dict[str, Any]]:
+    """Return the processes of engines and of Ray: pid, kind, name, user, seconds of life, and the run of Workbench that
+    they belong to. The command line itself is not returned, because it may contain a secret."""
+    found = []
+    up = float((_text("/proc/uptime") or "0").split()[0])
+    tick = os.sysconf("SC_CLK_TCK")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
+        kind = "ray" if RAY.search(command) else "engine" if ENGINE.search(command) else None
+        stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
+        if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
+            continue
+        run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", _text("/proc/%s/environ" % pid) or "")
+        match = RAY.search(command) or ENGINE.search(command)
+        found.append(
+            {
+                "pid": int(pid),
+                "kind": kind,
+                "name": (_text("/proc/%s/comm" % pid) or "").strip() or (match.group() if match else "?"),
+                "uid": os.stat("/proc/%s" % pid).st_uid,
+                "age_s": round(up - int(stat[19]) / tick),
+                "run": bool(run),
+            }
+        )
+    return found
+
+
+def _segments() -> list[dict[str, Any]]:
+    """Return the segments of shared memory of engines that no process has mapped: name and bytes."""
+    try:
+        entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
+    except OSError:
+        return []
+    mapped = "".join(_text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdigit, os.listdir("/proc")))
+    found = []
+    for entry in entries:
+        if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):
+            status = entry.stat(follow_symlinks=False)
+            if os.geteuid() in (0, status.st_uid):  # who maps those of others cannot be read
+                found.append({"name": entry.name, "bytes": 512 * status.st_blocks})
+    return found
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+ANSWERS = {"look": look, "clock": clock, "listen": listen, "connect": connect}

@@ -1,0 +1,79 @@
+"""The check of a cluster before a server starts on it: what its nodes report, compared with each other and with a
+plan."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING
+
+from workbench.doctor import cluster_checks, cluster_facts
+from workbench.doctor.cluster_facts import ClusterReport, NodeToCheck
+from workbench.hosts import interfaces
+from workbench.model.findings import Finding, by_severity
+from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.hosts.base import Host
+    from workbench.hosts.cluster import ClusterHost
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.plan_editor import PlanEditor
+
+_GIB = 1 << 30
+_PORTS = ("master-port", "nccl-port")
+_ADDRESSES = ("dist-init-addr",)
+
+
+async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
+    """Return what is found on the nodes of a cluster, and what the plan of `editor` needs there."""
+    networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
+    plan = editor.effective if editor is not None else None
+    ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
+    entries = HostsStore().content.hosts
+    nodes = []
+    for number, (node, place, network) in enumerate(zip(host.nodes, host.places, networks, strict=True)):
+        entry = entries.get(node.name)
+        programs = {name: shlex.split(text)[0] for name, text in entry.engines.items() if text} if entry else {}
+        model = partial(_identify, node.host, plan) if plan is not None and host.simulated is None else None
+        nodes.append(NodeToCheck(node.host, place, network, programs, ports if number == 0 else (), model))
+    reports, connections = await cluster_facts.gather(nodes)
+    return ClusterReport(
+        tuple(reports),
+        tuple(connections),
+        engine=plan.engine if plan else None,
+        model=plan.model if plan else None,
+        need_bytes=_need_bytes(editor) if editor is not None else None,
+        reserve_bytes=round((host.entry.reserve_gib or 0.0) * _GIB),
+    )
+
+
+def findings(report: ClusterReport) -> Sequence[Finding]:
+    """Return what is missing or wrong on the cluster, the most severe first."""
+    return by_severity(cluster_checks.findings(report))
+
+
+async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
+    return await identify(host, plan, {e.name: str(e.value) for e in plan.env})
+
+
+def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
+    """Yield the ports that the plan takes on the head: for requests, and for the ranks to find each other."""
+    yield editor.command().port
+    flags = {flag.name: flag.value for flag in plan.flags} | dict(plan.nodes[0].flags if plan.nodes else {})
+    for name in _PORTS:
+        if isinstance(port := flags.get(name), int):
+            yield port
+    for name in _ADDRESSES:
+        port_text = str(flags.get(name, "")).rpartition(":")[2]
+        if port_text.isdecimal():
+            yield int(port_text)
+
+
+def _need_bytes(editor: PlanEditor) -> int | None:
+    """Return the memory that the plan takes on each GPU, None if it is unknown."""
+    estimate = editor.estimate()
+    return None if isinstance(estimate, str) else ceil(estimate.used_gib_per_gpu * _GIB)

@@ -24,7 +24,7 @@ _LIVE = (ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerSt
 _TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 
-def _use_cluster(arguments: argparse.Namespace) -> None:
+def use_cluster(arguments: argparse.Namespace) -> None:
     """Make the command use the cluster that it names. Raises InputError if the command line names another one."""
     if arguments.cluster not in (None, arguments.name):
         step = "leave out --cluster"
@@ -48,7 +48,7 @@ def _use_cluster(arguments: argparse.Namespace) -> None:
     ),
 )
 async def start(arguments: argparse.Namespace) -> int:
-    _use_cluster(arguments)
+    use_cluster(arguments)
     return await servers.start_server(arguments)
 
 
@@ -60,7 +60,7 @@ async def start(arguments: argparse.Namespace) -> int:
     examples=("workbench cluster stop sparks",),
 )
 async def stop(arguments: argparse.Namespace) -> int:
-    _use_cluster(arguments)
+    use_cluster(arguments)
     async with connected(arguments) as session:
         status = await _chosen(session, arguments.run)
         await warn_if_measured(session)
@@ -80,13 +80,13 @@ async def stop(arguments: argparse.Namespace) -> int:
     examples=("workbench cluster status sparks", "workbench cluster status sparks --json"),
 )
 async def status(arguments: argparse.Namespace) -> int:
-    _use_cluster(arguments)
+    use_cluster(arguments)
     async with connected(arguments) as session:
         supervisor = session.servers.supervisor
         await supervisor.runs()
         found = await supervisor.check_now()
         transports = {s.run_id: await _transport(session, s) for s in found if s.ranks and s.alive}
-        host = _cluster_of(session)
+        host = cluster_of(session)
         nodes = [
             {**asdict(place), "reached": node.host.connected}
             for place, node in zip(host.places, host.nodes, strict=True)
@@ -121,7 +121,7 @@ async def _transport(session: Session, status: ServerStatus) -> str | None:
     return next((f.text for f in found if f.code in _TRANSPORTS), None)
 
 
-def _cluster_of(session: Session) -> ClusterHost:
+def cluster_of(session: Session) -> ClusterHost:
     from workbench.hosts.cluster import ClusterHost
 
     assert isinstance(session.host, ClusterHost)

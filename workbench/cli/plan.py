@@ -104,9 +104,8 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         session.plans.trust()
     await session.plans.look_for_engine()
     executable = session.plans.editor.plan.executable
-    session.plans.editor.assign(
-        arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
-    )
+    run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())  # not of clusters
+    session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs, run_as, run_options)
     if getattr(arguments, "trust", False):
         session.plans.trust()
     if session.plans.editor.plan.executable != executable:

@@ -35,7 +35,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "restart": ("servers",),
     "jobs": ("jobs",),
     "runs": ("runs",),
-    "cluster": ("cluster",),
+    "cluster": ("cluster", "cluster_check"),
     "bench": ("bench",),
     "compare": ("compare",),
     "results": ("results",),

@@ -39,6 +39,8 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
         if place.address is None:
             text = f"the address of {node.name} is not known: {place.problem or 'no network of all nodes was found'}"
             yield Finding(Level.ERROR, "cluster.address-unknown", text, fix=fix)
+        elif _loopback(place.address):
+            continue  # nodes on one machine
         elif node.network.interfaces and node.network.with_address(place.address) is None:
             own = ", ".join(a.partition("/")[0] for i in node.network.interfaces for a in i.addresses) or "none"
             text = f"{node.name} does not have the address {place.address}"
@@ -149,9 +151,9 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
     """Report an engine that a node lacks, and versions and GPUs that differ between nodes."""
     by_engine: dict[str, dict[str, str]] = {}
     for node in report.reached:
-        for engine in node.seen.engines:
-            if engine.version:
-                by_engine.setdefault(engine.engine, {})[node.name] = engine.version
+        for installed in node.seen.engines:
+            if installed.version:
+                by_engine.setdefault(installed.engine, {})[node.name] = installed.version
     for engine, found in by_engine.items():
         if report.engine in (None, engine):
             yield from _unequal(found, engine, Level.ERROR, f"install the same version of {engine} on every node")
@@ -272,8 +274,8 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
         ):
             found = node.look.get(key) or ()
             if found:
-                listed = (f"{p['name']} {p['pid']}{' (a run of Workbench)' if p['run'] else ''}" for p in found[:5])
-                each = ", ".join((*listed, *(["…"] if len(found) > 5 else [])))
+                some = (f"{p['name']} {p['pid']}{' (a run of Workbench)' if p['run'] else ''}" for p in found[:5])
+                each = ", ".join((*some, *(["…"] if len(found) > 5 else [])))
                 verb = "lives" if len(found) == 1 else "live"
                 text = f"on {node.name} {count_of(len(found), 'process', 'processes')} of {whose} still {verb}"
                 yield Finding(Level.WARN, f"cluster.left-{key}", text, fix=fix, evidence=each)

@@ -54,7 +54,8 @@ class NodeReport:
 
     @property
     def available_bytes(self) -> int | None:
-        found = self.look.get("memory", {}).get("MemAvailable")
+        read = self.seen.host_sample.memory_available_bytes
+        found = self.look.get("memory", {}).get("MemAvailable") if read is None else read
         return found if isinstance(found, int) else None
 
 

@@ -22,6 +22,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 CONNECT_S = 3.0
@@ -86,7 +87,7 @@ def look(names: list[str], ports: list[int]) -> dict[str, Any]:
         "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
         "engines": [p for p in processes if p["kind"] == "engine"][:MOST],
         "ray": [p for p in processes if p["kind"] == "ray"][:MOST],
-        "segments": _segments(),
+        "segments": [] if os.environ.get("WORKBENCH_SIM_STATE") else _segments(),
     }
 
 
@@ -129,13 +130,17 @@ def _processes() -> list[dict[str, Any]]:
     found = []
     up = float((_text("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
+    simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdigit, os.listdir("/proc")):
         command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
         kind = "ray" if RAY.search(command) else "engine" if ENGINE.search(command) else None
         stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
         if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
-        run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", _text("/proc/%s/environ" % pid) or "")
+        environ = _text("/proc/%s/environ" % pid) or ""
+        if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
+            continue  # of the machine below
+        run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
         match = RAY.search(command) or ENGINE.search(command)
         found.append(
             {
@@ -174,4 +179,4 @@ def _text(path: str) -> str | None:
         return None
 
 
-ANSWERS = {"look": look, "clock": clock, "listen": listen, "connect": connect}
+ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {"look": look, "clock": clock, "listen": listen, "connect": connect}

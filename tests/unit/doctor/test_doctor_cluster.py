@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from workbench.model.node_network import Interface, NodeNetwork, NodePlace, RdmaDevice
 
 from workbench.doctor import cluster_checks
 from workbench.doctor.cluster_facts import ClusterReport, Connection, NodeReport
@@ -15,6 +14,7 @@ from workbench.doctor.examination import Examination
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample
+from workbench.model.node_network import Interface, NodeNetwork, NodePlace, RdmaDevice
 from workbench.server.engine_probe import InstalledEngine
 from workbench.server.model_fingerprint import ModelBytes
 

@@ -45,7 +45,7 @@ from workbench.model.errors import HostError
 
 # OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
 SESSIONS_MAX = 8
-STREAMS_MAX = 5  # fewer than SESSIONS_MAX, so that a command can always be run
+STREAMS_MAX = 6  # fewer than SESSIONS_MAX, so that a command can always be run; a benchmark has up to four
 KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
 KEEPALIVE_MISSES = 2
 CONNECT_S = 15.0  # for each host on the way, login included; sshd may look up a name for 10 s

@@ -114,7 +114,7 @@ def _memory() -> dict[str, int]:
     values = {}
     for line in (_text("/proc/meminfo") or "").splitlines():
         words = line.split()
-        if words and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:") and words[1].isdigit():
+        if words and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:") and words[1].isdecimal():
             values[words[0][:-1]] = 1024 * int(words[1])
     return values
 
@@ -131,7 +131,7 @@ def _processes() -> list[dict[str, Any]]:
     up = float((_text("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
         kind = "ray" if RAY.search(command) else "engine" if ENGINE.search(command) else None
         stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
@@ -161,7 +161,7 @@ def _segments() -> list[dict[str, Any]]:
         entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
     except OSError:
         return []
-    mapped = "".join(_text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdigit, os.listdir("/proc")))
+    mapped = "".join(_text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdecimal, os.listdir("/proc")))
     found = []
     for entry in entries:
         if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):

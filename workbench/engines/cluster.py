@@ -8,6 +8,7 @@ from dataclasses import replace
 from workbench.engines import ray
 from workbench.engines.base import Engine
 from workbench.model.findings import Finding, Level
+from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan, Node
 
@@ -115,6 +116,14 @@ def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Fin
             )
             fix = f"check the cable and `ibdev2netdev` on {place.host}, or unset {wanted[0].partition('=')[0]}"
             yield Finding(Level.WARN, "cluster.no-rdma", text, wanted[0].partition("=")[0], fix)
+
+
+def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
+    """Yield a finding if nothing stops a server on unified memory before its host freezes."""
+    if reserve_gib is None and any(gpu.unified_memory for gpu in gpus):
+        text = "the GPUs share the memory of their hosts, and without memory left a host freezes without a message"
+        fix = "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the server before that"
+        yield Finding(Level.HINT, "cluster.no-reserve", text, fix=fix)
 
 
 def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:

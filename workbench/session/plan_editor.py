@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.cluster import findings as cluster_findings
-from workbench.engines.cluster import spread
+from workbench.engines.cluster import no_reserve, spread
 from workbench.engines.host_entries import FILES
 from workbench.engines.model_facts import Found, facts_of, needs_look
 from workbench.engines.preset_trust import ForeignPart, untrusted
@@ -47,6 +47,7 @@ class Surroundings:
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
     models: Found = field(default_factory=dict)  # facts read from the host
     places: tuple[NodePlace, ...] = ()  # the nodes of a cluster
+    reserve_gib: float | None = None  # of the cluster
 
 
 class PlanEditor:
@@ -221,7 +222,7 @@ class PlanEditor:
             job=self.around.found.job if self.around.found else None,
         )
         foreign = (part.finding("look at the preset, then start it with --trust") for part in self.untrusted())
-        nodes = cluster_findings(self.effective, self.engine, self.around.places) if self.around.places else ()
+        nodes = self._about_cluster() if self.around.places else ()
         found = (*foreign, *nodes, *self._about_executable(), *found)
         try:
             self.command()
@@ -232,6 +233,11 @@ class PlanEditor:
     def untrusted(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not trusted."""
         return untrusted(self.plan, self.around.trusted)
+
+    def _about_cluster(self) -> Iterator[Finding]:
+        """Yield findings about the plan on the nodes of the cluster."""
+        yield from cluster_findings(self.effective, self.engine, self.around.places)
+        yield from no_reserve(self.around.gpus, self.around.reserve_gib)
 
     def _about_executable(self) -> Iterator[Finding]:
         """Yield findings about the program that starts the engine, for example that the program is missing."""

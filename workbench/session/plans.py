@@ -74,10 +74,15 @@ class Plans:
         """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine` afterwards to check the
         plan against the host."""
         self.current, self._entry = PlanEditor(plan, title), self._settings.entry
-        places = self._core.host.places if isinstance(self._core.host, ClusterHost) else ()
-        around = replace(self.current.around, gpus=self._gpus(), trusted=trusted(), places=places)
-        self.current.around = around
+        self.current.around = replace(self.current.around, gpus=self._gpus(), trusted=trusted(), **self._cluster())
         self.show()
+
+    def _cluster(self) -> dict[str, Any]:
+        """Return the fields of the surroundings that a cluster gives; {} on any other host."""
+        host = self._core.host
+        if not isinstance(host, ClusterHost):
+            return {}
+        return {"places": host.places, "reserve_gib": host.entry.reserve_gib}
 
     def leave_host(self) -> None:
         """Forget the GPUs, engines and models of the former host, and replace what hosts.toml says about it by what it
@@ -95,6 +100,7 @@ class Plans:
                 found=None,
                 models={},
                 places=(),
+                reserve_gib=None,
             )
             self.show()
 
@@ -246,6 +252,7 @@ class Plans:
         named = f"{engine.title} {found.version or '(version unknown)'}"
         editor.around = replace(
             editor.around,
+            **self._cluster(),  # the places of the nodes are known once the host is connected
             installed_version=found.version,
             installed=f"{named} in the image {image}" if image else named if found.path else None,
             found=found,

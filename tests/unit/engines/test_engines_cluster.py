@@ -9,6 +9,7 @@ import pytest
 from workbench import engines
 from workbench.engines import cluster, ray
 from workbench.model.flags import Origin
+from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.store.presets import PresetLibrary
@@ -108,6 +109,21 @@ def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> 
     assert cluster.spread(plan, engines.get(engine), PLACES) == plan
     (found,) = cluster.findings(plan, engines.get(engine), PLACES)
     assert (found.code, str(found.level)) == ("cluster.one-node", level)
+
+
+def test_unified_memory_without_a_reserve_is_a_risk() -> None:
+    gb10 = GpuInfo(0, "u", "NVIDIA GB10", unified_memory=True)
+    assert [f.code for f in cluster.no_reserve([gb10], None)] == ["cluster.no-reserve"]
+    assert not list(cluster.no_reserve([gb10], 8.0)) and not list(cluster.no_reserve([GpuInfo(0, "u", "A100")], None))
+
+
+def test_rdma_that_no_node_has_is_reported() -> None:
+    plan = plan_with(tensor_parallel_size=2).with_env("NCCL_NET", "IB", Origin.PRESET)
+    places = (HEAD, NodePlace("spark-02", "10.0.0.2", "eth0", (), ORIGINS))
+    (found,) = [
+        f for f in cluster.findings(cluster.spread(plan, VLLM, places), VLLM, places) if f.code != "cluster.environment"
+    ]
+    assert found.text == "the plan sets NCCL_NET=IB, but spark-02 has no active RDMA device on eth0"
 
 
 def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> None:

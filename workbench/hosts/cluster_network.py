@@ -43,8 +43,7 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
     rdma = node.rdma
     if rdma:
         origins["rdma"] = _WRITTEN
-    elif name:
-        rdma = _rdma_of(name, network)
+    elif name and (rdma := _rdma_of(name, network)):
         origins["rdma"] = f"active on interface {name}"
     problem = None if address else network.problem or "no network that all nodes are in was found"
     return NodePlace(node.host, address, name, rdma, origins, problem)

@@ -51,6 +51,7 @@ class ClusterSupervisor(Supervisor):
         self._others = {node.name: Supervisor(node.host, partial(self._hear, node.name)) for node in host.nodes[1:]}
         self._unreachable: dict[str, str] = {}  # node: why it could not be asked for its runs
         self._held: set[str] = set()  # servers that this supervisor starts or stops: nothing else ends their ranks
+        self._reading = 0  # lists of runs that are being read: until all nodes were, no state is known
         self._rings: dict[str, LogRing] = {}
         self._last: dict[str, ServerStatus] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -154,7 +155,8 @@ class ClusterSupervisor(Supervisor):
                 self._rings[server.server_id].extend(lines)
             self._tell(replace(event, run_id=server.server_id, lines=lines))
             return
-        self._consider(server)
+        if not self._reading:
+            self._consider(server)
 
     def _server_of(self, run_id: str) -> ClusterRun | None:
         servers = (record.cluster for record in self._records().values())
@@ -201,8 +203,11 @@ class ClusterSupervisor(Supervisor):
     # ---- list and adopt
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
-        reads = (self._read_node(name, newest) for name in self._others)
-        await asyncio.gather(super().runs(newest), *reads)
+        self._reading += 1
+        try:
+            await asyncio.gather(super().runs(newest), *(self._read_node(name, newest) for name in self._others))
+        finally:
+            self._reading -= 1
         for server in self._servers():
             self._consider(server)
         return self.statuses()

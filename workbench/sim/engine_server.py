@@ -38,7 +38,7 @@ from workbench.sim.http_server import ClientConnection
 from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Failure, Fit
 from workbench.sim.openai_api import Api
-from workbench.sim.ranks import RankLinks
+from workbench.sim.ranks import Load, RankLinks
 from workbench.sim.scheduler import Replica
 from workbench.sim.step_time import ModelReplica
 
@@ -69,7 +69,8 @@ class EngineServer:
         self.end: asyncio.Future[int] | None = None
         self.port = plan.port
         self.tasks: list[asyncio.Task[None]] = []
-        self.links = RankLinks(plan, self._lost_rank)
+        self.links = RankLinks(plan, self._load_of_rank_0, self._lost_rank)
+        self.placed: Fit | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -104,6 +105,10 @@ class EngineServer:
             self.engine.stopping(self.log)
             self.end.set_result(0)
 
+    def _load_of_rank_0(self, loads: list[Load], active_unix_s: float | None) -> None:
+        if self.placed is not None:
+            self._publish_once(self.placed, loads, active_unix_s)
+
     def _lost_rank(self, line: str) -> None:
         if self.end and not self.end.done():
             self.log.raw(line)
@@ -115,12 +120,13 @@ class EngineServer:
         if "exit_at_start" in self.faults:
             log.raw("RuntimeError: simulated fault: the engine ends at once")
             raise Stop(1)
-        bound = self._bind() if self.engine.binds_first else None
+        bound = self._bind() if self.engine.binds_first and not plan.headless else None
         try:
             await self._write(self.engine.before_loading(plan))
             if plan.master:
                 await self.links.join()
             placed = memory_fit.place(plan, self.state)
+            self.placed = placed
             self._start_workers(len(placed.replicas))
             self._hold_memory(placed)
         except Failure as failure:
@@ -131,7 +137,7 @@ class EngineServer:
             raise Stop(failure.code) from None
         api = self._serve_with(placed)
         server = None
-        if self.engine.listens_while_loading:
+        if self.engine.listens_while_loading and not plan.headless:
             server = await self._listen(api, self._bind())
         await self._write(self.engine.loading(plan, placed, self._worker_pids(), self._address()))
         if "never_ready" in self.faults:
@@ -235,6 +241,7 @@ class EngineServer:
                 active = time.time() if busy else active
                 shares = [(a.busy, a.memory, a.compute) for a in activities]
                 self._publish_once(placed, shares, active)
+                self.links.pass_on(shares, active)
                 readings = self.state.readings()
                 for i, gpus in enumerate(placed.replicas):
                     if activities[i].busy > 0.0:

@@ -5,22 +5,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workbench.sim.launch_options import LaunchOptions
 
 LOST_S = 1.0  # from the loss of a rank until the others report it
 RETRY_S = 0.2
+Load = tuple[float, float, float]  # shares of a GPU's time, memory bandwidth and computing
 
 
 class RankLinks:
-    """The connections of one rank. `on_lost` is called with a log line when another rank has gone. In the environment
-    variable WORKBENCH_SIM_PEER_LOST_S is the delay in seconds until then; "never": the rank hangs, as vLLM's head does
-    between requests."""
+    """The connections of one rank. `on_load` is called with the load that rank 0 passes on, `on_lost` with a log line
+    when another rank has gone. The environment variable WORKBENCH_SIM_PEER_LOST_S has the delay in seconds until then;
+    "never": the rank hangs, as vLLM's head does between requests."""
 
-    def __init__(self, launch: LaunchOptions, on_lost: Callable[[str], None]) -> None:
-        self._launch, self._on_lost = launch, on_lost
+    def __init__(
+        self,
+        launch: LaunchOptions,
+        on_load: Callable[[list[Load], float | None], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._launch, self._on_load, self._on_lost = launch, on_load, on_lost
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
         self._joined = asyncio.Event()
@@ -42,6 +49,12 @@ class RankLinks:
             self._joined.set()
         await self._joined.wait()
 
+    def pass_on(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
+        """Give the other ranks the load of rank 0: in tensor parallel all GPUs do the same."""
+        line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
+        for writer in self._writers if self._launch.node_rank == 0 else ():
+            writer.write(line)
+
     def close(self) -> None:
         for writer in self._writers:
             writer.close()
@@ -61,7 +74,9 @@ class RankLinks:
 
     async def _wait_for_end(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
-            await reader.read(1)
+            async for line in reader:
+                loads, active_unix_s = json.loads(line)
+                self._on_load([(busy, memory, compute) for busy, memory, compute in loads], active_unix_s)
         delay = os.environ.get("WORKBENCH_SIM_PEER_LOST_S", str(LOST_S))
         if delay != "never":
             await asyncio.sleep(float(delay))

@@ -108,6 +108,11 @@ def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(tmp
             seen = second.status(status.run_id)
             assert seen.state is ServerState.CRASHED
             assert seen.reason == "rank 1 on spark-02: the server's process was killed by SIGKILL"
+            third_events: list[Event] = []
+            third = ClusterSupervisor(host, third_events.append)  # shows at once how it ended, and nothing else before
+            await third.runs()
+            await third.close()
+            assert {e.state for e in third_events if isinstance(e, ServerStatus)} == {ServerState.CRASHED}
         finally:
             await second.close()
         await supervisor.runs()

@@ -59,6 +59,7 @@ def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
         assert [gpu["node"] for gpu in result.conditions.gpus] == list(NAMES)
         gpu = result.summary.gpu
         assert gpu is not None and gpu.gpus == (0, 1) and len(gpu.power_w_each) == 2, result.summary.absent
+        assert all(watts is not None and watts > 15 for watts in gpu.power_w_each), gpu.power_w_each
         assert not [note for note in result.summary.notes if "another program" in note or "VLLM::" in note]
         await session.servers.stop(run_id)
         assert session.servers.supervisor.status(run_id).state is ServerState.STOPPED

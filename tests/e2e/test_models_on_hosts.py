@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.container_programs import ContainerPrograms
 from support.model_cache import COMMIT, in_directory, in_hub, model_files
 from support.sshd import Sshd, sshd
 
@@ -61,7 +62,7 @@ class Pair:
         done = subprocess.run(
             [sys.executable, "-m", "workbench", *words], capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.returncode == code, (done.stdout, done.stderr)
+        assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr and "hf_secret" not in done.stdout + done.stderr
         return done.stdout, done.stderr
 
@@ -73,7 +74,7 @@ def rsync_only(directory: Path, config: Path) -> dict[str, str]:
     ssh = programs / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
     ssh.chmod(0o755)
-    return {"PATH": f"{programs}:{os.environ['PATH']}"}
+    return {"PATH": f"{programs}:{directory}/stand-ins:{os.environ['PATH']}"}
 
 
 @pytest.fixture
@@ -236,6 +237,24 @@ def test_the_commands_list_check_and_copy(pair: Pair) -> None:
     found = json.loads(out)
     assert not found["ok"] and "other bytes on right" in found["differences"][0]
     assert "damaged" in found["hosts"][1]["copies"][0]["problems"][0]
+
+
+@pytest.mark.slow
+def test_a_container_of_hosts_toml_is_checked_and_gives_its_models(pair: Pair, tmp_path: Path) -> None:
+    programs = ContainerPrograms(tmp_path, "lxc-attach", "lxc-info")
+    programs.put("web", "RUNNING")
+    hub = tmp_path / "lxc hub"
+    entry = f'[hosts.lxc]\nssh = "left"\ncontainer = "lxc:web"\nenv = {{ HF_HUB_CACHE = "{hub}" }}\n'
+    pair.file.write_text(pair.file.read_text() + entry)
+    in_hub(hub)
+    found = json.loads(pair.runs("--json", "hosts", "check", "lxc")[0])["hosts"][0]
+    assert found["ok"] and found["name"] == "lxc", found
+    assert pair.copy("lxc", "right").way == "through this machine"
+    check_hub(pair)
+    out, _ = pair.runs("models", "check", MODEL, "--on", "lxc", "--on", "right")
+    assert "all copies are the same" in out
+    programs.put("web", "STOPPED")
+    assert "the container is stopped" in pair.runs("hosts", "check", "lxc", code=1)[0]
 
 
 HF = """#!/bin/sh

@@ -191,7 +191,8 @@ def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
         text = f"{what}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
         found.append(_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there"))
     if looked.written != "yes" and looked.written:
-        text = f"nothing can be written to the state directory {looked.state_dir}: {looked.written}"
+        where = f"nothing can be written to the state directory {looked.state_dir}: " if looked.state_dir else ""
+        text = f"{where}{looked.written}"
         fix = "set XDG_STATE_HOME on that host to the absolute path of a directory that you can write"
         found.append(_finding(Level.ERROR, "state-dir", text, fix))
     if looked.free_bytes is not None and looked.free_bytes < _LEAST_FREE:

@@ -29,12 +29,14 @@ _BOTH_OUTPUTS = 'exec "$@" 2>&1'
 _NO_NETWORK = re.compile(
     r"Name or service not known|[Nn]ame resolution|Network is unreachable|No route to host|Failed to resolve"
     r"|Connection refused|ConnectError|ConnectionError|ConnectTimeout|Max retries exceeded"
-    r"|LocalEntryNotFound|OfflineMode"
+    r"|LocalEntryNotFound|Local entry not found|OfflineMode|offline mode"
 )
 _NO_RIGHT = re.compile(
-    r"GatedRepo|401 Client Error|403 Client Error|Access to model .* is restricted|Invalid user token"
+    r"Access denied|GatedRepo|401 Client Error|403 Client Error|Access to model .* is restricted|Invalid user token"
 )
-_NO_SUCH = re.compile(r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found")
+_NO_SUCH = re.compile(
+    r"RepositoryNotFound|RevisionNotFound|404 Client Error|Repository Not Found|(?:Model|Revision) .*not found"
+)
 
 
 async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
@@ -87,14 +89,14 @@ async def download(
 
 
 def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:
-    said = "\n".join(lines)
-    last = lines[-1] if lines else f"exit code {code}"
+    errors = [line for line in lines if "Error" in line] or [line for line in lines if not line.startswith("Hint:")]
+    last = errors[-1] if errors else f"exit code {code}"
     elsewhere = f"copy it from a host that has it: workbench models copy {model} --from HOST --to {host.name}"
     for pattern, why, step in (
         (_NO_RIGHT, "the hub refuses access to it", "accept its terms on the hub, and set HF_TOKEN for that host"),
         (_NO_SUCH, "the hub has no such model or revision", "check the id and the revision"),
         (_NO_NETWORK, "the host does not reach the hub", elsewhere),
     ):
-        if pattern.search(said):
-            return HostError(f"{model} was not downloaded: {why} ({last})", host=host.name, next_step=step)
+        if line := next((line for line in reversed(lines) if pattern.search(line)), None):
+            return HostError(f"{model} was not downloaded: {why} ({line})", host=host.name, next_step=step)
     return HostError(f"{model} was not downloaded: {last}", host=host.name, next_step="run the command again there")

@@ -180,13 +180,14 @@ def test_a_container_is_renamed_removed_and_made_again(engine: Podman, box: str)
     asyncio.run(main())
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_programs_that_entered_a_container_are_killed_at_random(engine: Podman, box: str, kind: str) -> None:
     """`docker exec` and `podman exec` leave their command running when they are killed. Workbench leaves nothing."""
     if kind == "docker":
         engine.docker()
     dice = random.Random(20261122)
-    kills = 25
+    kills = 50
 
     async def victim(host: Host) -> None:
         streamed = dice.random() < 0.5

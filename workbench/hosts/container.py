@@ -55,6 +55,7 @@ LOOK_S = 20.0  # for one look at the state; a busy daemon takes seconds
 SILENT_S = 4.0  # without output of a streamed command, before the state is looked at
 END_S = 10.0
 _MARK = shell_scripts.INSIDE.encode()
+_REFUSED = re.compile(f"{shell_scripts.INSIDE} (missing|setsid)")  # by the shell in the container: nothing began
 
 
 def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
@@ -385,16 +386,17 @@ class ContainerHost(BaseHost):
             self.lost(running, error)
             raise
         except CommandTimeout:
-            await self._end(running, token)
+            self._spawn(self._end(running, token))
             raise timed_out(argv, timeout_s, self.name) from None
         except (HostError, asyncio.CancelledError):
             self._spawn(self._end(running, token))
             raise
         errors, code = shell_scripts.exit_code(done.stderr.decode("utf-8", "surrogateescape"))
+        if code is None and not _REFUSED.search(errors):
+            self._spawn(self._end(running, token))
         if _MARK + b"\n" not in done.stdout:
             raise await self.not_begun(running, argv, errors)
         if code is None:
-            await self._end(running, token)
             raise await self.cut_off(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
         err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode("utf-8", "surrogateescape")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
-EXAMPLES = ("systemd:sglang.service",)  # of servers that `adopt` follows
+EXAMPLES = ("systemd:sglang.service", "podman:vllm")  # of servers that `adopt` follows
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
@@ -157,7 +157,7 @@ def _say_other(other: FoundServer) -> None:
     say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  {other.url}")
     say(f"  {other.command}\n  to benchmark it: {other.bench}")
     if other.adopt:
-        say(f"  unit {other.unit}; to follow it: {other.adopt}")
+        say(f"  unit {other.unit_text}; to follow it: {other.adopt}")
 
 
 @command(

@@ -62,7 +62,7 @@ class EngineRef(_Strict):
     )
     workdir: str | None = None
     image: str | None = Field(
-        None, pattern=f"^{IMAGE}$", description="container image of the setup, which `workbench export` names"
+        None, pattern=f"^{IMAGE}$", description="container image of the setup, for `--as docker` and `export`"
     )
     open_files: int | None = Field(
         None,

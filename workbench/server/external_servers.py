@@ -30,9 +30,9 @@ MOST = 64  # processes examined
 # Parts of the command lines of servers that Workbench finds but does not start; valid for both grep -E and re.
 _OTHERS = r"ollama|lmdeploy|trtllm|text-generation|mlc_llm|koboldcpp|aphrodite"
 # Prints "proc PID UID OWN", then the words of its command line as "arg …", its sockets as "inode N", its unit of
-# systemd as "unit SCOPE NAME" if it is the main process of the unit, the file of its output as "log …"; finally
-# "listen INODE PORT" for each listening socket of the host. OWN is 1 for a process that a Workbench started. grep reads
-# all command lines at once.
+# systemd as "unit SCOPE NAME" if it is the main process of the unit, its container as "unit docker ID" or "unit podman
+# ID", the file of its output as "log …"; finally "listen INODE PORT" for each listening socket of the host. OWN is 1
+# for a process that a Workbench started. grep reads all command lines at once.
 _LOOK = r"""
 [ -n "${XDG_RUNTIME_DIR-}" ] || export XDG_RUNTIME_DIR="/run/user/$(id -u)"
 for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); do
@@ -50,6 +50,8 @@ for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n "$2"); d
         main=$(systemctl "--$scope" show --property=MainPID -- "${group##*/}" 2>/dev/null)
         [ "$main" = "MainPID=${dir#/proc/}" ] && echo "unit $scope ${group##*/}"
     fi
+    id='\([0-9a-f]\{12\}\)[0-9a-f]\{52\}.*'
+    sed -n "s|.*docker[-/]$id|unit docker \1|p; s|.*libpod-$id|unit podman \1|p" "$dir/cgroup" 2>/dev/null | head -n 1
     log=$(readlink "$dir/fd/1" 2>/dev/null) && echo "log $log"
 done
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
@@ -70,8 +72,8 @@ class FoundServer:
     models: tuple[str, ...] = ()
     output: str | None = None  # where its standard output goes: a file, or None
     note: str = ""  # its answer if it named no models
-    unit: str | None = None  # of systemd, whose main process it is; None: not started by systemd
-    scope: str = "system"  # whose service manager runs the unit: "system" or "user"
+    unit: str | None = None  # of systemd, whose main process it is, or its container; None: neither
+    scope: str = "system"  # what runs the unit: the service manager of the "system" or the "user", "docker" or "podman"
 
     @property
     def url(self) -> str:
@@ -83,8 +85,25 @@ class FoundServer:
 
     @property
     def adopt(self) -> str | None:
-        """The command line that follows this server as a run; None if it is not a unit of systemd."""
-        return f"workbench adopt systemd:{self.unit} --run-option scope={self.scope}" if self.unit else None
+        """The command line that follows this server as a run; None if no launcher runs it."""
+        options = "".join(f" --run-option {option}" for option in self.run_options)
+        return f"workbench adopt {self.run_as}:{self.unit}{options}" if self.unit else None
+
+    @property
+    def run_as(self) -> str:
+        return self.scope if self.scope in ("docker", "podman") else "systemd"
+
+    @property
+    def run_options(self) -> tuple[str, ...]:
+        return (f"scope={self.scope}",) if self.run_as == "systemd" else ()
+
+    @property
+    def unit_text(self) -> str:
+        return (
+            f"{self.unit}, of the {self.scope}'s systemd"
+            if self.run_as == "systemd"
+            else f"{self.unit} of {self.scope}"
+        )
 
     @property
     def bench(self) -> str:

@@ -178,7 +178,7 @@ class ServerController(Controller):
         ]
         for name, o in by_hand.items():
             models = ", ".join(o.models[:5]) or o.note
-            how = "by systemd" if o.unit else "by hand"
+            how = f"by {o.run_as}" if o.unit else "by hand"
             by = f"{o.unit}, {name}" if o.unit else name
             items.append((name, f"{how:<13} {o.engine or '-':<9} {models}  {by}, port {o.port}", "dim"))
 
@@ -193,12 +193,12 @@ class ServerController(Controller):
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
     def _follow_unit(self, server: FoundServer) -> None:
-        """Follow the unit of a server that Workbench did not start, as a run of its own."""
+        """Follow the unit or container of a server that Workbench did not start, as a run of its own."""
         from workbench.session import adoption
 
         assert server.unit is not None
         self.services.pages.clear()
-        following = adoption.follow(self.session, "systemd", server.unit, (f"scope={server.scope}",))
+        following = adoption.follow(self.session, server.run_as, server.unit, server.run_options)
         self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:

@@ -71,7 +71,7 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
-        *([("unit", f"{server.unit}, of the {server.scope}'s systemd")] if server.unit else []),
+        *([("unit", server.unit_text)] if server.unit else []),
         ("models", ", ".join(server.models) or server.note),
         ("output", server.output or "in the terminal that started it: not shown here"),
         ("measure", server.bench),

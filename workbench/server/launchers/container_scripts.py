@@ -166,7 +166,7 @@ report() {
 
 fail() {
     say "$1"
-    wb_state=failed wb_ended=$1
+    wb_state=failed wb_ended=$1 wb_exit_code=${2:-}
     report
     exit "${2:-125}"
 }
@@ -298,7 +298,8 @@ if [ "$wb_mode" = start ]; then
     if [ "$wb_code" -ne 0 ]; then
         wb_own=$("$wb_program" ps --all --quiet --filter "label=workbench.run=$wb_run" 2>/dev/null)
         [ -z "$wb_own" ] || "$wb_program" rm --force --volumes $wb_own >/dev/null 2>&1
-        fail "$wb_program run: $(tail -n 1 "$wb_dir/answer")" "$wb_code"
+        wb_why=$(grep -i -m 1 error "$wb_dir/answer") || wb_why="exit code $wb_code"
+        fail "$wb_program run: $wb_why" "$wb_code"
     fi
 elif [ -r "$wb_dir/launched" ]; then
     while read -r wb_key wb_value; do

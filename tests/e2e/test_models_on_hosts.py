@@ -229,6 +229,7 @@ def test_the_commands_list_check_and_copy(pair: Pair) -> None:
     assert "through this machine" in out
     out, _ = pair.runs("models", "check", MODEL, "--on", "left", "--on", "right", "--hash")
     assert "all copies are the same" in out
+    assert "did you mean left?" in pair.runs("models", "copy", MODEL, "--from", "lleft", "--to", "right", code=1)[1]
     blob = next(b for b in (pair.hubs["right"] / "models--org--tiny" / "blobs").iterdir() if b.stat().st_size > 99999)
     data = bytearray(blob.read_bytes())
     data[-1] ^= 1

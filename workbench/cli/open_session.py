@@ -14,7 +14,6 @@ from workbench.hosts import split_container
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
-    from workbench.hosts.base import HostUnreachable
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -73,7 +72,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
     """Connect to the host that the command line names, and yield the session. It is closed at the end. If the host key
     is unknown, ask the user on the terminal whether to trust it.
     """
-    from workbench.hosts.base import HostKeyUnknown, HostUnreachable
+    from workbench.hosts.base import HostKeyUnknown
 
     session = session_of(arguments)
     session.subscribe(_report_link())
@@ -89,20 +88,9 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
                 raise
             session.link.trust_host_key()
             await session.link.connect()
-        except HostUnreachable as error:
-            _suggest_name(error, session.host.name)
-            raise
         yield session
     finally:
         await session.close()
-
-
-def _suggest_name(error: HostUnreachable, name: str) -> None:
-    """Add a similar name to the error of a host that could not be reached, if no file has the name `name`."""
-    from workbench.session.host_names import known_names, near
-
-    if name not in known_names() and (other := near(name)) is not None:
-        error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 
 async def warn_if_measured(session: Session) -> None:

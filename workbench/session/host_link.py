@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from workbench.hosts.base import Ask, Host, HostKeyUnknown
+from workbench.hosts.base import Ask, Host, HostKeyUnknown, HostUnreachable
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
+from workbench.session.host_names import suggest
 
 if TYPE_CHECKING:
     from workbench.hosts.base import LinkEvent
@@ -35,6 +36,8 @@ class HostLink:
         try:
             await host.connect()
         except HostError as error:
+            if isinstance(error, HostUnreachable) and not isinstance(error, HostKeyUnknown):
+                suggest(error, host.name)
             self._show_failure(error)
             raise
         self._core.update_host(link="connected", message=None, unknown_key=None, lost_since_unix_s=None, retries=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from workbench import hosts
 from workbench.hosts import open_host, split_container
-from workbench.hosts.base import Host
+from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.errors import InputError
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
@@ -136,6 +136,12 @@ def near(name: str) -> str | None:
     import difflib
 
     return next(iter(difflib.get_close_matches(name, known_names(), n=1, cutoff=0.75)), None)
+
+
+def suggest(error: HostUnreachable, name: str) -> None:
+    """Add the most similar known name to the error of a host that was not reached, if no file has its name."""
+    if name not in known_names() and (other := near(name)) is not None:
+        error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 
 def check_same_host(series: str, ran_on: str, host: str) -> None:

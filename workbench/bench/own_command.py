@@ -13,20 +13,25 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from workbench.bench import tied_process
+from workbench.bench.endpoint_file import with_endpoint
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.secrets import mask_argv, mask_text
 from workbench.model.untrusted_text import clean
 
+ENDPOINTS = "{endpoints}"
 KEPT_LINES = 20
 _LONGEST_LINE = 4096  # bytes: a progress bar or a dump without line ends must not fill the memory
 _SHOWN_CHARACTERS = 500
@@ -50,9 +55,18 @@ class CommandOutcome:
         return self.t1_unix - self.t0_unix
 
 
-def filled(argv: Sequence[str], base_url: str, model: str) -> tuple[str, ...]:
-    """Return `argv` with {base_url} and {model} replaced. Workbench replaces them because no shell does."""
-    return tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
+@contextmanager
+def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
+    """Yield `argv` with {base_url} and {model} replaced, because no shell does. {endpoints} becomes the path of an
+    endpoint file, which exists during the block: `vf-eval ENVIRONMENT -m {model} -e {endpoints}`."""
+    words = tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
+    if not any(ENDPOINTS in word for word in words):
+        yield words
+        return
+    with tempfile.TemporaryDirectory(prefix="workbench-") as directory:
+        path = Path(directory, "endpoints.py")
+        path.write_text(with_endpoint("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8")
+        yield tuple(word.replace(ENDPOINTS, str(path)) for word in words)
 
 
 def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:

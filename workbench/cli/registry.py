@@ -34,6 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "adopt": ("servers",),
     "restart": ("servers",),
     "jobs": ("jobs",),
+    "endpoint": ("endpoint",),
     "runs": ("runs",),
     "cluster": ("cluster", "cluster_check"),
     "bench": ("bench",),

@@ -81,6 +81,13 @@ class LaunchEntry(_Strict):
     )
 
 
+class EndpointEntry(_Strict):
+    """The entry of the server in the endpoint file of verifiers, which `workbench endpoint` writes."""
+
+    name: str = Field(min_length=1, description="name of the entry, as `vf-eval -m` takes it")
+    file: str = Field("configs/endpoints.py", description="path of the file on the host")
+
+
 class PresetModel(_Strict):
     id: str = Field(min_length=1, description="hub id or path of the model, as passed to the engine")
     parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
@@ -258,6 +265,7 @@ class Preset(_Strict):
     hardware: Hardware
     engine: EngineRef
     launch: LaunchEntry = Field(default_factory=lambda: LaunchEntry.model_validate({}))
+    endpoint: EndpointEntry | None = None
     model: PresetModel
     flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
     env: dict[str, str] = Field(default_factory=dict)

@@ -238,8 +238,8 @@ class Measurement:
             self._show("running the command", line, elapsed_s)
 
         self._show("running the command")
-        argv = own_command.filled(spec.command, base_url, spec.model)
-        done = await own_command.run(argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s)
+        with own_command.filled(spec.command, base_url, spec.model) as argv:
+            done = await own_command.run(argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s)
         return BenchOutcome(spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix)
 
     # ---- what the engine counted

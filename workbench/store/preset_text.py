@@ -101,6 +101,7 @@ def _facts(preset: Preset) -> list[Line]:
         ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
         ("benchmark", _benchmark(preset)),
+        ("endpoint", f"{preset.endpoint.name} in {preset.endpoint.file}" if preset.endpoint else ""),
         ("warm-up", _warm_up(preset)),
         ("source", f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) {source.note or ''}"),
     )

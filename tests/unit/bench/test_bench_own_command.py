@@ -72,8 +72,9 @@ def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() 
 
 
 def test_the_servers_address_and_model_replace_placeholders() -> None:
-    argv = own_command.filled(["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"], "http://h/v1", "tiny")
-    assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
+    words = ["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"]
+    with own_command.filled(words, "http://h/v1", "tiny") as argv:
+        assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
 
 
 def test_it_reads_nothing_and_is_no_shell() -> None:

@@ -1,0 +1,61 @@
+"""The endpoint file of verifiers, in which `vf-eval -m NAME` looks up a server.
+
+It is a Python file with one dictionary, ENDPOINTS: name -> {"model", "url", "key"}. `key` is the name of the
+environment variable with the API key (configs/endpoints.py of verifiers). The file is edited as text, so that comments
+stay, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+
+from workbench.model.errors import InputError
+
+NO_KEY = "EMPTY"  # what the file names for a server without a key
+
+
+def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
+    """Return the text of an endpoint file with the entry `name`, in place of the one that it has. `url` ends with /v1.
+    Raises InputError if `text` is not such a file."""
+    entry = json.dumps({"model": model, "url": url, "key": key}, ensure_ascii=False)
+    if not text.strip():
+        return f"ENDPOINTS = {{\n    {_quoted(name)}: {entry},\n}}\n"
+    endpoints = _dictionary(text)
+    data = text.encode()
+    starts = [0]
+    for line in data.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def place(line: int, column: int) -> int:
+        return starts[line - 1] + column
+
+    for known, value in zip(endpoints.keys, endpoints.values, strict=True):
+        if isinstance(known, ast.Constant) and known.value == name:
+            begin = place(value.lineno, value.col_offset)
+            end = place(value.end_lineno or value.lineno, value.end_col_offset or 0)
+            return (data[:begin] + entry.encode() + data[end:]).decode()
+    after = place(endpoints.lineno, endpoints.col_offset) + 1
+    return (data[:after] + f"\n    {_quoted(name)}: {entry},".encode() + data[after:]).decode()
+
+
+def _dictionary(text: str) -> ast.Dict:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"the endpoint file is not valid Python: {error}") from None
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        named = any(isinstance(target, ast.Name) and target.id == "ENDPOINTS" for target in targets)
+        if named and isinstance(statement.value, ast.Dict):
+            return statement.value
+    raise InputError(
+        "the endpoint file has no dictionary ENDPOINTS",
+        next_step="name another file, or add `ENDPOINTS = {}` to this one",
+    )
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

@@ -205,7 +205,10 @@ _EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")  # a
 _SOURCE = re.compile(r"""raise\b|(?:return )?[\w.]+\($|[rf]?["'](?!.*(?:Error|object)\b)|warnings\.warn\(""")
 _REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")  # with the prompt, which anyone may write
 # Errors of one request or of an optional part, after which a server continues to run.
-_HARMLESS = re.compile(r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker")
+# What a scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the server's either.
+_HARMLESS = re.compile(
+    r"Error with model error=|Ignore import error|Exception ignored in|resource_tracker|^slurmstepd|^=>> PBS"
+)
 _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 
 

@@ -44,8 +44,6 @@ def test_every_name_and_model_is_written_as_it_is(name: str, model: str, before:
     written = with_endpoint(with_endpoint(before, name, model="x", url="u"), name, model=model, url="v")
     assert endpoints(written)[name] == {"model": model, "url": "v", "key": "EMPTY"}
     assert endpoints(written).keys() == endpoints(before or "ENDPOINTS = {}").keys() | {name}
-        name not in endpoints(before or "ENDPOINTS = {}")
-    )
 
 
 @pytest.mark.parametrize("other", ["x = 1", "ENDPOINTS = load()", "ENDPOINTS = {", "[[endpoint]]\nname = 'a'\n"])

@@ -216,16 +216,22 @@ echo "workbench: $ended"
 exit "${code:-1}"
 """
 
-# $1 job name, $2 job id or "", $3 seconds. Cancels the job and waits until the scheduler has ended it. Prints why not.
+# $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits until the scheduler has ended it, and
+# removes the words of its server. Prints why not.
 _STOP = r"""
-name=$1 job=$2 seconds=$3
+name=$1 job=$2 dir=$3 seconds=$4
+over() {
+    rm -f "$dir/server" "$dir/environment"
+    exit 0
+}
 [ -n "$job" ] || find
-[ -n "$job" ] || { echo "$why"; [ -z "$why" ]; exit; }
+[ -n "$job$why" ] || over
+[ -n "$job" ] || { echo "$why"; exit 1; }
 refused=$(cancel 2>&1)
 while [ "$seconds" -gt 0 ]; do
     phase=unknown state= why=
     look
-    case $phase in ended | gone) exit 0 ;; esac
+    case $phase in ended | gone) over ;; esac
     sleep 1
     seconds=$((seconds - 1))
 done

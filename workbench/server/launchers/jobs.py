@@ -167,7 +167,8 @@ class JobLauncher(ABC):
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         name, job = job_name_of(launch.run_id), launched.handle or ""
         script = job_scripts.stop(self.scheduler.functions)
-        done = await host.run(sh(script, name, job, str(int(self.stop_s))), timeout_s=self.stop_s + _ASK_S)
+        words = (name, job, launch.run_dir, str(int(self.stop_s)))
+        done = await host.run(sh(script, *words), timeout_s=self.stop_s + _ASK_S)
         if done.returncode != 0:
             raise ServerError(
                 f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem}",

@@ -216,8 +216,8 @@ echo "workbench: $ended"
 exit "${code:-1}"
 """
 
-# $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits for its end, and removes the words of
-# its server. Prints why not.
+# $1 job name, $2 job id or "", $3 run directory, $4 seconds. Cancels the job, waits for its end, and removes the words
+# of its server. Prints why not.
 _STOP = r"""
 name=$1 job=$2 dir=$3 seconds=$4
 over() {

@@ -7,6 +7,7 @@ catalog.py          flags and variables of each version (data in catalogs/): loo
 flag_groups.py      groups of flags and the most used ones (data in catalogs/)
 flag_values.py      parse, format and check values
 host_entries.py     what hosts.toml says about a host, in a plan
+cluster.py          a plan on the nodes of a cluster; ray.py has the commands of Ray
 plans.py            plans from presets and assignments; rows of a flag editor
 run_as.py           what runs the server, as rows of a flag editor
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context

@@ -7,6 +7,9 @@ container          a container of another host as a host
 container_kinds    how containers of each kind are entered, asked for their state and listed
 container_ports    ports of containers
 container_listing  the running containers of a host
+cluster            several hosts as one: commands are those of the first
+cluster_network    the network over which the hosts of a cluster reach each other
+interfaces         network interfaces and RDMA devices of a host
 known_hosts        keys of ssh hosts: known, changed, accepted by the user
 reconnecting_link  a connection that is restored after a loss
 port_relay         a local port that leads to a port of a host

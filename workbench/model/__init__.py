@@ -8,6 +8,8 @@ series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
 host_entry           hosts and clusters of hosts.toml
+node_network         network interfaces of hosts, and the places of a cluster's nodes
+cluster_run          a server that spans several hosts
 model_copy           copies of a model's files on hosts
 engine_live          the live metrics of an engine
 server_run           state, log and counters of a server run

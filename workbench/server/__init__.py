@@ -4,6 +4,10 @@ counters, stop it, and adopt servers that already run.
   supervisor              the servers of one host: start, watch, adopt, stop
   watched_run             one run as the supervisor sees it
   run_state               computes the status of a run from its files and processes
+  cluster_supervisor      servers whose ranks are runs on several hosts; ray_cluster starts Ray for them
+  cluster_state           the status of such a server from those of its ranks; cluster_log is their log
+  memory_guard            a process that stops a server before its host runs out of memory
+  ready_proof             the first token, which proves that a server is ready
   run_directory           the files of a run on its host
   old_runs                the mark of runs that have ended, and their removal
   preflight               checks before a start

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from workbench.model.cluster_run import ClusterRank, ClusterRun, RankStatus
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server.run_state import RANK
 
 NOT_STARTED = "not started"
 NEVER_STARTED_S = 60.0  # after the first rank's start, a rank without a run directory was never started
@@ -166,7 +167,7 @@ def _findings(ranks: Sequence[RankState], first: RankState | None, living: Seque
         text = f"a server of several ranks cannot go on without one of them: {named} {_is_or_are(living)} being stopped"
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
     for rank in ranks if first is None else (first, *(r for r in ranks if r is not first)):
-        for finding in rank.status.findings if rank.status else ():
+        for finding in (f for f in rank.status.findings if f.code != RANK) if rank.status else ():
             elsewhere = replace(finding, text=f"{rank.where}: {finding.text}", line=None)
             found.setdefault(finding.code, finding if rank is ranks[0] else elsewhere)
     if first is not None:  # the findings of the rank to blame come before what follows from them

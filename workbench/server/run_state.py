@@ -12,6 +12,8 @@ from workbench.model.untrusted_text import clean
 from workbench.server.launchers.launcher import Launched
 from workbench.server.run_directory import RunFacts
 
+RANK = "cluster.rank"  # code of the finding that a run is a part of a server
+
 
 class _LauncherFields(TypedDict):
     run_as: str
@@ -144,6 +146,11 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
         found.append(
             Finding(Level.WARN, "run.restarted", text, fix="look for the reason in the log before the restart")
         )
+    if (cluster := facts.record.cluster) is not None:
+        hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
+        text = f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the others have to be too"
+        fix = f"workbench cluster stop {cluster.cluster} {cluster.server_id}"
+        found.append(Finding(Level.WARN, RANK, text, fix=fix))
     if facts.members and not facts.alive:
         alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
         text = f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"

@@ -2,6 +2,7 @@
 
 session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts
+cluster_hosts                   clusters of hosts.toml as hosts
 host_settings, host_check       what config.toml and hosts.toml say about the host, and whether it is so
 models                          where hosts have a model; checks, copies and downloads
 telemetry_watch                 readings of the GPUs

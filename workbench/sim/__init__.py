@@ -8,6 +8,7 @@ profiles.py        hosts and GPUs; model_sizes.py has LLMs (data in JSON files b
 driver_state.py    the driver: settings, loads and faults; physics.py computes clocks, power and temperature
 nvml_library.py    the driver as NVML, which driver.py gives to the telemetry agent; nvidia_smi.py as nvidia-smi
 engine_server.py   one inference server, with flag_parser, launch_options, memory_fit, startup, openai_api, scheduler
+ranks.py           links between the ranks of a server on several hosts; ray_stand_in.py stands in for Ray
 engines/           one class per simulated engine
 
 All modules but simulated_host run with a bare python3 >= 3.9 and the standard library.

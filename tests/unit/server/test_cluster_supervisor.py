@@ -21,7 +21,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import ray_cluster
 from workbench.server.cluster_supervisor import ClusterSupervisor
-from workbench.server.supervisor import Event
+from workbench.server.supervisor import Event, Supervisor
 
 
 def _pids(status: ServerStatus) -> list[int]:
@@ -46,7 +46,11 @@ def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
         assert sorted(whole) == sorted(lines)
         assert all(line.startswith("[rank ") for e in events if isinstance(e, LogBatch) for line in e.lines)
         pids = _pids(status)
-        assert len(pids) == 2
+        assert len(pids) == 2 and not [f for f in status.findings if f.code == "cluster.rank"]
+        alone = Supervisor(host.nodes[1].host)  # a Workbench on the second node only
+        (seen,) = await alone.runs()
+        await alone.close()
+        assert [f.fix for f in seen.findings] == [f"workbench cluster stop sparks {status.run_id}"]
         stopped = await supervisor.stop(status.run_id)
         assert (stopped.state, stopped.reason) == (ServerState.STOPPED, None)
         assert not any(psutil.pid_exists(pid) for pid in pids)

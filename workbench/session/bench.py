@@ -280,7 +280,7 @@ class Bench:
         )
         summary = measured.summary
         if why := load.prestarted.why_not_there:
-            text = f"the load went through the ssh tunnel, because {why}"
+            text = f"the load came from this machine through a tunnel: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
         if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"

@@ -291,6 +291,80 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
 }
 
 
+FLEET = "fleet"  # the scene of several hosts
+_FLEET_HOSTS = (
+    "sim:rtx-pro-6000@lab-1",
+    "sim:rtx-pro-6000@lab-2",
+    "sim:four-pcie@rack-1",
+    "sim:four-pcie@rack-2",
+    "sim:gb10@spark-1",
+    "sim:gb10@spark-2",
+    "sim:rtx-5060ti-x2@home",
+    "sim:rtx-pro-6000-passthrough@vm",
+)
+_FLEET_SERVERS = (
+    ("sim:rtx-pro-6000@lab-1", "vllm-any", "8010"),
+    ("sim:four-pcie@rack-1", "vllm-qwen3-vl-2b-tp4-eager", "8011"),
+)
+
+
+async def _play_fleet(folder: Path) -> list[Path]:
+    """Take pictures of a fleet: two servers under load, and a host with altered settings."""
+    from workbench.model.settings import GpuSettings
+    from workbench.session.session import Session
+
+    sessions = [Session.of_host(name) for name, _, _ in _FLEET_SERVERS]
+    altered = Session.of_host(_FLEET_HOSTS[3])
+    try:
+        for session, (_, preset, port) in zip(sessions, _FLEET_SERVERS, strict=True):
+            await session.link.connect()
+            await session.plans.load_preset(preset)
+            session.plans.set_flag("port", port)
+            await session.servers.wait_ready(await session.servers.start())
+        await altered.link.connect()
+        await altered.gpu.apply(GpuSettings({"power_limit_w": 150.0}))
+        loads = [asyncio.create_task(s.bench.run_target(s.state.run_id, None, seconds=60.0)) for s in sessions]
+        try:
+            return await _fleet_shots(folder)
+        finally:
+            for session in sessions:
+                await session.bench.cancel()
+            await asyncio.gather(*loads, return_exceptions=True)
+    finally:
+        for session in sessions:
+            if session.state.run_id is not None:
+                await session.servers.stop()
+        for session in (*sessions, altered):
+            await session.close()
+
+
+async def _fleet_shots(folder: Path) -> list[Path]:
+    from workbench.session.fleet import Fleet
+    from workbench.tui.fleet.app import FleetApp
+    from workbench.tui.fleet.screen import FleetView
+
+    fleet, written = Fleet(_FLEET_HOSTS), []
+    await fleet.open()
+    try:
+        app = FleetApp(fleet, FleetView(host=_FLEET_HOSTS[3]))
+        async with app.run_test(size=(120, 40)) as pilot:
+            deadline = time.monotonic() + _DEADLINE_S
+            while not all(h.live for h in fleet.state.hosts) or sum(bool(h.tok_s) for h in fleet.state.hosts) < 2:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the fleet's picture could not be taken within {_DEADLINE_S:g} s")
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(20.0)  # of the graphs
+            for columns, rows in ((120, 40), (80, 24)):
+                await pilot.resize_terminal(columns, rows)
+                await asyncio.sleep(1.2)
+                await pilot.pause()
+                svg = app.export_screenshot(title="workbench fleet")
+                written.append(write(plain_fonts(svg), folder / f"fleet-{columns}x{rows}"))
+    finally:
+        await fleet.close()
+    return written
+
+
 def take_all(folder: Path) -> Sequence[Path]:
     """Take every picture, write them into `folder`, and return their paths. The scenes run side by side, each in a
     process of its own. The user's own files are not touched."""
@@ -298,7 +372,7 @@ def take_all(folder: Path) -> Sequence[Path]:
 
 
 async def _take_all(folder: Path) -> list[Path]:
-    taken = await asyncio.gather(*(_take_in_child(folder, name) for name in SCENES))
+    taken = await asyncio.gather(*(_take_in_child(folder, name) for name in (*SCENES, FLEET)))
     return [path for paths in taken for path in paths]
 
 
@@ -317,8 +391,10 @@ async def _take_in_child(folder: Path, name: str) -> list[Path]:
 
 def take(folder: Path, name: str) -> list[Path]:
     """Play one scene, and return its pictures."""
-    profile, play = SCENES[name]
     with _own_directories():
+        if name == FLEET:
+            return asyncio.run(_play_fleet(folder))
+        profile, play = SCENES[name]
         return asyncio.run(_play(folder, profile, play))
 
 

@@ -53,6 +53,8 @@ class TotalsBar(Painted):
         ]
         tail: Row = ((" SIMULATED ", "reverse"),) if self.simulated else ()
         gap: Run = ("  ", "text")
+        if row_width((*joined(parts, gap), *tail)) > width:
+            parts = parts[:-1]
         return [spread(joined(parts, gap), tail, width)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import gpus_text
-from workbench.tui.cells import Painted, Row, Run, cut, joined, pad, row_width, width_of
+from workbench.tui.cells import Painted, Row, Run, cut, cut_middle, joined, pad, row_width, width_of
 from workbench.tui.fleet.columns import (
     FEWEST_GPU_CELLS,
     LEAST_NAME,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 4
 INDENT = "  "
-GPU_FIGURES = (9, 12, 18, 22)  # cells for a GPU from which its figures have one more value
+GPU_FIGURES = (8, 14, 19, 24)  # cells for a GPU from which its figures have one more value
 NAMED_GPU, MOST_GPU = 26, 30  # cells from which a GPU is called "GPU0" instead of "0:", and the most for one
 LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
 
@@ -69,17 +69,17 @@ class FleetTable(Painted):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if not self.hosts:
             return [((f"{INDENT}no host matches the filter: esc removes it", "dim"),)]
-        name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6))
+        name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6 + width // 40))
         gpu_cells = max(FEWEST_GPU_CELLS, min(16, self.widest[1]))
         fit, lines = self.shown_hosts(height), self.lines_of(height)
         self.top = max(0, min(self.top, self.cursor, len(self.hosts) - fit))
         self.top = max(self.top, self.cursor - fit + 1)
-        rows = [self._head(name_cells, gpu_cells)]
+        rows = [self._head(name_cells, gpu_cells, width)]
         for index in range(self.top, min(len(self.hosts), self.top + fit)):
             rows += _block(self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines)
         return rows
 
-    def _head(self, name_cells: int, gpu_cells: int) -> Row:
+    def _head(self, name_cells: int, gpu_cells: int, width: int) -> Row:
         titles = [("host", name_cells + len(INDENT), False), ("state", STATE_CELLS, False), ("", MARK_CELLS, False)]
         titles += [("GPUs", gpu_cells, False), *((column.title, column.cells, True) for column in NUMBERS)]
         runs: list[Run] = []
@@ -88,12 +88,12 @@ class FleetTable(Painted):
             text = title + ("v" if self.reverse == (title == "host") else "^") if chosen else title
             lead = INDENT if title == "host" else ""
             runs.append((pad(lead + text, cells, right=right), "strong" if chosen else "head"))
-        return (*runs, ("  servers", "head"))
+        return (*runs, ("  servers" if row_width(runs) + len("  servers") <= width else "  srv", "head"))
 
 
 def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int) -> list[Row]:
     role = "select" if chosen else "strong"
-    lead: list[Run] = [(f"{G.arrow} " if chosen else INDENT, "key"), (cut(host.name, name_cells - 1), role)]
+    lead: list[Run] = [(f"{G.arrow} " if chosen else INDENT, "key"), (_name(host, name_cells - 1), role)]
     lead.append((" " * (name_cells - width_of(lead[1][0])), "text"))
     first: list[Run] = [*lead, *state_runs(host), *mark_runs(host)]
     if host.telemetry is None:
@@ -104,6 +104,11 @@ def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
     more = [_graphs_row(host, left, width), _figures_row(host, width), notes_row(host)]
     return [tuple(first), *more[: lines - 1]]
+
+
+def _name(host: FleetHost, cells: int) -> str:
+    """Return the name of the host in at most `cells` cells. The ends of long names differ."""
+    return cut_middle(host.name, cells) if host.name.isascii() else cut(host.name, cells)
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
@@ -161,9 +166,14 @@ def _figures_row(host: FleetHost, width: int) -> Row:
 
 
 def _figures(gpu: GpuSample) -> list[str]:
-    values = ((gpu.gpu_util_pct, "%"), (gpu.power_w, "W"), (gpu.temperature_c, "C"))
-    used = NA if gpu.memory_used_bytes is None else f"{gpu.memory_used_bytes / GIB:.0f}G"
-    return [*(NA if value is None else f"{value:.0f}{unit}" for value, unit in values), used]
+    used = gpu.memory_used_bytes
+    values = (
+        (gpu.gpu_util_pct, "%", 4),
+        (gpu.power_w, "W", 5),
+        (gpu.temperature_c, "C", 4),
+        (None if used is None else used / GIB, "G", 4),
+    )
+    return [pad(NA if value is None else f"{value:.0f}{unit}", cells, right=True) for value, unit, cells in values]
 
 
 def notes_row(host: FleetHost) -> Row:

@@ -229,7 +229,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     rows = [table.head(short_title(e.spec.metric))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
-        name_of = f"pair {pair + 1}" + (" swapped" if e.spec.twins and twins.swapped(e.spec, pair) else "")
+        name_of = f"pair {pair + 1}" + (" swap" if e.spec.twins and twins.swapped(e.spec, pair) else "")
         rows.append(table.row(name_of, (figure(a), figure(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
         if count < e.pairs_done:

@@ -310,7 +310,7 @@ _FLEET_SERVERS = (
 
 async def _play_fleet(folder: Path) -> list[Path]:
     """Take pictures of a fleet: two servers under load, and a host with altered settings."""
-    from workbench.model.settings import GpuSettings
+    from workbench.model.settings import GpuSettings, parse_word
     from workbench.session.session import Session
 
     sessions = [Session.of_host(name) for name, _, _ in _FLEET_SERVERS]
@@ -322,7 +322,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
             session.plans.set_flag("port", port)
             await session.servers.wait_ready(await session.servers.start())
         await altered.link.connect()
-        await altered.gpu.apply(GpuSettings({"power_limit_w": 150.0}))
+        await altered.gpu.apply(GpuSettings(parse_word("power-limit=150")))
         loads = [asyncio.create_task(s.bench.run_target(s.state.run_id, None, seconds=60.0)) for s in sessions]
         try:
             return await _fleet_shots(folder)

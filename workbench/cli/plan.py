@@ -103,12 +103,13 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     if getattr(arguments, "trust", False):
         session.plans.trust()
     await session.plans.look_for_engine()
-    executable = session.plans.editor.plan.executable
+    before = session.plans.editor.plan
     run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())  # not of clusters
     session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs, run_as, run_options)
     if getattr(arguments, "trust", False):
         session.plans.trust()
-    if session.plans.editor.plan.executable != executable:
+    after = session.plans.editor.plan
+    if (after.executable, after.run_as, after.run_options) != (before.executable, before.run_as, before.run_options):
         await session.plans.look_for_engine()
     await session.plans.look_for_model(session.plans.editor)
     session.plans.show()

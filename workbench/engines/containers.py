@@ -61,9 +61,10 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def image_of(plan: LaunchPlan, engine: Engine) -> str:
-    """Return the plan's image, or that of the engine's own project: of the plan's version if it is known."""
-    if plan.image:
-        return plan.image
+    """Return the plan's image, as a run option or of its preset, or that of the engine's own project: of the plan's
+    version if it is known."""
+    if given := plan.run_options.get("image") or plan.image:
+        return given
     known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
     tag = f"v{plan.engine_version}" if known and engine.image_tag == Engine.image_tag else engine.image_tag
     return f"{engine.image}:{tag}"

@@ -288,11 +288,13 @@ class Plans:
         the value is invalid."""
         self.editor.set_flag(name, text)
         self._show_edited()
+        if name == engines.RUN_AS and self._core.host.connected:  # an image has an engine of its own
+            self._core.spawn(self.look_and_ask())
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
         self._show_edited()
-        if name == EXECUTABLE and self._core.host.connected:
+        if name in (EXECUTABLE, engines.RUN_AS) and self._core.host.connected:
             self._core.spawn(self.look_and_ask())
 
     async def set_executable(self, text: str, *, keep: bool = False) -> None:

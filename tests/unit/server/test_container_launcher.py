@@ -17,6 +17,7 @@ from support import container_runs
 from support.fake_host import Call, FakeHost
 
 from workbench.engines import registry
+from workbench.engines.containers import image_of, version_in_tag
 from workbench.engines.preset_trust import untrusted
 from workbench.hosts.shell_scripts import order
 from workbench.model.errors import InputError, ServerError
@@ -374,3 +375,14 @@ def test_known_answers_have_a_cause_and_a_fix(line: str, code: str) -> None:
 def test_launchers_are_of_their_program() -> None:
     assert [launcher(word).name for word in ("docker", "podman")] == ["docker", "podman"]
     assert isinstance(launcher("docker"), Containers)
+
+
+def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
+    vllm = registry.get("vllm")
+    preset = LaunchPlan("vllm", "m", image="nvcr.io/nvidia/vllm:26.04-py3")
+    assert image_of(preset, vllm) == "nvcr.io/nvidia/vllm:26.04-py3"
+    chosen = with_assignments(preset, "podman", ["image=vllm/vllm-openai:v0.32.0"])
+    assert image_of(chosen, vllm) == "vllm/vllm-openai:v0.32.0"
+    assert version_in_tag(image_of(chosen, vllm), vllm) == "0.32.0"
+    assert version_in_tag(image_of(preset, vllm), vllm) is None
+    assert version_in_tag("my/vllm:1.2.3", vllm) is None

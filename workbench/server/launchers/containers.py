@@ -166,7 +166,7 @@ class Containers:
         return values_of(self.name, launch.plan.run_options, name)
 
     def _image(self, launch: Launch) -> str:
-        return self._option(launch, "image") or image_of(launch.plan, _engine(launch))
+        return image_of(launch.plan, _engine(launch))
 
     def _server(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the words and the environment of the server in the container. An API key is passed as a variable if

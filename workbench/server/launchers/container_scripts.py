@@ -47,7 +47,19 @@ END {
 _PULL = (
     r"""
 # podman 4 refuses the manifest of a single image, and quotes it in its error.
-manifest() { $wb_timeout "$wb_program" manifest inspect "$1" 2>&1 | tr -d ' \t\r\n\\'; }
+manifest() {
+    $wb_timeout "$wb_program" manifest inspect "$1" >"$wb_dir/manifest" 2>&1 &
+    echo $! >"$wb_dir/asking"
+    wait $!
+    tr -d ' \t\r\n\\' <"$wb_dir/manifest"
+}
+
+# Ends `layers`, which may wait for a registry that does not answer.
+forget() {
+    kill "$wb_sizes"
+    { read -r wb_asking <"$wb_dir/asking" && kill "$wb_asking"; }
+    rm -f "$wb_dir/asking" "$wb_dir/manifest"
+} 2>/dev/null
 
 # Prints "BYTES DIGEST" for each layer of the image that this machine pulls.
 layers() {
@@ -82,7 +94,7 @@ pull() {
     wb_state='pulling the image' wb_child= wb_sizes=
     report
     : >"$wb_dir/layers"
-    trap 'kill $wb_child $wb_sizes 2>/dev/null; rm -rf "$wb_tmp"; exit 143' TERM INT HUP
+    trap 'kill $wb_child 2>/dev/null; forget; rm -rf "$wb_tmp"; exit 143' TERM INT HUP
     mkdir -m 700 "$wb_tmp" 2>/dev/null || wb_tmp=
     TMPDIR=$wb_tmp "$wb_program" pull ${wb_platform:+--platform "$wb_platform"} "$wb_source" >"$wb_dir/pull" 2>&1 &
     wb_child=$!
@@ -95,7 +107,7 @@ pull() {
     done
     wait "$wb_child"
     wb_code=$?
-    kill "$wb_sizes" 2>/dev/null
+    forget
     trap - TERM INT HUP
     cat "$wb_dir/pull"
     [ -z "$wb_tmp" ] || rm -rf "$wb_tmp"

@@ -78,7 +78,7 @@ def awaited(
 def test_a_job_waits_runs_is_measured_and_is_cancelled(cluster: Slurm, command: CommandLine) -> None:
     other = cluster.submit("--gres=gpu:3", "-J", "someone's")
     wait_for(lambda: f"{other} RUNNING" in cluster.jobs(), "the other job", 20)
-    run = command.ok("start", *PRESET, *options(walltime="1:00:00"))
+    run = command.ok("start", *PRESET, "--env", "VLLM_API_KEY=sk-job", *options(walltime="1:00:00"))
     waiting = awaited(command, run["run_id"], lambda r: "Resources" in (r["launcher_state"] or ""), "the queue")
     assert (waiting["state"], waiting["node"], waiting["ends_unix_s"]) == ("starting", None, None)
     assert waiting["phase"] == waiting["launcher_state"] == "PENDING (Resources)"

@@ -1,12 +1,14 @@
 """API keys and other secrets of running servers. A key gives access to the server's endpoints; all secrets are masked
 in its log.
 
-Secrets are kept in memory only. Those of an adopted server are read from its process, or from the file that its engine
-writes.
+Secrets are kept in memory only, except those of a job while it lives. Those of an adopted server are read from its
+process, from the words of the job, or from the file that its engine writes.
 """
 
 from __future__ import annotations
 
+import shlex
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import FileError, Host
@@ -35,6 +37,27 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
     except FileError:
         return None
     return Command(tuple(argv), {name: value for name, found, value in pairs if found})
+
+
+async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command | None:
+    """Return the arguments and environment of a run's server: of its process, or of a job on another node, whose words
+    are in the file `server` of the run directory. None if neither can be read."""
+    found = await command_of_process(host, pid) if pid else None
+    if found is not None:
+        return found
+    try:
+        return command_in((await host.read_file(f"{run_dir}/server")).decode("utf-8", "replace"))
+    except FileError:
+        return None
+
+
+def command_in(text: str) -> Command:
+    """Return the command in the file `server` of a job (server/launchers/jobs.py): exports, and `set --` with the words
+    of the server."""
+    words = shlex.split(text)
+    pairs = (after.partition("=") for word, after in pairwise(words) if word == "export")
+    at = next((i for i, pair in enumerate(pairwise(words)) if pair == ("set", "--")), len(words))
+    return Command(tuple(words[at + 2 :]), {name: value for name, _, value in pairs})
 
 
 async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:

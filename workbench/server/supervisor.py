@@ -248,8 +248,8 @@ class Supervisor:
             await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
 
     async def _learn_keys(self, run: WatchedRun) -> None:
-        pid = run.facts.server_pid
-        command = await running_server_secrets.command_of_process(self.host, pid) if pid else None
+        pid, run_dir = run.facts.server_pid, run.run_dir
+        command = await running_server_secrets.command_of_run(self.host, run_dir, pid)
         run.learn_secrets(command or run.record.command)
 
     def _engine(self, name: str) -> Engine | None:

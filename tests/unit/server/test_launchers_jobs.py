@@ -27,6 +27,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.server.launchers import job_scripts, launcher_of
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
 from workbench.server.launchers.launcher import Launch, Launched, parse_launched
+from workbench.server.running_server_secrets import command_in
 
 RUN_ID = "20261121-031502-vllm-3f2a"
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
@@ -72,6 +73,14 @@ def test_words_variables_and_directories_reach_the_server_as_they_are(
     done = subprocess.run([*shell, str(run_dir / "job.sh"), str(run_dir)], stdin=subprocess.DEVNULL)
     assert done.returncode == 0 and (run_dir / "job.exit").read_text() == "0\n"
     assert (run_dir / "job.log").read_bytes().decode().split("\0") == [*argv, str(workdir), a, "b"]
+
+
+@given(argv=st.lists(words, max_size=4), a=words, workdir=words)
+@example(argv=["set", "--", "export"], a="export A=b\nset -- x", workdir="set")
+def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, workdir: str) -> None:
+    job = launch(Path("/run"), "vllm", *argv, env={"A": a, "B_2": "b"}, workdir=workdir, open_files=9)
+    command = command_in(launcher().keeper(job).files["server"])
+    assert (command.argv, command.env) == (("vllm", *argv), {"A": a, "B_2": "b"})
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])

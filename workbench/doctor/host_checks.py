@@ -51,7 +51,7 @@ def main_process(seen: Examination) -> Iterator[Finding]:
     init = seen.facts.extra.get("init")
     if seen.facts.kind == "container" and init and init.split()[0].rpartition("/")[2] not in _REAPERS:
         text = f"every server in this container ends with its main process: {init}"
-        fix = "give the container a main process that stays, such as `sleep infinity`, and one that reaps: --init"
+        fix = "stop servers before the container is stopped; `--init` gives it a main process that clears up after them"
         yield Finding(Level.INFO, "host.main-process", text, fix=fix, evidence=f"process 1: {init}")
 
 

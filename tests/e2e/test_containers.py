@@ -322,4 +322,5 @@ def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -
 def test_the_running_containers_of_a_host(engine: Podman, box: str) -> None:
     found = asyncio.run(containers_of(LocalHost()))
     assert f"podman:{box}" in {one.address for one in found.containers}
+    assert f"podman:{box}  localhost/this-machine:1" in found.lines
     assert not [problem for problem in found.problems if "podman" in problem]

@@ -28,6 +28,11 @@ class ContainerList:
     containers: tuple[ListedContainer, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Lines for the user: each container with its image, then the problems."""
+        return (*(f"{one.address}  {one.image}".rstrip() for one in self.containers), *self.problems)
+
 
 async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerList:
     """Return the running containers of `host`. `sudo` says whether sudo may be used; None: if the user's own rights are

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.doctor import examination
 from workbench.engines import registry
 from workbench.hosts.base import Ask, HostUnreachable
+from workbench.hosts.container_listing import ContainerList, containers_of
 from workbench.hosts.shell_scripts import sh
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
@@ -114,14 +115,17 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.entry, examination.TimedParts()
         programs = {engine: known[0] for engine in registry.names() if (known := settings.program(engine))}
-        seen, looked = await asyncio.gather(
+        seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read("the state directory and the clock", _look(session, entry), _LOOK_S, _Looked()),
+            parts.read(
+                "the containers", containers_of(session.host, sudo=entry and entry.sudo), _LOOK_S, ContainerList()
+            ),
         )
     finally:
         await session.close()
     found = [*parts.problems, *_about_system(seen, looked), *_about_entry(seen, looked, entry, programs)]
-    lines = tuple(_lines(seen, looked, entry))
+    lines = (*_lines(seen, looked, entry), *(("inside", text) for text in inside.lines))
     return HostCheck(name, True, lines, by_severity(found), seen.facts.latency_ms, looked.skew_s)
 
 

@@ -119,7 +119,10 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
             examination.examine(session.host, programs, parts),
             parts.read("the state directory and the clock", _look(session, entry), _LOOK_S, _Looked()),
             parts.read(
-                "the containers", containers_of(session.host, sudo=entry and entry.sudo), _LOOK_S, ContainerList()
+                "the containers",
+                containers_of(session.host, sudo=entry.sudo if entry else None),
+                _LOOK_S,
+                ContainerList(),
             ),
         )
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +35,11 @@ _SERVER = r"""
 dir=$1 name=$2
 shift 2
 "$@" >>"$dir/$name.log" 2>&1 &
-echo $! >"$dir/$name.pid"
-wait $!
-echo $? >"$dir/$name.code"
+child=$!
+echo "$child" >"$dir/$name.pid"
+wait "$child"
+code=$?
+[ "$(cat "$dir/$name.pid")" != "$child" ] || echo "$code" >"$dir/$name.code"
 """
 _KEEPER = r"""
 what=$1 run=$2 dir=$3 name=$4 server=$5
@@ -108,10 +111,18 @@ class Standin:
             os.kill(pid, signal.SIGTERM)
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        return ()
+        return ("standin", "restart", launch.run_id)
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
-        raise NotImplementedError
+        pid, name = self.pid(launch.run_id), launch.run_id
+        assert pid is not None
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        env = dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
+        place = self.directory / f"{name}.pid"
+        place.write_text("0")
+        os.kill(pid, signal.SIGKILL)
+        subprocess.Popen(sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True)
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         pid = self.pid(handle)

@@ -36,8 +36,8 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
 
 
 def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
-    """Yield the rows about what runs the server. View "changed" has none for a process, and only options that are
-    set."""
+    """Yield the rows about what runs the server, with all options of its launcher. View "changed" has none for a
+    process."""
     if view == "changed" and plan.run_as == PROCESS:
         return
     spec = FlagSpec(RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1)
@@ -45,8 +45,6 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
     yield FlagRow(RUN_AS, value, PROCESS, _origin(plan.run_as != base.run_as, value), spec)
     for option in OPTIONS[plan.run_as]:
         kept = plan.run_options.get(option.name)
-        if kept is None and view == "changed":
-            continue
         text = None if kept is None else shlex.join(kept.splitlines()) if option.repeatable else kept
         edited = kept != base.run_options.get(option.name)
         yield FlagRow(f"{_OPTION}{option.name}", text, option.default or None, _origin(edited, text), _spec_of(option))

@@ -88,6 +88,9 @@ def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
     rows = {row.name: row.value for row in editor.rows() if row.name.startswith("run-as")}
     assert rows == {
         "run-as": "systemd",
+        "run-as.scope": None,
+        "run-as.installed": None,
+        "run-as.unit": None,
         "run-as.restart": "always",
         "run-as.property": "Nice=-5 'MemoryMax=1 G'",
     }

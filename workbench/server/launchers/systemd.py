@@ -43,7 +43,7 @@ class Systemd:
         scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
         done = await host.run(sh(script.CHECK, scope, unit))
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
-        return tuple(_problems(host, scope, unit, seen))
+        return tuple(_problems(scope, unit, seen))
 
     def command(self, launch: Launch) -> Command:
         scope = _scope(launch.plan.run_options)
@@ -226,28 +226,28 @@ def _settings(launch: Launch) -> list[str]:
     return [*given, *values_of(WORD, options, "property")]
 
 
-def _problems(host: Host, scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
+def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
     """Return what the answers of the script CHECK say against a start."""
     version = int(seen.get("version") or 0)
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""
     if not version:
-        text = f"{host.name} has no systemd: systemctl or systemd-run is missing"
+        text = "the host has no systemd: systemctl or systemd-run is missing"
         fix = "start the server without --as systemd"
     elif version < OLDEST:
-        text = f"systemd {version} on {host.name} is too old: Workbench needs {OLDEST} or later"
+        text = f"systemd {version} is too old: Workbench needs {OLDEST} or later"
         fix = "start the server without --as systemd"
     elif problem and scope == "user":
-        text = f"the service manager of {user} on {host.name} cannot be reached: {problem}"
+        text = f"the service manager of {user} cannot be reached: {problem}"
         fix = f"log in as {user}, or run `loginctl enable-linger {user}`, or use --run-option scope=system"
     elif problem:
-        text = f"{user} may not manage units of the system on {host.name}: {problem}"
+        text = f"{user} may not manage units of the system: {problem}"
         fix = "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or use scope=user"
     elif seen.get("journal"):
         text = f"{user} may not read the journal of the unit: {seen['journal']}"
         fix = f"add {user} to the group systemd-journal, or make the journal persistent: mkdir /var/log/journal"
     elif seen.get("active"):
-        text = f"{unit} runs already on {host.name}"
+        text = f"{unit} runs already"
         fix = f"stop it, follow it with `workbench adopt systemd:{unit}`, or choose --run-option unit=NAME"
     else:
         linger = scope == "user" and seen.get("linger") == "no"

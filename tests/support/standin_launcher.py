@@ -6,6 +6,7 @@ of each server. The launcher and its options are registered for one test by `reg
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.procs import alive
 
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
@@ -121,7 +123,9 @@ class Standin:
         env = dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
         place = self.directory / f"{name}.pid"
         place.write_text("0")
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGTERM)
+        while alive(pid):
+            await asyncio.sleep(0.05)
         subprocess.Popen(sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True)
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:

@@ -31,7 +31,7 @@ def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.Monk
             await screen.press("enter")
             await screen.until("STARTING vllm", "standin PENDING (Resources)", "nothing in the log")
             queued.unlink()
-            await screen.until("READY vllm", "standin 2h00m left")
+            await screen.until("READY vllm", "standin 1h59m left")
             run_id = screen.state.run_id
             await screen.press("3", "t")
             await screen.until(f"$ standin restart {run_id}", "loads its model again")

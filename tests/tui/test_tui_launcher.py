@@ -40,7 +40,7 @@ def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.Monk
             await screen.until(lambda: screen.state.server.pid not in (None, before))
             await screen.until(lambda: screen.state.server.state is ServerState.READY)
             await screen.press("o")
-            await screen.until(f"standin {run_id}")
+            await screen.until("Server runs", "Instruct  standin")
             await screen.press("escape", "x")
             await screen.until("Workbench asks standin to stop")
             await screen.press("y")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 _SILENT_STEP_S = 3.0
+_FIRST_LINES = 2000  # of a log, in which the engine names its version
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
 STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
 _WAITING = "No available shared memory broadcast block"  # vLLM writes this each minute while a worker hangs
@@ -167,11 +168,12 @@ class WatchedRun:
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
         complete. Until the server is ready, its phase, version and port are taken from these lines."""
+        first = self._version is None and self.follower.ring.total < _FIRST_LINES  # also of a READY run of another
         batch = self.follower.feed(data, at)
         self._examine(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
             self._last_line_s = time.monotonic()
-        if self.engine is not None and self.facts.ready is None:
+        if self.engine is not None and (self.facts.ready is None or first):
             for line in (*(batch.lines if batch else ()), self.follower.unfinished):
                 self._read_start_line(self.engine, line)
         return batch

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,9 +19,11 @@ from workbench import engines
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import Command, LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState
+from workbench.server.run_directory import ReadyFacts, RunRecord
 from workbench.server.supervisor import Event, Supervisor
+from workbench.server.watched_run import WatchedRun
 
 # ---- adoption
 
@@ -84,7 +87,7 @@ sys.path.insert(0, sys.argv[2])
 from workbench import engines
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import Command, LaunchPlan
 from workbench.server.supervisor import Supervisor
 from support.serving import free_port
 
@@ -255,3 +258,13 @@ def test_tabbyapi_moves_to_another_port_by_itself(tmp_path: Path) -> None:
         assert status.url == f"http://127.0.0.1:{moved}"
 
     supervised(scenario)
+
+
+def test_the_version_of_an_adopted_ready_server_is_read_from_its_log() -> None:
+    """A server in a container: no program on the host tells its version."""
+    record = RunRecord("20261122-200000-vllm-abcd", "local", LaunchPlan("vllm", "m"), Command(("vllm",)), 1.0, 60.0)
+    run = WatchedRun(LocalHost(), "/runs/one", record, engines.get("vllm"), adopted=True)
+    run.facts = replace(run.facts, alive=True, ready=ReadyFacts(2.0, "m", 1.0, 8000))
+    run.read(b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0)
+    run.refresh()
+    assert (run.status.state, run.status.engine_version) == (ServerState.READY, "0.32.0")

@@ -1,0 +1,113 @@
+"""The launcher systemd on hosts that lack something, and the texts that it shows before a start."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from workbench.hosts.local import LocalHost
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import with_assignments
+from workbench.server.launchers.launcher import Launch
+from workbench.server.launchers.systemd import Systemd
+
+OTHERS = ("sh", "id", "sed", "tail", "head", "dirname")
+
+
+def launch(*options: str) -> Launch:
+    plan = with_assignments(LaunchPlan("vllm", "org/model", preset_id="my-preset"), "systemd", options)
+    argv = ("vllm", "serve", "org/model", "--note", 'a "b" $c %d')
+    return Launch("RUN", "/state/runs/RUN", plan, argv, {"HF_TOKEN": "hf-secret-word"}, "/w", 4096)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, directory: Path, programs: dict[str, str], *options: str) -> Finding:
+    """Return what the launcher says of a host that has only `programs`, scripts by their names."""
+    directory.mkdir()
+    for name in OTHERS:
+        path = next(place for place in (Path("/usr/bin", name), Path("/bin", name)) if place.exists())
+        (directory / name).symlink_to(path)
+    for name, text in programs.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory))
+
+    async def check() -> Sequence[Finding]:
+        return await Systemd("systemd").check(LocalHost(), launch(*options))
+
+    (finding,) = asyncio.run(check())
+    return finding
+
+
+NEW = 'case "$*" in --version) echo "systemd 252 (252.38)";; *is-active*) exit 3;; esac'
+
+
+@pytest.mark.parametrize(
+    ("programs", "level", "says"),
+    [
+        ({}, Level.ERROR, "no systemd"),
+        ({"systemctl": "echo 'systemd 219'"}, Level.ERROR, "no systemd"),
+        (
+            {"systemctl": "echo 'systemd 219'", "systemd-run": "", "journalctl": ""},
+            Level.ERROR,
+            "systemd 219 is too old: Workbench needs 236",
+        ),
+        (
+            {
+                "systemctl": 'case $* in --version) echo "systemd 252";; *) echo "No medium found" >&2; exit 1;; esac',
+                "systemd-run": "",
+                "journalctl": "",
+            },
+            Level.ERROR,
+            "cannot be reached: No medium found",
+        ),
+        (
+            {"systemctl": NEW, "systemd-run": "", "journalctl": "echo 'insufficient permissions' >&2; exit 1"},
+            Level.ERROR,
+            "may not read the journal of the unit: insufficient permissions",
+        ),
+        (
+            {"systemctl": 'case $* in --version) echo "systemd 252";; esac', "systemd-run": "", "journalctl": ""},
+            Level.ERROR,
+            "workbench-RUN.service runs already",
+        ),
+        (
+            {"systemctl": NEW, "systemd-run": "", "journalctl": "", "id": "[ $1 = -un ] && echo nobody-here || echo 7"},
+            Level.WARN,
+            "lingering is off for nobody-here",
+        ),
+    ],
+)
+def test_what_a_host_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: dict[str, str], level: Level, says: str
+) -> None:
+    if "id" in programs:
+        monkeypatch.setattr(sys.modules[__name__], "OTHERS", tuple(name for name in OTHERS if name != "id"))
+    finding = found(monkeypatch, tmp_path / "bin", programs)
+    assert finding.level is level
+    assert says in finding.text
+    assert finding.fix
+
+
+def test_the_command_names_no_value_of_the_environment() -> None:
+    command = Systemd("systemd").command(launch("scope=system", "property=Nice=5"))
+    assert command.argv[:3] == ("systemd-run", "--system", "--unit=workbench-RUN.service")
+    assert {"--property=Nice=5", "--property=LimitNOFILE=4096", "--setenv=HF_TOKEN"} <= set(command.argv)
+    assert command.argv[-1] == 'a "b" $$c %d'
+    assert not [word for word in command.argv if "secret" in word]
+
+
+def test_an_installed_unit_is_shown_as_it_is_written() -> None:
+    command = Systemd("systemd").command(launch("installed=boot", "restart=always"))
+    assert command.argv == ("systemctl", "--user", "enable", "--now", "workbench-my-preset.service")
+    (text,) = command.files.values()
+    assert "Restart=always\n" in text
+    assert '"a \\"b\\" $$c %%d"' in text
+    assert "WantedBy=default.target" in text
+    assert "secret" not in text
+    keeper = Systemd("systemd").keeper(launch("installed=boot", "restart=always"))
+    assert keeper.files == {"unit": text}

@@ -334,6 +334,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
         for session in sessions:
             if session.state.run_id is not None:
                 await session.servers.stop()
+        await altered.gpu.revert()  # else the guard stays to watch the settings
         for session in (*sessions, altered):
             await session.close()
 

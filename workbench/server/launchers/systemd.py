@@ -79,7 +79,10 @@ class Systemd:
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
         if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):  # a job is due at boot
             return Fate(True, unit)
-        await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])  # a keeper that was killed has left it
+        # What a keeper that was killed has left: the environment, and the failed unit.
+        await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
+        if unit == unit_of(launch.run_id) and state == "failed":
+            await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
             return Fate(False, unit, f"{unit} is gone: it was stopped from outside, or the host was restarted")
         if seen.get("ExecMainCode") in (None, "", "0"):

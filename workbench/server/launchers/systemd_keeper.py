@@ -92,11 +92,11 @@ finish() {
         ctl reset-failed -- "$unit" >/dev/null 2>&1
         rm -f "$dir/environment"
     fi
-    tries=0  # the follower of the journal may be behind
-    while [ "$tries" -lt 30 ] && [ "$(wc -l <"$dir/log")" -lt "$(lines "$@" | wc -l)" ]; do
-        tries=$((tries + 1))
-        sleep 0.1 2>/dev/null || sleep 1
-    done
+    # A signal to the group ends the follower of the journal too: the rest is copied here.
+    journalctl --sync >/dev/null 2>&1
+    kill "$follower" 2>/dev/null
+    wait "$follower" 2>/dev/null
+    lines "$@" | tail -n "+$(($(wc -l <"$dir/log") + 1))"
 }
 ended=
 trap 'ended=1' TERM INT HUP
@@ -191,9 +191,8 @@ elif [ "$result" = success ]; then
 else
     why="$unit failed: $result"
 fi
-finish "${code:-0}" "$why" "$@"
 exec 2>/dev/null  # the shell would say that the follower was terminated
-kill "$follower"
+finish "${code:-0}" "$why" "$@"
 exit "${code:-0}"
 """
 )

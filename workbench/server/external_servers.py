@@ -155,7 +155,7 @@ def _parse(text: str) -> tuple[list[_Seen], Mapping[str, int]]:
             processes[-1].argv.append(clean(rest))
         elif processes and kind == "inode":
             processes[-1].inodes.add(rest)
-        elif processes and kind == "unit" and len(words) == 2:
+        elif processes and kind == "unit" and len(words) == 2 and processes[-1].unit is None:
             processes[-1].scope, processes[-1].unit = words[0], clean(words[1])
         elif processes and kind == "log":
             processes[-1].log = clean(rest) if rest.startswith("/") and not rest.startswith("/dev/") else None

@@ -16,6 +16,7 @@ import pytest
 from support import fake_engine
 from support.fake_runs import READY_S, VLLM, Made
 from support.procs import alive, with_argument
+from support.procs import eventually as soon
 from support.serving import eventually, free_port, processes_of, supervised
 
 from workbench.hosts.local import LocalHost
@@ -71,7 +72,7 @@ def systemctl(*words: str, check: bool = True) -> str:
 
 def nothing_left(status: ServerStatus) -> None:
     assert "0 loaded units" in systemctl("list-units", "--all", f"workbench-{status.run_id}*")
-    assert not with_argument(str(status.port))
+    soon(lambda: not with_argument(str(status.port)), "the end of every process", 5.0)
     assert not processes_of(status.run_dir or "")
     assert not Path(status.run_dir or "", "environment").exists()
 

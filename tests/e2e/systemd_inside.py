@@ -70,6 +70,11 @@ def systemctl(*words: str, check: bool = True) -> str:
     return subprocess.run(["systemctl", f"--{SCOPE}", *words], check=check, capture_output=True, text=True).stdout
 
 
+def started(supervisor: Supervisor, run_id: str) -> int:
+    """Return how often the log says that the server has started."""
+    return len([line for line in supervisor.log(run_id).lines() if "startup complete" in line])
+
+
 def nothing_left(status: ServerStatus) -> None:
     assert "0 loaded units" in systemctl("list-units", "--all", f"workbench-{status.run_id}*")
     soon(lambda: not with_argument(str(status.port)), "the end of every process", 5.0)
@@ -153,8 +158,7 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
         assert shown == f"systemctl --{SCOPE} restart -- {status.handle}"
         await supervisor.wait(status.run_id, lambda s: s.restarts == 2, READY_S)
         await until(supervisor, status.run_id, ServerState.READY)
-        lines = supervisor.log(status.run_id).lines()
-        assert len([line for line in lines if "startup complete" in line]) == 3
+        await eventually(lambda: started(supervisor, status.run_id) == 3, what="the log of all starts")
         systemctl("stop", status.handle or "")
         ended = await until(supervisor, status.run_id, ServerState.CRASHED)
         assert "was stopped from outside" in (ended.reason or "")
@@ -276,8 +280,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             supervisor = session.servers.supervisor
             await supervisor.wait(run_id, lambda s: s.restarts == 1, READY_S)
             again = await until(supervisor, run_id, ServerState.READY)
-            ring = supervisor.log(run_id).lines()
-            assert len([line for line in ring if "startup complete" in line]) == 2
+            await eventually(lambda: started(supervisor, run_id) == 2, what="the log of both starts")
             stopped = await session.servers.end(run_id)
             assert (stopped.state, again.pid is not None and alive(again.pid)) == (ServerState.STOPPED, True)
             assert systemctl("is-active", "vllm.service").strip() == "active"

@@ -261,6 +261,8 @@ def qselect(server: Server, words: list[str]) -> int:
     asked = dict(zip(words[::2], words[1::2], strict=True))
     for path in sorted(server.directory.glob("job-*.json")):
         job = json.loads(path.read_text())
+        if asked.get("-u", job["owner"]) != job["owner"]:
+            continue
         if (history or job["state"] not in "FC") and asked.get("-N", job["name"]) == job["name"]:
             print(job["id"])
     return 0

@@ -32,8 +32,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import InputError
+
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
+
+
+_MOST_AROUND = 8  # containers around a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +91,12 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
 
 def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     """Split the name of a container, `[HOST/]KIND:NAME`. Return the name of the host around it ("" for this machine),
-    and the kind and name of the container; None if `name` is not that of a container.
+    and the kind and name of the container; None if `name` is not that of a container. Raises InputError for containers
+    in too many others.
     """
     around, _, last = name.rpartition("/")
+    if around.count("/") > _MOST_AROUND:
+        raise InputError(f"{name[:80]!r}… names more than {_MOST_AROUND} containers in one another")
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None

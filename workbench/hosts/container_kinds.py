@@ -7,7 +7,6 @@ and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, an
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.hosts.base import Completed
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean, clean_json
 
 RUNNING = "running"
 ABSENT = "absent"
@@ -75,7 +74,7 @@ def _inspected(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "no such" in done.err.lower() else None
     try:
-        found: dict[str, Any] = json.loads(done.stdout)[0]
+        found: dict[str, Any] = clean_json(done.stdout)[0]
         state = clean(str(found["State"]["Status"]), NAME_CHARS)
         return ContainerState(state, clean(str(found["Id"]), 80), clean(str(found["Name"]).lstrip("/"), NAME_CHARS))
     except (ValueError, LookupError, TypeError):

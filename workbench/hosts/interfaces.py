@@ -9,7 +9,7 @@ from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean, whole_number
 
 # Prints "net NAME STATE MTU SPEED" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for a value that the
 # kernel does not report, then the JSON of `ip`.
@@ -53,7 +53,7 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
     try:
         listed: Any = json.loads("".join(line for line in lines if not line.startswith(("net ", "rdma "))))
         interfaces = tuple(_interface(entry, states.get(str(entry["ifname"]), ["-"] * 3)) for entry in listed)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
         return NodeNetwork(problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)")
     rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 5)
@@ -68,7 +68,7 @@ def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
         tuple(f"{a['local']}/{a['prefixlen']}" for a in addresses),
         up=str(entry.get("operstate", "")).upper() == "UP" or "LOWER_UP" in entry.get("flags", ()),
         mtu=entry["mtu"] if isinstance(entry.get("mtu"), int) else None,
-        speed_mbit_s=int(speed) if speed.isdecimal() and int(speed) > 0 else None,  # -1: none
+        speed_mbit_s=whole_number(speed) or None,  # -1: none
     )
 
 

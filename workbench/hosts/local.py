@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -33,10 +34,12 @@ from workbench.hosts.base import (
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
+from workbench.model.untrusted_text import clean
 
 _T = TypeVar("_T")
 # The guard ends its command within 2 s; a process that remains after that hangs in the kernel and is abandoned.
 CLOSE_S = 2.5
+_ADDRESS = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]")  # what a URL has between "//" and the port
 
 
 class LocalForward:
@@ -243,6 +246,8 @@ class LocalHost(BaseHost):
         return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
+        if not _ADDRESS.fullmatch(address):  # a scheduler or a container told it, and the URL would be another's
+            raise HostError(f"{clean(address)!r} is not the address of a host", host=self.name)
         return LocalForward(port, address)
 
     async def facts(self) -> HostFacts:

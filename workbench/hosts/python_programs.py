@@ -62,7 +62,8 @@ def keep():
         os.close(fd)
         if os.path.exists(new): os.unlink(new)
     for old in os.scandir(os.path.dirname(path)):
-        if old.stat().st_mtime < time.time() - 30 * 86400: os.unlink(old.path)
+        ours = len(old.name) >= 64 and not set(old.name[:64]) - set("0123456789abcdef")
+        if ours and old.stat(follow_symlinks=False).st_mtime < time.time() - 30 * 86400: os.unlink(old.path)
 digest, packed = {digest!r}, b""
 if digest:
     state = os.environ.get("XDG_STATE_HOME", "")

@@ -70,6 +70,13 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
         raise ValueError("the JSON text is nested too deeply") from None
 
 
+def whole_number(text: str | None, digits: int = 18) -> int | None:
+    """Return the whole number that `text` is in plain digits; None for any other text, and for more than `digits`
+    digits: Python refuses to read thousands of them, and a clock has no such time."""
+    plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
+    return int(text) if plain and text else None
+
+
 def escaped(json_text: str) -> str:
     r"""Return a JSON document in which raw control characters are written as \uXXXX."""
     return UNSAFE.sub(_as_escape, json_text)

@@ -115,7 +115,7 @@ def seconds_of(text: str | None) -> int | None:
     as "UNLIMITED"."""
     days, dash, rest = (text or "").strip().rpartition("-")
     words = [*([days] if dash else []), *rest.split(":")]
-    if not all(word.isdecimal() for word in words):
+    if not all(word.isdecimal() and len(word) < 8 for word in words):
         return None
     total = 0
     for word in rest.split(":"):

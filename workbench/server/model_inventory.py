@@ -11,7 +11,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
-from workbench.model.untrusted_text import LINE_CHARS, clean
+from workbench.model.untrusted_text import LINE_CHARS, clean, whole_number
 
 LIST_S = 60.0  # a cache on a network file system is slow
 HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
@@ -167,8 +167,9 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     blobs = {name: target.rpartition("/")[2] for target, _, name in (value.partition(" ") for value in all_of("blob"))}
     files = []
     for size, modified, name in (words for value in all_of("file") if len(words := value.split(" ", 2)) == 3):
-        if size.isdecimal() and modified.isdecimal():
-            files.append(ModelFile(_bare(name), int(size), int(modified), shas.get(name), blobs.get(name)))
+        bytes_, changed = whole_number(size), whole_number(modified, 11)
+        if bytes_ is not None and changed is not None:
+            files.append(ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name)))
     total = one.get("total", "")
     return ModelCopy(
         host=host,
@@ -180,8 +181,8 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         refs=tuple(all_of("ref")),
         listed=tuple(all_of("listed")),
         broken=tuple(map(_bare, all_of("broken"))),
-        unfinished_bytes=sum(int(value) for value in all_of("unfinished") if value.isdecimal()),
-        expected_bytes=int(total) if total.isdecimal() else None,
+        unfinished_bytes=sum(whole_number(value) or 0 for value in all_of("unfinished")),
+        expected_bytes=whole_number(total),
     )
 
 

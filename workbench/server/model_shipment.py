@@ -100,7 +100,21 @@ class Remaining:
 
 
 def shipment_of(copy: ModelCopy, target: str) -> Shipment:
-    """Return the shipment of a copy. `target` is the hub's cache, or the directory that gets the model."""
+    """Return the shipment of a copy. `target` is the hub's cache, or the directory that gets the model. Raises
+    InputError for a name that leads out of it: whoever can write on the source chooses the names."""
+    shipment = _shipment_of(copy, target)
+    names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
+    outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
+    if outside:
+        raise InputError(
+            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; nothing was copied",
+            host=copy.host,
+            next_step="look at the files there: a model's files have plain names",
+        )
+    return shipment
+
+
+def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
     if copy.kind == FILE:
         return Shipment(copy.path.rpartition("/")[0], target, {file.name: file.size_bytes for file in copy.files})
     if copy.kind != HUB:

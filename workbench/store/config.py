@@ -15,7 +15,7 @@ from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
 from workbench.store import paths
 from workbench.store.config_schema import Config, Remembered, checked
-from workbench.store.text_files import write_atomic
+from workbench.store.text_files import read_own_text, write_atomic
 from workbench.store.toml_lines import LineIndex
 
 _RETIRED = {  # settings of earlier versions that may still be in the file
@@ -66,7 +66,7 @@ class ConfigStore:
 
         from workbench.store.toml_edit import merge
 
-        text = self._text() or ""
+        text = read_own_text(self.path) or ""
         try:
             tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -85,19 +85,10 @@ class ConfigStore:
         write_atomic(self.path, tomlkit.dumps(document))
         self._config, self.findings = config, findings
 
-    def _text(self) -> str | None:
-        try:
-            return self.path.read_bytes().decode("utf-8-sig")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-            raise StoreError(f"{self.path} cannot be read: {reason}", next_step="correct or remove the file") from error
-
     def _load(self) -> tuple[Config, tuple[Finding, ...]]:
         file = str(self.path)
         try:
-            text = self._text()
+            text = read_own_text(self.path)
             document = tomllib.loads(text) if text else {}
         except StoreError as error:
             return Config(), (_unusable(error.message, file),)

@@ -81,10 +81,10 @@ class HostsStore:
         import tomlkit
 
         from workbench.store.hosts_schema import checked
-        from workbench.store.text_files import write_atomic
+        from workbench.store.text_files import read_own_text, write_atomic
         from workbench.store.toml_edit import merge
 
-        text = self._text() or ""
+        text = read_own_text(self.path) or ""
         _parsed(text, self.path)
         document = tomlkit.parse(text)
         wanted = document.unwrap()
@@ -109,18 +109,10 @@ class HostsStore:
         write_atomic(self.path, tomlkit.dumps(document))
         self._read = None
 
-    def _text(self) -> str | None:
-        try:
-            return self.path.read_bytes().decode("utf-8-sig")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-            raise StoreError(f"{self.path} cannot be read: {reason}", next_step="correct or remove the file") from error
-
     def _load(self) -> tuple[Checked, tuple[Finding, ...]]:
         from workbench.model.findings import Finding, Level
         from workbench.store.hosts_schema import Checked, checked
+        from workbench.store.text_files import read_own_text
         from workbench.store.toml_lines import LineIndex
 
         stamp = self._stamp()
@@ -128,7 +120,7 @@ class HostsStore:
             return self._read[1], self._read[2]
         self._broken = None
         try:
-            text = self._text() or ""
+            text = read_own_text(self.path) or ""
             found = checked(_parsed(text, self.path))
             lines = LineIndex(text)
             findings = tuple(_finding(problem, str(self.path), lines.line(problem.path)) for problem in found.problems)

@@ -27,6 +27,7 @@ LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_STEPS = 16  # from a host to the machine that its `ssh` means at last
 _NODE = re.compile(r"[^\s]+")
 
 Path = tuple[str, ...]
@@ -225,15 +226,15 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
-    """Return the names of the hosts whose machine is never reached, because their `ssh` lead to one another."""
+    """Return the names of the hosts whose machine is not reached in _MOST_STEPS, because their `ssh` lead to one
+    another."""
 
     def circles(name: str) -> bool:
-        seen = set()
-        while (entry := hosts.get(name)) is not None and entry.ssh not in (None, name):
-            if name in seen:
-                return True
-            seen.add(name)
+        for _ in range(_MOST_STEPS):
+            entry = hosts.get(name)
+            if entry is None or entry.ssh in (None, name):
+                return False
             name = entry.ssh or name
-        return False
+        return True
 
     return [name for name in hosts if circles(name)]

@@ -1,12 +1,33 @@
-"""Atomic writing of small text files."""
+"""Reading and atomic writing of small text files."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from workbench.model.errors import StoreError
+
+MAX_BYTES = 4 << 20  # of a file that the user writes; ten thousand hosts take less than one
+
+
+def read_own_text(path: Path) -> str | None:
+    """Return the text of a regular UTF-8 file; None if there is none. Raises StoreError for any other file, which could
+    block or have no end, and for one of more than MAX_BYTES."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path} cannot be read: not a regular file", next_step="correct or remove the file")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise StoreError(f"{path} has more than {MAX_BYTES >> 20} MiB", next_step="correct or remove the file")
+        return data.decode("utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+        raise StoreError(f"{path} cannot be read: {reason}", next_step="correct or remove the file") from error
 
 
 def write_atomic(path: Path, text: str) -> None:

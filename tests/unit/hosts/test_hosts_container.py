@@ -325,6 +325,8 @@ def test_a_kind_that_does_not_exist() -> None:
     [
         ("docker", 0, b"nonsense", b"", None),
         ("docker", 0, b"[]", b"", None),
+        ("docker", 0, b"[" * 100_000, b"", None),
+        ("docker", 0, b'[{"State": 1, "Id": [], "Name": null}]', b"", None),
         ("docker", 1, b"[]", b"Cannot connect to the Docker daemon", None),
         ("podman", 125, b"[]", b"Error: inspecting object: no such container x", ContainerState(ABSENT)),
         ("pct", 0, b"status: running\n", b"perl: warning: locale\n", ContainerState("running")),

@@ -228,3 +228,19 @@ def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyP
         asyncio.run(LocalHost().run(["yes", "a-word-of-no-end"]))
     assert "yes a-word-of-no-end" in str(caught.value)
     eventually(lambda: not with_argument("a-word-of-no-end"), "its end")
+
+
+@pytest.mark.parametrize("address", ["a@evil", "a/../b", "x y", "a?b", "", "h#", "a:80@b", "-\n"])
+def test_what_is_no_address_is_never_part_of_a_url(address: str) -> None:
+    """The node of a job and the address of a container come from other programs, and the API key is sent there."""
+    with pytest.raises(HostError, match="is not the address of a host"):
+        asyncio.run(LocalHost().forward(8000, address))
+
+
+def test_addresses_become_urls() -> None:
+    for address, url in (
+        ("10.0.0.2", "http://10.0.0.2:80"),
+        ("n_1.x-y", "http://n_1.x-y:80"),
+        ("[::1]", "http://[::1]:80"),
+    ):
+        assert asyncio.run(LocalHost().forward(80, address)).url == url

@@ -132,12 +132,13 @@ def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
 
 def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
     folder.mkdir(parents=True)
-    for name, age_days in (("old", 31), ("recent", 29)):
+    old, recent, foreign = "a" * 64, "b" * 64, "letter.txt"  # a file that Workbench did not write stays
+    for name, age_days in ((old, 31), (f"{old}.77", 31), (recent, 29), (foreign, 99)):
         (folder / name).write_text("")
         then = (folder / name).stat().st_mtime - age_days * 86400
         os.utime(folder / name, (then, then))
     read_register(FarHost())
-    assert sorted(path.name for path in folder.iterdir()) == sorted((REGISTER.digest, "recent"))
+    assert sorted(path.name for path in folder.iterdir()) == sorted((REGISTER.digest, recent, foreign))
 
 
 def test_it_asks_for_what_it_lacks(folder: Path) -> None:

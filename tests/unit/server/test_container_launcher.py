@@ -20,7 +20,7 @@ from workbench.engines import registry
 from workbench.engines.containers import image_of, version_in_tag
 from workbench.engines.preset_trust import untrusted
 from workbench.hosts.shell_scripts import order
-from workbench.model.errors import InputError, ServerError
+from workbench.model.errors import InputError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
@@ -297,6 +297,26 @@ def test_a_container_of_others_is_found_with_its_words_and_its_port() -> None:
     assert (found.handle, found.argv) == ("theirs", ("vllm", "serve", "org/Model", "--port", "8000"))
     assert found.env == {"A": "b=c", "VLLM_API_KEY": "k"}
     assert (found.address, found.port, found.image) == ("127.0.0.1", 8007, "vllm/vllm-openai:v0.32.0")
+
+
+@pytest.mark.parametrize("wrong", [None, 1, 1.5, True, [], {}, [1], {"a": [{"HostPort": "9" * 5000}]}, "\x1b[31mx"])
+@pytest.mark.parametrize("where", ["Name", "Path", "Args", "State", "Config", "NetworkSettings", "ImageName"])
+def test_whatever_inspect_answers_is_text_or_an_error(where: str, wrong: object) -> None:
+    config = {**INSPECT["Config"], "Image": wrong, "WorkingDir": wrong}  # type: ignore[dict-item]
+    for document in ({**INSPECT, where: wrong}, {**INSPECT, "Config": config}):
+        try:
+            found = asyncio.run(launcher("docker").find(inspecting(document), "theirs", {}))
+        except WorkbenchError:
+            continue
+        texts = (found.handle, *found.argv, found.workdir, found.address, found.image)
+        assert all(text is None or (isinstance(text, str) and text.isprintable()) for text in texts)
+        assert found.port is None or found.port < 100_000
+
+
+@pytest.mark.parametrize("answer", ["", "nothing", "[" * 100_000, "[]", "{}"])
+def test_an_answer_of_inspect_that_is_no_json_is_an_error(answer: str) -> None:
+    with pytest.raises(WorkbenchError, match="cannot read"):
+        asyncio.run(launcher("docker").find(FakeHost(lambda call: answer), "theirs", {}))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -282,6 +283,20 @@ def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(pbs: Pbs, keep: 
     awaited(lambda: not pbs.living(), "the end of the job")
     fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path / "run"), Launched()))
     assert (fate.lives, fate.ended, fate.exit_code) == (False, "job 1.pbs01 ended: exit code 9", 9)
+
+
+def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_path: Path) -> None:
+    """Names of jobs are public: `qstat` shows them."""
+    pbs.set("hold")
+    (tmp_path / "job.sh").touch()
+    subprocess.run(["qsub", "-N", job_name_of(RUN_ID), "job.sh"], cwd=tmp_path, check=True)
+    (mine,) = pbs.directory.glob("job-*.json")
+    job = json.loads(mine.read_text())
+    mine.write_text(json.dumps({**job, "owner": "mallory"}))
+    fate = asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched()))
+    assert (fate.lives, fate.handle) == (False, None)
+    mine.write_text(json.dumps(job))
+    assert asyncio.run(launcher().ask(LocalHost(), launch(tmp_path), Launched())).handle == job["id"]
 
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:

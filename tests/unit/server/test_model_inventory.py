@@ -12,9 +12,11 @@ import pytest
 from support.model_cache import COMMIT, in_directory, in_hub, model_files
 
 from workbench.hosts.local import LocalHost
-from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, differences, size_text, unhashed
+from workbench.model.errors import InputError
+from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile, differences, size_text, unhashed
 from workbench.server import model_inventory
 from workbench.server.model_inventory import Places
+from workbench.server.model_shipment import shipment_of
 
 
 def found(hub: Path, *paths: Path | str, model: str = "") -> dict[str, ModelCopy]:
@@ -158,3 +160,36 @@ def test_sizes_are_written_in_the_units_of_the_hub() -> None:
     assert [size_text(n) for n in (0, 999, 1e6, 1.5e9, 141e9, 2.5e12)] == [
         *("0 B", "999 B", "1 MB", "1.5 GB", "141 GB", "2.5 TB"),
     ]
+
+
+def test_no_name_leads_out_of_the_model(tmp_path: Path) -> None:
+    """The names of files, links and refs are chosen by whoever can write on the source."""
+    snapshot = in_hub(tmp_path, "org/m")
+    (snapshot / "a\nfile=2 1 ..").mkdir()
+    (snapshot / "a\nfile=2 1 .." / "written").write_text("22")
+    copy = only(found(tmp_path, model="org/m"))
+    assert "../written" in [file.name for file in copy.files]
+    with pytest.raises(InputError, match="lead out of the model's directory"):
+        shipment_of(copy, "/target")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "", ".", "a//b"])
+@pytest.mark.parametrize("kind", [HUB, DIRECTORY, FILE])
+def test_a_copy_stays_in_its_directory(kind: str, name: str) -> None:
+    path = "/hub/models--o--m/snapshots/abc"
+    for files, refs in (((ModelFile(name, 1),), ()), ((ModelFile("x", 1, blob="b"),), (name,))):
+        if kind == HUB or not refs:
+            with pytest.raises(InputError, match="lead out"):
+                shipment_of(ModelCopy("h", "o/m", kind, path, files, "abc", refs), "/target")
+    if kind == HUB and "/" not in name:
+        with pytest.raises(InputError, match="lead out"):
+            shipment_of(ModelCopy("h", "o/m", kind, path, (ModelFile("x", 1, blob=name),), "abc"), "/target")
+
+
+def test_sizes_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    """An index may name any number of bytes."""
+    snapshot = in_hub(tmp_path, "org/m")
+    index = snapshot / "model.safetensors.index.json"
+    index.unlink()
+    index.write_text('{"metadata":{"total_size":' + "9" * 5000 + "}}")
+    assert only(found(tmp_path)).expected_bytes is None

@@ -247,3 +247,9 @@ def test_the_file_launched_survives_damage() -> None:
     assert parse_launched(b"") is None
     damaged = b"pid x\nrestarts -1\nends_unix_s soon\nexit_code \xff\nstate a\x1b[31mb\nhandle\n"
     assert parse_launched(damaged) == Launched(state="ab")
+
+
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 5000, "1e400", "-5", "²", "٣"])
+@pytest.mark.parametrize("key", ["pid", "restarts", "ends_unix_s", "began_unix_s", "exit_code"])
+def test_a_number_that_is_no_time_and_no_process_is_left_out(key: str, digits: str) -> None:
+    assert parse_launched(f"handle x\n{key} {digits}\n".encode()) == Launched("x")

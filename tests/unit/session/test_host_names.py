@@ -230,3 +230,10 @@ def test_sudo_is_not_used_where_hosts_toml_forbids_it(monkeypatch: pytest.Monkey
 def test_the_namespace_has_the_hosts_options() -> None:
     space: argparse.Namespace = parse(["--container", "podman:x", "servers"])
     assert (space.container, space.cluster) == ("podman:x", None)
+
+
+def test_containers_in_containers_have_an_end() -> None:
+    deep = "/".join(["podman:a"] * 2000)
+    for ask in (host_names.is_known, host_names.host_called):
+        with pytest.raises(InputError, match="more than 8 containers"):
+            ask(deep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from workbench.model.host_entry import ClusterNode, HostEntry
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
 from workbench.store.hosts_schema import checked
+from workbench.store.text_files import MAX_BYTES
 
 WRITTEN = """\
 # the rack
@@ -232,3 +234,28 @@ def test_no_document_is_too_strange(document: dict[str, object]) -> None:
 def test_no_entry_is_too_strange(entries: dict[str, object]) -> None:
     found = checked({"hosts": entries, "clusters": entries})
     assert set(found.file.hosts) | {n for s, n in found.unusable if s == "hosts"} == set(entries)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_named_and_never_read(store: HostsStore, make: Callable[[Path], object]) -> None:
+    """A pipe would block, and /dev/zero has no end."""
+    store.path.parent.mkdir(parents=True, exist_ok=True)
+    make(store.path)
+    with pytest.raises(StoreError, match="not a regular file"):
+        store.host("a")
+    assert [finding.code for finding in store.findings] == ["hosts.unusable"]
+
+
+def test_a_huge_file_is_not_read(store: HostsStore) -> None:
+    write(store, f'[hosts.a]\nlabel = "{"x" * MAX_BYTES}"\n')
+    with pytest.raises(StoreError, match="more than 4 MiB"):
+        store.host("a")
+
+
+def test_a_long_way_to_a_machine_ends(store: HostsStore) -> None:
+    """Ten thousand hosts, each on the next, would take the check minutes."""
+    write(store, "".join(f'[hosts.h{i}]\nssh = "h{i + 1}"\n' for i in range(2000)))
+    with pytest.raises(InputError, match="lead to one another"):
+        store.host("h0")
+    assert store.host("h1999") is not None
+    assert store.host("h1990") is not None

@@ -6,6 +6,16 @@ has those of the server too.
 
 from __future__ import annotations
 
+# Prints the container of a run, in the form $1 of `ps`; $2 program, $3 run id, then options of `ps`. The name counts
+# too, because others can give their containers the same label, and a clone of the container has it.
+_OWN = r"""
+own_container() {
+    wb_form=$1 wb_ps=$2 wb_of=$3
+    shift 3
+    "$wb_ps" ps "$@" --filter "label=workbench.run=$wb_of" --filter "name=^workbench-$wb_of\$" --format "$wb_form"
+}
+"""
+
 # Where podman keeps what it pulls until the layers are unpacked; $1 of a script is the run id.
 _PULL_DIR = r"""
 wb_tmp=${TMPDIR:-/var/tmp}/workbench-pull-$1
@@ -158,6 +168,7 @@ pin() {
 # of `run`, words of the server.
 KEEPER = (
     _PULL_DIR
+    + _OWN
     + r"""
 umask 077
 unset WORKBENCH_RUN # the container is no process of the run: it outlives its keeper
@@ -308,7 +319,7 @@ if [ "$wb_mode" = start ]; then
     wb_code=$?
     cat "$wb_dir/answer"
     if [ "$wb_code" -ne 0 ]; then
-        wb_own=$("$wb_program" ps --all --quiet --filter "label=workbench.run=$wb_run" 2>/dev/null)
+        wb_own=$(own_container '{{.ID}}' "$wb_program" "$wb_run" --all 2>/dev/null)
         [ -z "$wb_own" ] || "$wb_program" rm --force --volumes $wb_own >/dev/null 2>&1
         wb_why=$(grep -i -m 1 error "$wb_dir/answer") || wb_why="exit code $wb_code"
         fail "$wb_program run: $wb_why" "$wb_code"
@@ -329,8 +340,10 @@ keep
 
 # $1 run id, $2 container or "", $3 program. Prints "own NAME" for the container of the run, "other STATUS EXITCODE" for
 # one that others started, or nothing.
-ASK = r"""
-own=$("$3" ps --all --filter "label=workbench.run=$1" --format '{{.Names}}') || exit 1
+ASK = (
+    _OWN
+    + r"""
+own=$(own_container '{{.Names}}' "$3" "$1" --all) || exit 1
 if [ -n "$own" ]; then
     echo "own $own"
 elif [ -n "$2" ]; then
@@ -339,19 +352,21 @@ elif [ -n "$2" ]; then
 fi
 exit 0
 """
+)
 
 # $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the run, and waits until
 # its keeper has taken the log and the exit code. Without a keeper, takes the log, and removes the container.
 STOP = (
     _PULL_DIR
+    + _OWN
     + r"""
-own() { "$program" ps --all --quiet --filter "label=workbench.run=$run"; }
+own() { own_container '{{.ID}}' "$program" "$run" --all; }
 kept() { [ ! -e "$dir/exit" ] && read -r pid <"$dir/pid" && kill -0 "$pid"; } 2>/dev/null
 run=$1 program=$2 grace=$3 dir=$4
 found=$(own) || exit 1
 if [ -n "$found" ]; then
     answer=$("$program" stop -t "$grace" $found 2>&1) || {
-        left=$("$program" ps --quiet --filter "label=workbench.run=$run") || exit 1
+        left=$(own_container '{{.ID}}' "$program" "$run") || exit 1
         [ -z "$left" ] || { printf '%s\n' "$answer" >&2; exit 1; }
     }
     tries=0

@@ -32,7 +32,7 @@ from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.run_options.containers import is_on
 from workbench.model.secrets import is_secret_name, mask_argv
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.model.untrusted_text import clean, clean_json, whole_number
 from workbench.server import log_patterns
 from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
@@ -251,7 +251,7 @@ class Containers:
         if kind == "other" and words[0] in _LIVING:
             return Fate(True, handle=handle)
         if kind == "other":
-            code = int(words[1]) if words[1].isdecimal() else None
+            code = whole_number(words[1])
             return Fate(False, handle=handle, ended=f"the container exited with code {words[1]}", exit_code=code)
         began = launched.began_unix_s is not None
         missing = f"the container {handle or own} is gone" if began else "its keeper was lost before the server started"
@@ -287,7 +287,7 @@ class Containers:
         done = await host.run([self.name, "container", "inspect", handle])
         if done.returncode != 0:
             raise _no_container(handle, self.name, host, done.problem)
-        return _adoptable(handle, clean_json(done.stdout), self.name, host)
+        return _adoptable(handle, done.stdout, self.name, host)
 
 
 SHM_SIZE = "16g"
@@ -329,25 +329,24 @@ def _no_container(handle: str, program: str, host: Host, problem: str = "no such
     )
 
 
-def _adoptable(handle: str, documents: Any, program: str, host: Host) -> Adoptable:
-    """Return the server in a container, from the answer of `inspect`."""
+def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
+    """Return the server in a container, from the answer of `inspect`. Whoever made the container chose its words."""
     try:
-        it = documents[0]
+        it = clean_json(answer)[0]
         if not it["State"]["Running"]:
             raise _no_container(handle, program, host, f"it is {it['State']['Status']}")
         argv = (it["Path"], *(it.get("Args") or ()))
         env = dict(pair.partition("=")[::2] for pair in it["Config"].get("Env") or ())
         network = it.get("NetworkSettings") or {}
         published = _published(network.get("Ports") or {})
-        address = network.get("IPAddress") or None
         return Adoptable(
             handle=str(it["Name"]).lstrip("/") or handle,
             argv=tuple(map(str, argv)),
             env=env,
-            workdir=it["Config"].get("WorkingDir") or None,
-            address="127.0.0.1" if published else address,
+            workdir=_text(it["Config"].get("WorkingDir")),
+            address="127.0.0.1" if published else _text(network.get("IPAddress")),
             port=published,
-            image=it.get("ImageName") or it["Config"].get("Image"),
+            image=_text(it.get("ImageName")) or _text(it["Config"].get("Image")),
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise HostError(
@@ -355,7 +354,11 @@ def _adoptable(handle: str, documents: Any, program: str, host: Host) -> Adoptab
         ) from None
 
 
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
 def _published(ports: Mapping[str, Any]) -> int | None:
     """Return the port of the host that leads to the container's only published port."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
-    return int(found[0]) if len(set(found)) == 1 else None
+    return whole_number(str(found[0]), 5) if len(set(found)) == 1 else None

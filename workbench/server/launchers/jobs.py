@@ -19,6 +19,7 @@ from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest, gpu_count
 from workbench.model.plan import Command
+from workbench.model.untrusted_text import whole_number
 from workbench.server.launchers import job_scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 
@@ -162,7 +163,7 @@ class JobLauncher(ABC):
             return Fate(True, job)
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
         ended = f"job {job} ended: {state}" if job else "the job was not submitted before its keeper was lost"
-        return Fate(False, job, ended, int(code) if code.isdecimal() else None)
+        return Fate(False, job, ended, whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         name, job = job_name_of(launch.run_id), launched.handle or ""

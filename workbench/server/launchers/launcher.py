@@ -14,8 +14,9 @@ from typing import Protocol
 from workbench.hosts.base import Host
 from workbench.model.findings import Finding
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean, whole_number
 
+_DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
 FILE = "launched"  # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
 
 
@@ -152,8 +153,7 @@ def parse_launched(data: bytes | None) -> Launched | None:
         return values.get(key, "").strip() or None
 
     def number(key: str) -> int | None:
-        word = text(key)
-        return int(word) if word and word.isdecimal() else None
+        return whole_number(text(key), _DIGITS)
 
     ends, began = number("ends_unix_s"), number("began_unix_s")
     return Launched(

@@ -25,7 +25,7 @@ submit() {
 find() {
     history=
     pro && history=-x
-    answer=$(qselect $history -N "$name" 2>&1) || why=$(printf '%s\n' "$answer" | sed -n '$p')
+    answer=$(qselect $history -u "$(id -un)" -N "$name" 2>&1) || why=$(printf '%s\n' "$answer" | sed -n '$p')
     [ -n "$why" ] || job=$(printf '%s\n' "$answer" | sed -n '$p')
 }
 place() {

@@ -203,10 +203,13 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
 def model(report: ClusterReport) -> Iterator[Finding]:
     """Report model files that a node lacks, or that differ between nodes."""
     digests = {node.name: node.model.digest for node in report.reached if node.model and node.model.digest}
+    source = next(iter(digests), None)
     for node in report.reached:
         if node.model is not None and node.model.digest is None:
             text = f"the model {report.model} was not found on {node.name}: {node.model.basis}"
-            fix = f"workbench models copy {report.model} {node.name}"
+            fix = f"workbench models copy {report.model} --from {source} --to {node.name}"
+            if source is None:
+                fix = f"workbench --host {node.name} models download {report.model}"
             yield Finding(Level.ERROR, "cluster.model-missing", text, fix=fix)
     if len(set(digests.values())) > 1:
         bases = {node.name: node.model.basis for node in report.reached if node.model and node.model.digest}

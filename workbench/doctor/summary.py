@@ -14,10 +14,11 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of each fact."""
     facts, driver, values = seen.facts, seen.driver, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
+    memory = f"{facts.memory_total_bytes / 2**30:.0f} GiB" if facts.memory_total_bytes else "unknown memory"
     yield (
         "system",
-        f"{facts.os}, {facts.kernel}, {facts.arch}, {facts.cpu_count} CPUs, "
-        f"{(facts.memory_total_bytes or 0) / 2**30:.0f} GiB, virtualization {facts.virtualization or 'unknown'}, "
+        f"{facts.os or 'unknown system'}, {facts.kernel or 'unknown kernel'}, {facts.arch or 'unknown architecture'}, "
+        f"{facts.cpu_count or 'unknown'} CPUs, {memory}, virtualization {facts.virtualization or 'unknown'}, "
         f"container {facts.container or 'none'}",
     )
     deepest = max((s for s in values.idle_states if s.enabled), key=lambda s: s.latency_us, default=None)

@@ -38,7 +38,7 @@ from workbench.hosts.base import (
     not_found,
     timed_out,
 )
-from workbench.hosts.container_kinds import ABSENT, KINDS, RUNNING, ContainerKind, ContainerState
+from workbench.hosts.container_kinds import ABSENT, KINDS, RUNNING, ContainerKind, ContainerState, refused_rights
 from workbench.hosts.container_listing import containers_of
 from workbench.hosts.container_ports import ContainerPorts
 from workbench.hosts.line_splitter import split
@@ -255,8 +255,11 @@ class ContainerHost(BaseHost):
             if other is None or other.state == ABSENT:
                 other = state
         if other is None:
-            refused = re.search("permission|root|password|sudo", problem, re.IGNORECASE)
-            step = kind.rights if refused else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
+            step = (
+                kind.rights
+                if refused_rights(problem)
+                else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
+            )
             message = f"{kind.program} on {self.inner.name} does not tell the state of the container: {problem}"
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:

@@ -70,6 +70,11 @@ class ContainerKind:
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
+def refused_rights(problem: str) -> bool:
+    """Return whether a program's message says that the user may not use it."""
+    return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
+
+
 def _inspected(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "no such" in done.err.lower() else None

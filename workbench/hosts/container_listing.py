@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host
-from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer
+from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer, refused_rights
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
@@ -62,4 +62,5 @@ async def _listed(host: Host, kind: ContainerKind, sudo: bool | None) -> tuple[t
         if done.returncode == 0:
             return tuple(kind.listed(clean(done.stdout, 1 << 20, lines=True))), ""
         problem = problem or done.problem
-    return (), f"{' '.join(kind.listing[:2])} on {host.name} fails: {problem}; {kind.rights}"
+    step = f"; {kind.rights}" if refused_rights(problem) else ""
+    return (), f"{' '.join(kind.listing[:2])} on {host.name} fails: {problem}{step}"

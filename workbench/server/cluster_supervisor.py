@@ -398,6 +398,7 @@ class ClusterSupervisor(Supervisor):
         if server is None:
             return await super().load_log(run_id)
         await self._of_ranks(server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id))
+        self._rings.pop(run_id, None)  # its lines came rank by rank, in the order in which the logs were read
         return self.log(run_id)
 
     async def _of_ranks(self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]) -> None:

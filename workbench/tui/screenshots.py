@@ -127,6 +127,16 @@ class Scene:
         await self.press("b", "tab", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
 
+    async def loaded(self, name: str, streams: int) -> None:
+        """Take a picture of the server after 20 s of load."""
+        seconds = 25.0
+        load = self.session.bench.run_target(self.session.state.run_id, None, seconds=seconds, concurrency=streams)
+        task = asyncio.create_task(load)
+        await self.press("3")
+        await asyncio.sleep(seconds - 5.0)
+        await self.shot(name)
+        await task
+
     async def advice(self, name: str) -> None:
         """Take a picture of the advice on the newest result."""
         await self.press("4", "i")
@@ -278,16 +288,50 @@ async def _experiment(scene: Scene) -> None:
     await scene.press("escape")
 
 
-# The name of each scene, its simulated host, and its steps. No two scenes use one port, because they run side by side.
+_SPARKS = """[clusters.sparks]
+nodes = ["sim:gb10@spark-01", "sim:gb10@spark-02"]
+reserve_gib = 8
+"""
+
+
+async def _cluster(scene: Scene) -> None:
+    """Take a picture of a server on two nodes under load."""
+    session = scene.session
+    await scene.until(lambda: bool(session.state.presets))
+    await session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
+    session.plans.set_flag("port", "8004")  # other scenes run at the same time
+    await scene.start()
+    await scene.loaded("cluster-120x40", streams=8)
+
+
+async def _job(scene: Scene) -> None:
+    """Take a picture of a server as a job under load. It needs a Slurm on this machine, which runs a simulated
+    engine."""
+    session = scene.session
+    if (await session.host.run(["sh", "-c", "squeue"])).returncode != 0:
+        return
+    await scene.until(lambda: bool(session.state.presets))
+    await session.plans.load_preset("vllm-qwen3-vl-2b-dp4")
+    options = ["gpus=4", "walltime=8:00:00"]
+    env = ["VLLM_API_KEY=secret"]
+    session.plans.editor.assign(["host=0.0.0.0", "port=8005"], [], env, run_as="slurm", run_options=options)
+    session.plans.show()
+    await scene.start()
+    await scene.loaded("job-120x40", streams=64)
+
+
+# The name of each scene, its host, and its steps. No two scenes use one port, because they run side by side.
 SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
-    "tuning": ("four-pcie", _tuning),
-    "experiment": ("rtx-pro-6000", _experiment),
-    "sweep": ("rtx-pro-6000", _sweep),
-    "concurrency": ("rtx-pro-6000", _concurrency),
-    "settings": ("rtx-pro-6000-passthrough", _settings),
-    "preset": ("rtx-5060ti-x2", _preset),
-    "sparks": ("gb10-x2", _two_sparks),
-    "doctor": ("rtx-5060ti-old-stack", _doctor),
+    "tuning": ("sim:four-pcie", _tuning),
+    "experiment": ("sim:rtx-pro-6000", _experiment),
+    "sweep": ("sim:rtx-pro-6000", _sweep),
+    "concurrency": ("sim:rtx-pro-6000", _concurrency),
+    "settings": ("sim:rtx-pro-6000-passthrough", _settings),
+    "preset": ("sim:rtx-5060ti-x2", _preset),
+    "sparks": ("sim:gb10-x2", _two_sparks),
+    "cluster": ("cluster:sparks", _cluster),
+    "job": ("sim:four-pcie@login", _job),
+    "doctor": ("sim:rtx-5060ti-old-stack", _doctor),
 }
 
 
@@ -395,15 +439,15 @@ def take(folder: Path, name: str) -> list[Path]:
     with _own_directories():
         if name == FLEET:
             return asyncio.run(_play_fleet(folder))
-        profile, play = SCENES[name]
-        return asyncio.run(_play(folder, profile, play))
+        host, play = SCENES[name]
+        return asyncio.run(_play(folder, host, play))
 
 
-async def _play(folder: Path, profile: str, play: Callable[[Scene], Awaitable[None]]) -> list[Path]:
+async def _play(folder: Path, host: str, play: Callable[[Scene], Awaitable[None]]) -> list[Path]:
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
 
-    session = Session.of_host(simulate=profile)
+    session = Session.of_host(host)
     app = WorkbenchApp(session)
     async with app.run_test(size=(120, 40)) as pilot:
         scene = Scene(session, pilot, folder)
@@ -423,6 +467,8 @@ def _own_directories() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="workbench-pictures-") as folder:
         os.environ.update({name: f"{folder}/{name.lower()}" for name in names[:-1]})
+        paths.hosts_file().parent.mkdir(parents=True)
+        paths.hosts_file().write_text(_SPARKS, encoding="utf-8")
         os.environ["WORKBENCH_SIM_START_S"] = "5"  # long enough for a picture of a starting server
         _move_from_used_ports()
         try:

@@ -229,6 +229,15 @@ def test_a_fault_is_found_and_has_a_fix(code: str) -> None:
     assert found[code].fix
 
 
+def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> None:
+    missing = ModelBytes(None, "no model files were found")
+    one = with_second(model=missing)
+    assert fired(one)["model-missing"].fix == f"workbench models copy {one.model} --from spark-01 --to spark-02"
+    both = replace(one, nodes=tuple(replace(node, model=missing) for node in one.nodes))
+    fixes = {f.fix for f in cluster_checks.findings(both) if f.code == "cluster.model-missing"}
+    assert fixes == {f"workbench --host {name} models download {one.model}" for name in ("spark-01", "spark-02")}
+
+
 def test_a_fault_is_told_once_and_alone() -> None:
     """What follows from a fault may be told too; nothing else."""
     beside = {

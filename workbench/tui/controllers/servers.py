@@ -168,6 +168,8 @@ class ServerController(Controller):
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of the runs to select from, followed by the servers that Workbench did not start."""
         state = self.state
+        if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
+            return
         if not state.servers and not others:
             self.say("no server has run on this host yet", next_step="press s to start the plan")
             return

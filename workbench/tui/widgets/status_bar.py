@@ -64,7 +64,7 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
 
 def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
-    kind = host.kind if host.kind != host.name else ""  # "local" is both
+    kind = host.kind if host.name.partition(":")[0] != host.kind else ""  # "local" and "cluster:NAME" say it
     runs: list[tuple[str, str]] = [(f"{host.name} " if kind else host.name, "strong"), (kind, "dim")]
     if host.latency_ms is not None:
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))

@@ -28,7 +28,7 @@ def inside(box: Box, *words: str, **env: str) -> None:
     home = str(box.directory)
     try:
         box(*argv, f"--basetemp={home}/inside", HOME=home, PYTHONDONTWRITEBYTECODE="1", **env)
-    except RuntimeError as error:
+    except AssertionError as error:
         pytest.fail(str(error), pytrace=False)
 
 

@@ -79,7 +79,8 @@ class Podman:
 
     def __call__(self, *words: str, input: bytes | None = None, check: bool = True) -> str:
         done = subprocess.run([str(self.bin / "podman"), *words], input=input, capture_output=True, check=False)
-        assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.stderr.decode()}"
+        said = f"{done.stdout.decode()}{done.stderr.decode()}"
+        assert not check or done.returncode == 0, f"podman {' '.join(words)}: {said}"
         return done.stdout.decode().strip()
 
     def start(self, name: str, *options: str, network: str = "host", command: tuple[str, ...] = ()) -> None:

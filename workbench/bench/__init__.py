@@ -2,7 +2,8 @@
 
 Load: `runner` has the process `worker` send it, as a child of this process or on the server's host (`workers`,
 `host_client`, `older_python`). In it, `workload` makes the requests, `schedule` times them, and `client`
-sends them. `own_command` runs a command of the user instead; `tied_process` ends it together with Workbench.
+sends them. `own_command` runs a command of the user instead, with an `endpoint_file` if the command is vf-eval; `tied_process`
+ends it together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
   read_pause, text_chunk         what makes a token cheap: rests between reads, chunks that need no parsing
   client_process, client_report  what every process of the client does around it, and what it reports
@@ -15,7 +16,7 @@ Result: `summary` makes the metrics of a run from `records`, over the `steady_wi
 energy. `result_validity` and `steadiness` say whether the metrics are valid.
 
 Several results: `repeated_runs`, `compare` with `metric_changes` and `student_t`, `experiment` with
-`experiment_diagnosis`, and the knee of a sweep (`sweep_knee`).
+`experiment_diagnosis` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
 
 This file imports nothing, because the worker process must start within 0.15 s.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.cli import servers
 from workbench.cli.open_session import connected, warn_if_measured
@@ -17,6 +17,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
     from workbench.hosts.cluster import ClusterHost
+    from workbench.model.cluster_run import RankStatus
     from workbench.session.session import Session
 
 _NAME = option("name NAME", "a cluster of hosts.toml")
@@ -153,6 +154,6 @@ def _say_server(status: ServerStatus) -> None:
             say(f"  {finding_line(finding)}")
 
 
-def _rank_state(rank: Any) -> str:
+def _rank_state(rank: RankStatus) -> str:
     """Return the state of a rank; a living one without a port of its own is "running"."""
     return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)

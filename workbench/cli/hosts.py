@@ -57,7 +57,6 @@ def hosts_list(arguments: argparse.Namespace) -> int:
 )
 async def hosts_show(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
-    from workbench.model.secrets import mask_env
     from workbench.session.host_names import is_known, known_names, near
     from workbench.session.host_settings import HostSettings
     from workbench.store.config import ConfigStore
@@ -78,7 +77,7 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
         "name": name,
         "kind": session.host.kind,
         "address": address.text if address else None,
-        "entry": asdict(entry) | {"env": mask_env(entry.env)} if entry is not None else None,
+        "entry": _masked(entry) if entry is not None else None,
         "engines": {engine: {"program": program, "from": file} for engine, (program, file) in engines.items()},
         "clusters": clusters,
     }

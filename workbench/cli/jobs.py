@@ -10,12 +10,10 @@ from workbench.cli.output import emit, note, say
 from workbench.cli.registry import command
 
 
-def _hours(seconds: int) -> str:
-    return (
-        f"{seconds // 3600} h {seconds % 3600 // 60} min"
-        if seconds >= 3600
-        else f"{seconds // 60} min {seconds % 60} s"
-    )
+def _time_left(seconds: int) -> str:
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 60} min {seconds % 60} s"
 
 
 @command(
@@ -29,7 +27,7 @@ async def jobs(arguments: argparse.Namespace) -> int:
 
     def line(job: Job) -> str:
         where = job.node or (f"({job.reason})" if job.reason else "")
-        left = f"{_hours(job.left_s)} left" if job.left_s is not None else "no time limit"
+        left = f"{_time_left(job.left_s)} left" if job.left_s is not None else "no time limit"
         ours = f"run {job.run_id}" if job.run_id else f"not started by Workbench: {job.name}"
         what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"
         return f"{what} {job.queue or '':<10} {ours}"

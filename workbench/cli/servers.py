@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
-EXAMPLES = ("systemd:sglang.service", "podman:vllm")  # of servers that `adopt` follows
+_ADOPTABLE = ("systemd:sglang.service", "podman:vllm")  # examples of what `adopt` takes
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
@@ -198,7 +198,7 @@ async def stop(arguments: argparse.Namespace) -> int:
 @command(
     "adopt",
     "follow a server that somebody else started as a unit, container or job",
-    option("server WORD:HANDLE", f"what runs it, and its name there: {', '.join(EXAMPLES)}"),
+    option("server WORD:HANDLE", f"what runs it, and its name there: {', '.join(_ADOPTABLE)}"),
     RUN_AS[1],
     option("--wait", "wait until the server is READY or has failed"),
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
@@ -207,7 +207,9 @@ async def stop(arguments: argparse.Namespace) -> int:
 async def adopt(arguments: argparse.Namespace) -> int:
     word, colon, handle = arguments.server.partition(":")
     if not colon or not handle:
-        raise InputError(f"{arguments.server!r} is not of the form WORD:HANDLE", next_step=f"for example {EXAMPLES[0]}")
+        raise InputError(
+            f"{arguments.server!r} is not of the form WORD:HANDLE", next_step=f"for example {_ADOPTABLE[0]}"
+        )
     from workbench.session import adoption
 
     async with connected(arguments) as session:

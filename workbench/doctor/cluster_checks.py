@@ -214,7 +214,8 @@ def model(report: ClusterReport) -> Iterator[Finding]:
     if len(set(digests.values())) > 1:
         bases = {node.name: node.model.basis for node in report.reached if node.model and node.model.digest}
         text = f"the nodes have different files of the model {report.model}"
-        fix = f"workbench models check {report.model}; copy the right files to the other nodes"
+        on = " ".join(f"--on {name}" for name in digests)
+        fix = f"`workbench models check {report.model} {on}` names the files; copy the right ones to the other nodes"
         yield Finding(Level.ERROR, "cluster.model-differs", text, fix=fix, evidence=_each(bases))
 
 

@@ -10,6 +10,7 @@ host_entries.py     what hosts.toml says about a host, in a plan
 cluster.py          a plan on the nodes of a cluster; ray.py has the commands of Ray
 plans.py            plans from presets and assignments; rows of a flag editor
 run_as.py           what runs the server, as rows of a flag editor
+containers.py       a server in a container: its image, words, paths and GPUs
 validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 fit_table.py        what of a model fits: quantizations, numbers of GPUs, context lengths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +21,8 @@ from workbench.hosts.base import (
     HostKeyUnknown,
     HostUnreachable,
     LinkEvent,
+    ProcessAround,
+    SshAddress,
     Stream,
 )
 from workbench.hosts.cluster_network import places
@@ -129,6 +131,12 @@ class ClusterHost(BaseHost):
 
     async def facts(self) -> HostFacts:
         return await self.head.facts()
+
+    async def ssh_address(self) -> SshAddress | None:
+        return await self.head.ssh_address()
+
+    async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        return await self.head.processes_around(pids)
 
 
 def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,8 +79,8 @@ class _Running:
     id: str
 
 
-class _NotTold(Exception):
-    """Raised if a program does not tell the state of a container; the text is its message."""
+class _StateUnknown(Exception):
+    """Raised if a program does not report the state of a container; the text is the program's message."""
 
 
 class ContainerStream:
@@ -240,14 +240,14 @@ class ContainerHost(BaseHost):
 
     async def _find(self) -> _Running:
         """Return how the container is entered. Raises HostUnreachable if it does not run, and HostError if its program
-        does not tell."""
+        does not report its state."""
         kind, other, problem = self.container_kind, None, ""
         for before in ((), shell_scripts.SUDO):
             if before and not await self._may_sudo():
                 break
             try:
                 state = await self._look(before, self.container)
-            except (CommandNotFound, _NotTold) as error:
+            except (CommandNotFound, _StateUnknown) as error:
                 problem = problem or str(getattr(error, "message", error))
                 continue
             if state.state == RUNNING:
@@ -260,7 +260,7 @@ class ContainerHost(BaseHost):
                 if refused_rights(problem)
                 else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
             )
-            message = f"{kind.program} on {self.inner.name} does not tell the state of the container: {problem}"
+            message = f"{kind.program} on {self.inner.name} does not report the state of the container: {problem}"
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
             raise await self._absent()
@@ -268,11 +268,11 @@ class ContainerHost(BaseHost):
         raise HostUnreachable(f"the container is {other.state}", host=self.name, next_step=step)
 
     async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
-        """Return the state of a container. Raises _NotTold with the program's message if it tells none."""
+        """Return the state of a container. Raises _StateUnknown with the program's message if it reports none."""
         done = await self.inner.run([*before, *self.container_kind.look(container)], timeout_s=LOOK_S)
         state = self.container_kind.state(done)
         if state is None:
-            raise _NotTold(done.problem)
+            raise _StateUnknown(done.problem)
         return state
 
     async def _may_sudo(self) -> bool:
@@ -285,7 +285,7 @@ class ContainerHost(BaseHost):
         """Return the error for a container that does not exist. It may have another name now."""
         kind = self.container_kind
         for before in ((), shell_scripts.SUDO) if self._id else ():
-            with contextlib.suppress(HostError, _NotTold):
+            with contextlib.suppress(HostError, _StateUnknown):
                 now = await self._look(before, self._id)
                 if now.name and now.name != self.container:
                     around, own = self.name.removesuffix(self.container), self.name.endswith(self.container)
@@ -338,7 +338,7 @@ class ContainerHost(BaseHost):
         step = "the container needs a POSIX sh"
         return HostError(f"no command can be run in the container: {last[0]}", host=self.name, next_step=step)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(_quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -468,6 +468,6 @@ class ContainerHost(BaseHost):
         return int(pid), ProcessAround(None, title, place or self.inner.name)
 
 
-async def _quietly(work: Any) -> None:
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     with contextlib.suppress(Exception):  # it ends what nobody awaits
         await work

@@ -25,7 +25,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """The state of a container. `state` is RUNNING, ABSENT, or a word such as "paused" or "exited". `id` and `name` are
-    known if the program tells them."""
+    known if the program reports them."""
 
     state: str
     id: str = ""
@@ -55,8 +55,8 @@ class ContainerKind:
     program: str
     pattern: re.Pattern[str]  # of containers' names
     enter: Callable[[str], tuple[str, ...]]  # the words before a command; stdin is passed on
-    look: Callable[[str], tuple[str, ...]]  # the command that tells the state
-    state: Callable[[Completed], ContainerState | None]  # from its result; None if it tells none
+    look: Callable[[str], tuple[str, ...]]  # the command that reports the state
+    state: Callable[[Completed], ContainerState | None]  # from its result; None if it has none
     listing: tuple[str, ...]  # the command that lists the running containers
     listed: Callable[[str], Iterable[ListedContainer]]
     wake: Mapping[str, str]  # the words before the name with which a user ends a state; "": any other state

@@ -3,7 +3,7 @@ container opens the connections, so that a server is reached that listens on the
 python3 there, connections go to the container's address, and the server must listen on it.
 
 The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length (4 bytes), data.
-The program says OPEN of connection 0 when it runs.
+The program sends OPEN for connection 0 once it runs.
 """
 
 from __future__ import annotations
@@ -269,7 +269,11 @@ class ContainerPorts:
         async def open_far() -> tuple[Reader, Writer]:
             inside = await self._program()
             if inside is None:
-                raise HostError("python3 is gone from the container", host=self._host.name)
+                raise HostError(
+                    "python3 in the container cannot be started any more, so its ports cannot be opened",
+                    host=self._host.name,
+                    next_step="install python3 in the container again",
+                )
             connection = await inside.open(address.strip("[]"), port)
             return connection, connection
 

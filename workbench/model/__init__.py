@@ -7,12 +7,15 @@ experiment, sweep    series of benchmarks: A/B experiments, and one benchmark pe
 series_state         the states of such a series
 plan, flags          a launch plan, its flags, and the command that it becomes
 preset               the schema of a preset file
+run_options/         what can run a server, and the options of each launcher
+job, job_request     a job of a scheduler, and what a server asks of one in the words of Slurm and PBS
 host_entry           hosts and clusters of hosts.toml
 node_network         network interfaces of hosts, and the places of a cluster's nodes
 cluster_run          a server that spans several hosts
 model_copy           copies of a model's files on hosts
 engine_live          the live metrics of an engine
 server_run           state, log and counters of a server run
+process_container    the container of a process, from its control groups
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values
 setting_commands     how each setting is set, checked, compared and shown; programs on a host use this module too
 setting_records      commands, outcomes and records of changes of settings

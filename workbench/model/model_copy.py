@@ -68,7 +68,7 @@ class ModelCopy:
 
     @property
     def small_digest(self) -> str | None:
-        """Return a digest of the index and of the other small files; None if none of them was read."""
+        """A digest of the index and of the other small files; None if none of them was read."""
         lines = sorted(f"{file.name} {file.sha256}" for file in self.files if file.sha256 and not file.is_weights)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
 
@@ -148,9 +148,6 @@ def size_text(size_bytes: float) -> str:
     """Return a size in the units of the hub: "1.2 GB", "15 MB", "800 B"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
-            return (
-                f"{size_bytes / factor:.3g} {unit}"
-                if size_bytes < 999.5 * factor
-                else f"{size_bytes / factor:.0f} {unit}"
-            )
+            digits = ".3g" if size_bytes < 999.5 * factor else ".0f"
+            return f"{size_bytes / factor:{digits}} {unit}"
     return f"{size_bytes:.0f} B"

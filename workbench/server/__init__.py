@@ -4,6 +4,9 @@ counters, stop it, and adopt servers that already run.
   supervisor              the servers of one host: start, watch, adopt, stop
   watched_run             one run as the supervisor sees it
   run_state               computes the status of a run from its files and processes
+  launchers/              servers that systemd, a container program or a scheduler runs
+  kept_runs               runs whose keeper was lost: the launcher is asked, and the server followed again
+  jobs                    the jobs of the user on a login host
   cluster_supervisor      servers whose ranks are runs on several hosts; ray_cluster starts Ray for them
   cluster_state           the status of such a server from those of its ranks; cluster_log is their log
   memory_guard            a process that stops a server before its host runs out of memory

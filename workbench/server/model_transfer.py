@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from workbench.hosts.base import Host, HostUnreachable, SshAddress
+from workbench.hosts.base import Host, SshAddress
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
@@ -175,8 +175,3 @@ class Speed:
         self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [(now, done_bytes)]
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
-
-
-def is_cut(error: HostError) -> bool:
-    """Return whether the transfer may go on when the link is back."""
-    return isinstance(error, HostUnreachable)

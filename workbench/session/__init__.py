@@ -2,7 +2,8 @@
 
 session, state, state_holder    the session, its state as one frozen value, and the holder that replaces the state
 host_link, host_names           the link to the host, and the names of hosts
-cluster_hosts                   clusters of hosts.toml as hosts
+cluster_hosts, cluster_check    clusters of hosts.toml as hosts, and their check before a start
+fleet                           several hosts; fleet_member reads one of them, fleet_state is what the screen draws
 host_settings, host_check       what config.toml and hosts.toml say about the host, and whether it is so
 models                          where hosts have a model; checks, copies and downloads
 telemetry_watch                 readings of the GPUs
@@ -12,6 +13,7 @@ engine_live, engine_episodes     the engine's counters each second, with queuein
 presets, preset_variables       the library, and the values of a preset's variables
 plans, plan_editor              the plan under edit
 servers, run_log                servers of the host, and the log of the selected one
+walltime                        warnings before a scheduler ends a server
 adoption                        servers that launchers run: following those of others, and restarts
 server_address                  servers that others started, known by a URL
 gpu_control                     GPU settings: plan, apply, revert; its parts are gpu_rights, gpu_guard, gpu_alterations

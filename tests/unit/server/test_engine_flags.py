@@ -105,7 +105,8 @@ def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_p
             ("raise RuntimeError('no CUDA\\x1b[2J')", 30.0, "RuntimeError: no CUDA"),
             ("os.kill(os.getpid(), 9)", 30.0, "signal 9 ended it"),
             ("[parser.add_argument(f'--x{n}', help='x' * 9000) for n in range(5000)]", 30.0, "it printed"),
-            ("json.dump = lambda data, out: out.write('[' * 900 + ']' * 900)", 30.0, "the answer is not JSON"),
+            ("json.dump = lambda data, out: out.write('[' * 900)", 30.0, "the answer is not JSON"),
+            ("json.dump = lambda data, out: out.write('[' * 900 + ']' * 900)", 30.0, "not the flag list of SGLang"),
         )
     ):
         with pytest.raises(WorkbenchError) as error:

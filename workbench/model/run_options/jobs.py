@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from workbench.model.run_options.option import RunOption, matching, whole_number
 
-_WORD = r"[^\s\0]+"
+_NAME = matching(r"[^\s\0]+", "one word")
 _GPUS = matching(r"([A-Za-z0-9_.-]+:)?\d{1,4}", "a number such as 2, or a type and a number such as a100:2")
-NODE = RunOption("node", "node on which the job has to run", "NAME", matching(_WORD, "one word"))
-ACCOUNT = RunOption("account", "account that pays for the job", "NAME", matching(_WORD, "one word"))
+NODE = RunOption("node", "node on which the job has to run", "NAME", _NAME)
+ACCOUNT = RunOption("account", "account that pays for the job", "NAME", _NAME)
 EXTRA = RunOption(
     "extra",
     "a further word of the command that submits the job; repeatable",
@@ -17,7 +17,7 @@ EXTRA = RunOption(
 )
 CPUS = RunOption("cpus", "CPU cores for the server", "N", whole_number(1, 4096))
 SLURM = (
-    RunOption("partition", "partition to which the job is submitted", "NAME", matching(_WORD, "one word")),
+    RunOption("partition", "partition to which the job is submitted", "NAME", _NAME),
     ACCOUNT,
     RunOption("gpus", "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need", "N", _GPUS),
     CPUS,
@@ -29,11 +29,11 @@ SLURM = (
         matching(r"[0-9][0-9:-]*|UNLIMITED", "a time such as 8:00:00 or 1-12"),
     ),
     NODE,
-    RunOption("qos", "quality of service", "NAME", matching(_WORD, "one word")),
+    RunOption("qos", "quality of service", "NAME", _NAME),
     EXTRA,
 )
 PBS = (
-    RunOption("queue", "queue to which the job is submitted", "NAME", matching(r"[^\s\0]+", "one word")),
+    RunOption("queue", "queue to which the job is submitted", "NAME", _NAME),
     ACCOUNT,
     RunOption(
         "gpus",

@@ -33,6 +33,8 @@ def launcher(word: str) -> Systemd:
 
 
 class Systemd:
+    """Runs servers as units of systemd."""
+
     looks_at = frozenset({"files", "port"})
     stop_s = STOP_S + 10.0
 

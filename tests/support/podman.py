@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +62,8 @@ class Podman:
         runtime.write_text(_RUNTIME.format(runc=shutil.which("runc")))
         runtime.chmod(0o755)
         # The driver overlay leaves mounts, with which no test directory can be removed.
-        options = f"--root {directory}/root --runroot {directory}/run --storage-driver vfs"
+        self._run = tempfile.mkdtemp(prefix="podman-")  # podman refuses a path of more than 50 characters
+        options = f"--root {directory}/root --runroot {self._run} --storage-driver vfs"
         options += " --cgroup-manager cgroupfs --events-backend file"
         self.program("podman", f'exec {shutil.which("podman")} {options} --runtime {runtime} "$@"')
         self._service: subprocess.Popen[bytes] | None = None
@@ -118,6 +120,7 @@ class Podman:
         if self._service is not None:
             self._service.kill()
             self._service.wait()
+        shutil.rmtree(self._run, ignore_errors=True)
 
 
 def _image() -> bytes:

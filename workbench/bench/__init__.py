@@ -2,7 +2,7 @@
 
 Load: `runner` has the process `worker` send it, as a child of this process or on the server's host (`workers`,
 `host_client`, `older_python`). In it, `workload` makes the requests, `schedule` times them, and `client`
-sends them. `own_command` runs a command of the user instead, with an `endpoint_file` if the command is vf-eval; `tied_process`
+sends them. `own_command` runs a command of the user instead, with an `endpoint_file` if it is vf-eval; `tied_process`
 ends it together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
   read_pause, text_chunk         what makes a token cheap: rests between reads, chunks that need no parsing

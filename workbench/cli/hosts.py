@@ -111,7 +111,7 @@ def _shown(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 @command(
     "hosts add",
     "write a host to hosts.toml; --container names the container on the machine",
-    option("name NAME", "name by which commands name the host"),
+    option("name NAME", "the host's name in commands, such as gpu-box"),
     option("--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"),
     option("--label TEXT", "text that the screen and lists show"),
     repeatable("--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"),

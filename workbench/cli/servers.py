@@ -198,7 +198,9 @@ async def stop(arguments: argparse.Namespace) -> int:
 @command(
     "adopt",
     "follow a server that somebody else started as a unit, container or job",
-    option("server WORD:HANDLE", f"what runs it, and its name there: {', '.join(_ADOPTABLE)}"),
+    option(
+        "server WORD:HANDLE", f"what runs the server, and the name of its unit or container: {', '.join(_ADOPTABLE)}"
+    ),
     RUN_AS[1],
     option("--wait", "wait until the server is READY or has failed"),
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),

@@ -61,8 +61,8 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def image_of(plan: LaunchPlan, engine: Engine) -> str:
-    """Return the plan's image, as a run option or of its preset, or that of the engine's own project: of the plan's
-    version if it is known."""
+    """Return the image that the plan names, as a run option or in its preset. If it names none, return the image of the
+    engine's own project, with the tag of the plan's version if that is known."""
     if given := plan.run_options.get("image") or plan.image:
         return given
     known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)

@@ -1,6 +1,8 @@
-"""Ports of a container. With the network of its host, they are ports of the host. Otherwise one program inside the
-container opens the connections, so that a server is reached that listens on the container's own 127.0.0.1; without
-python3 there, connections go to the container's address, and the server must listen on it.
+"""Local ports that lead to the ports of a container.
+
+A container with the network of its host has the ports of the host. Otherwise, a program in the container opens the
+connections, which also reaches a server on the container's own 127.0.0.1. Without python3 in the container, connections
+go to the container's address, and the server must listen on that address.
 
 The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length (4 bytes), data.
 The program sends OPEN for connection 0 once it runs.

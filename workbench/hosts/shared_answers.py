@@ -19,7 +19,7 @@ class SharedAnswer(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Ask, or wait for the answer that is on its way."""
+        """Return the answer. Of several callers at once, the first one asks, and all get the same answer."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
             self._task.add_done_callback(_retrieve)

@@ -223,7 +223,7 @@ async def with_hashes(
             if path not in paths:
                 continue
             if not _SHA256.fullmatch(digest):
-                raise HostError(f"{path} could not be read to hash it", host=host.name)
+                raise HostError(f"the hash of {path} is not known, because the file could not be read", host=host.name)
             hashes[path] = digest
             done += paths[path].size_bytes
             on_progress(done, copy.size_bytes)

@@ -134,7 +134,8 @@ def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
 
 
 async def place_on(host: Host, places: Places, path: str) -> str:
-    """Return an absolute path on a host: `path` with ~ replaced, or for "" the cache of the hub."""
+    """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory there. For "",
+    return the directory of the hub's cache on the host."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
     return done.out.strip().rstrip("/")

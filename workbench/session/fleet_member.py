@@ -265,8 +265,9 @@ class FleetMember:
             self._looked = True
 
     async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
-        """Return the times of the directory of runs, of the journal and of the register. They change when a run begins
-        or is removed, and with each GPU setting; a look at all of them takes a tenth of the time of reading them."""
+        """Return a text that differs if a run has begun or was removed, or a GPU setting has changed: the times and
+        sizes of the directory of runs, of the journal and of the register. Asking for it takes a tenth of the time of
+        reading these files."""
         places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 

@@ -63,7 +63,7 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of an option, or the values of a repeatable one, one per line."""
+    """Return the value of a run option as text. The values of a list stand one per line. UNUSABLE if one is wrong."""
     found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
     return UNUSABLE if found is UNUSABLE else "\n".join(found)
 

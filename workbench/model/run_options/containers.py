@@ -88,7 +88,9 @@ OPTIONS = (
         default="host",
     ),
     RunOption(
-        "ipc", "host: the shared memory of the host, in place of the container's own", choices=("private", "host")
+        "ipc",
+        "host: the server uses the shared memory of the host, in place of the container's own",
+        choices=("private", "host"),
     ),
     RunOption("shm-size", "size of the container's own shared memory; the default is 16g", metavar="SIZE", check=_SIZE),
     RunOption(
@@ -139,7 +141,7 @@ OPTIONS = (
     ),
     RunOption(
         "pid",
-        "host: the process ids of the host",
+        "host: the server sees the process ids of the host, not only its own",
         choices=("private", "host"),
         foreign="changes a boundary between the server and the host",
         power=_power_of_namespace,

@@ -132,7 +132,9 @@ class Containers:
         gpus = self._option(launch, "gpus")
         visible = launch.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None and gpus not in ("all", NONE):
-            text = f"CUDA_VISIBLE_DEVICES={visible} counts within the GPUs {gpus} that the container gets"
+            text = (
+                f"the container gets only the GPUs {gpus}, and CUDA_VISIBLE_DEVICES={visible} counts among these from 0"
+            )
             yield Finding(Level.WARN, "container.gpus", text, fix="leave out CUDA_VISIBLE_DEVICES, or set gpus=all")
         if is_path(plan.model) and not plan.model.startswith("/"):
             fix = "give the model as an absolute path, or as a Hugging Face id"

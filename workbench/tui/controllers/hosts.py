@@ -26,7 +26,7 @@ DEMO_PROFILE = "four-pcie"
 
 NAME_CELLS, LABEL_CELLS = 28, 30
 FIELDS = (
-    Field("name", "name", hint="by which commands name it"),
+    Field("name", "name", hint="the host's name in commands"),
     Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: as name"),
     Field("container", "container", hint="podman:NAME, pct:ID …; empty: none"),
     Field("label", "label", hint="any text"),

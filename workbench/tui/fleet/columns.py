@@ -100,7 +100,8 @@ def mark_runs(host: FleetHost) -> list[Run]:
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
-    """Return one cell per GPU, as high as its utilization. Of more GPUs than cells, the last cell is a sign."""
+    """Return one cell per GPU, as high as its utilization. If there are more GPUs than `cells`, the last cell has the
+    sign for more."""
     runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]

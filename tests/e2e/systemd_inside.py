@@ -27,6 +27,7 @@ from workbench.model.run_options import with_assignments
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server import supervisor as module
+from workbench.server.launchers.systemd_keeper import WRITTEN_BY
 from workbench.server.supervisor import Event, Supervisor
 from workbench.session import adoption
 from workbench.session.session import Session
@@ -320,6 +321,11 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "Workbench did not write it" in (failed.reason or "")
+            assert "ExecStart=/bin/true" in file.read_text()
+            file.write_text(f"{WRITTEN_BY}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n")
+            failed = await supervisor.start(plan, command, VLLM)
+            failed = await until(supervisor, failed.run_id, ServerState.FAILED)
+            assert "it is the unit of mallory" in (failed.reason or "")
             assert "ExecStart=/bin/true" in file.read_text()
         finally:
             systemctl("disable", "--now", "workbench-test", check=False)

@@ -171,6 +171,29 @@ def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> N
     supervised(scenario)
 
 
+@pytest.mark.parametrize("word", ["podman", "docker"])
+def test_a_container_with_the_label_of_a_run_is_never_touched(word: str, engine: Podman, tmp_path: Path) -> None:
+    """A clone of a container has its labels, and anybody can write them."""
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, fake_plan(tmp_path, word))
+        others = [f"{status.handle}-clone", "hostile8-label"]
+        for name in others:
+            engine.start(name, "--label", f"workbench.run={status.run_id}")
+        try:
+            before = keeper_of(status)
+            os.killpg(os.getpgid(before), signal.SIGKILL)
+            await eventually(lambda: keeper_of(status) not in (0, before), what="another keeper")
+            again = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.READY, READY_S)
+            assert (again.handle, again.pid) == (status.handle, status.pid)
+            assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+            assert sorted(engine("ps", "--format", "{{.Names}}").split()) == sorted(others)
+        finally:
+            engine("rm", "--force", "--time", "0", *others)
+
+    supervised(scenario)
+
+
 def test_a_server_that_ends_while_its_keeper_is_lost_keeps_its_log_and_code(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))

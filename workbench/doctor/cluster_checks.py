@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import combinations
@@ -288,7 +289,7 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
         if size >= least_mib * (1 << 20):
             count = count_of(len(segments), "segment")
             text = f"on {node.name} no process uses {count} of shared memory, {size >> 20} MiB"
-            listed = " ".join(f"/dev/shm/{segment['name']}" for segment in segments[:5])
+            listed = shlex.join(f"/dev/shm/{segment['name']}" for segment in segments[:5])  # every user can name one
             fix = f"remove them there: rm {listed}{' …' if len(segments) > 5 else ''}"
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 

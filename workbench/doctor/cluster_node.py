@@ -137,6 +137,10 @@ def _processes() -> list[dict[str, Any]]:
         stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
         if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
+        try:
+            uid = os.stat("/proc/%s" % pid).st_uid
+        except OSError:  # it has ended meanwhile
+            continue
         environ = _text("/proc/%s/environ" % pid) or ""
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
@@ -147,7 +151,7 @@ def _processes() -> list[dict[str, Any]]:
                 "pid": int(pid),
                 "kind": kind,
                 "name": (_text("/proc/%s/comm" % pid) or "").strip() or (match.group() if match else "?"),
-                "uid": os.stat("/proc/%s" % pid).st_uid,
+                "uid": uid,
                 "age_s": round(up - int(stat[19]) / tick),
                 "run": bool(run),
             }
@@ -165,7 +169,10 @@ def _segments() -> list[dict[str, Any]]:
     found = []
     for entry in entries:
         if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):
-            status = entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
             if os.geteuid() in (0, status.st_uid):  # who maps those of others cannot be read
                 found.append({"name": entry.name, "bytes": 512 * status.st_blocks})
     return found

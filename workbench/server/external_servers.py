@@ -87,7 +87,7 @@ class FoundServer:
     def adopt(self) -> str | None:
         """The command line that follows this server as a run; None if no launcher runs it."""
         options = "".join(f" --run-option {option}" for option in self.run_options)
-        return f"workbench adopt {self.run_as}:{self.unit}{options}" if self.unit else None
+        return f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}" if self.unit else None
 
     @property
     def run_as(self) -> str:

@@ -42,7 +42,7 @@ async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
     Raises InputError for a host without a scheduler, and HostError if the scheduler does not answer.
     """
     done = await host.run(sh(_LIST), timeout_s=_TIMEOUT_S, check=True)
-    scheduler, _, answer = clean(done.stdout, lines=True).partition("\n")
+    scheduler, _, answer = clean(done.stdout, len(done.stdout), lines=True).partition("\n")
     if scheduler == "none":
         raise InputError(
             "neither Slurm nor PBS is on this host: squeue and qstat not found",
@@ -107,7 +107,8 @@ def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
 
 
 def _known(word: str) -> str | None:
-    return None if word.strip() in ("", "n/a", "N/A", "(null)", "None") else word.strip()
+    word = clean(word).strip()  # a tab would tear the row of a table
+    return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 
 
 def seconds_of(text: str | None) -> int | None:

@@ -273,3 +273,9 @@ def test_an_unknown_value_is_no_finding() -> None:
         model=None,
     )
     assert fired(report) == {}
+
+
+def test_a_command_to_paste_runs_nothing_else() -> None:
+    """Every user of a node can name a segment of shared memory."""
+    (found,) = fired(with_second(look={"segments": [{"name": "psm_1;touch $(id)", "bytes": 200 << 20}]})).values()
+    assert found.fix == "remove them there: rm '/dev/shm/psm_1;touch $(id)'"

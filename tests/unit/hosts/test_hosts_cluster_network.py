@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from workbench.hosts import cluster_network, interfaces
 from workbench.hosts.local import LocalHost
 from workbench.model.host_entry import ClusterNode
@@ -84,3 +86,26 @@ def test_a_host_without_ip_has_a_problem_and_nothing_else() -> None:
     network = interfaces.parse("net eth0 up 1500 1000\n", "sh: 1: ip: not found")
     assert network.problem == "`ip -j addr` failed: sh: 1: ip: not found (iproute2 4.14 or newer is needed)"
     assert network.interfaces == ()
+
+
+def test_a_host_with_many_interfaces_is_read_whole() -> None:
+    """Each container has one: the JSON of `ip` is long then."""
+    listed = [
+        {
+            "ifname": f"veth{n}",
+            "mtu": 1500,
+            "flags": ["UP", "LOWER_UP"],
+            "addr_info": [{"local": "10.0.0.1", "prefixlen": 8}],
+        }
+        for n in range(500)
+    ]
+    found = interfaces.parse("net veth7 up 1500 10000\n" + json.dumps(listed))
+    assert found.problem is None and len(found.interfaces) == 500
+    assert found.interfaces[7].speed_mbit_s == 10000
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"ifname": "a", "addr_info": [1]}]', "[" * 100_000, '[{"ifname": 1, "flags": 5}]', "[[]]"]
+)
+def test_what_is_no_answer_of_ip_is_a_problem(text: str) -> None:
+    assert "`ip -j addr` failed" in (interfaces.parse(text).problem or "")

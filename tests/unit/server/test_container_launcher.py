@@ -218,6 +218,8 @@ def test_findings_about_the_plan_itself() -> None:
     assert codes["container.pull"].level is Level.INFO
     secret = LaunchPlan("vllm", "m", env=(FlagSetting("HF_TOKEN", "hf_abcdefghijklmnop"),))
     assert "podman inspect" in {f.code: f.text for f in check(secret, fine)}["container.secret"]
+    odd = LaunchPlan("vllm", "m", env=(FlagSetting("DOCKER_TOKEN", "abcdefghijklmnop"),))
+    assert any("DOCKER_TOKEN: the value is on the command line" in f.text for f in check(odd, fine))
     gpus = HUB.with_env("CUDA_VISIBLE_DEVICES", "2,3")
     assert "counts within" in {f.code: f.text for f in check(gpus, fine, "gpus=2,3")}["container.gpus"]
 

@@ -69,3 +69,11 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(tmp_path: Path, monkey
 @pytest.mark.parametrize(("text", "seconds"), [("1-02:03:04", 93784), ("59", 59), ("NOT_SET", None), (None, None)])
 def test_durations(text: str | None, seconds: int | None) -> None:
     assert seconds_of(text) == seconds
+
+
+def test_every_job_is_listed_and_no_text_of_a_job_tears_the_table() -> None:
+    lines = [f"{n}|RUNNING|gpu|c01|gres:gpu:4|{'9' * 5000 if n == 7 else '1:00'}|None|a\tb\x1b[31m" for n in range(900)]
+    found = listed("slurm\n" + "\n".join(lines) + "\n")
+    assert [job.id for job in found] == [str(n) for n in range(900)]
+    assert {job.name for job in found} == {"a b"}
+    assert found[7].left_s is None

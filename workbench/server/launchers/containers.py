@@ -153,6 +153,10 @@ class Containers:
             text = f"a secret is on the command line: `ps` and `{self.name} inspect` show it to other users"
             yield Finding(Level.WARN, "container.secret", text, fix="pass it as an environment variable or in a file")
         names = [name for name, value in env.items() if is_secret_name(name) and value]
+        if shown := [name for name in names if _NOT_BY_NAME.fullmatch(name)]:
+            text = f"{', '.join(shown)}: the value is on the command line, where `ps` shows it to other users, because "
+            text += f"{self.name} or a shell would take a variable of that name for its own"
+            yield Finding(Level.WARN, "container.secret", text, fix="give the variable another name")
         if names:
             text = (
                 f"{', '.join(names)}: whoever may use {self.name} on this host can read it with `{self.name} inspect`"

@@ -120,8 +120,12 @@ if [ "$what" = install ]; then
     if [ -e "$place/$unit" ] && ! grep -qxF "$written" "$place/$unit"; then
         refuse "$place/$unit" "the file exists, and Workbench did not write it"
     fi
-    said=$(mkdir -p -- "$1" 2>&1 && export -p 2>&1 >"$1/environment") || refuse "$1" "$said"
     [ -z "$run" ] || user=$(id -un)
+    other=$(sed -n '/^\[Service\]$/{n;s/^User=//p;q;}' "$place/$unit" 2>/dev/null)  # as written below
+    if [ -e "$place/$unit" ] && [ "$other" != "${user-}" ]; then
+        refuse "$place/$unit" "it is the unit of ${other:-root}; choose another name with --run-option unit=NAME"
+    fi
+    said=$(mkdir -p -- "$1" 2>&1 && export -p 2>&1 >"$1/environment") || refuse "$1" "$said"
     awk -v user="${user-}" '{ print } /^\[Service\]$/ && user { print "User=" user }' "$dir/unit" >"$dir/unit.new"
     said=$($run mkdir -p -- "$place" 2>&1 && $run cp -- "$dir/unit.new" "$place/$unit" 2>&1 &&
         $run chmod 644 "$place/$unit" 2>&1 && ctl daemon-reload 2>&1) || refuse "$place/$unit" "$said"

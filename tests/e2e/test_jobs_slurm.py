@@ -192,6 +192,33 @@ def test_a_job_outlives_its_keeper_at_any_moment(cluster: Slurm, command: Comman
 
 
 @pytest.mark.slow
+def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(cluster: Slurm, tmp_path: Path) -> None:
+    def gpus(job: str) -> list[int]:
+        inside = CommandLine(tmp_path, before=(*PROFILE, "--container", f"slurm:{job}"), SLURM_CONF=cluster.conf)
+        return [gpu["index"] for gpu in inside.ok("gpu", "status")["gpus"]]
+
+    first, second = cluster.submit("--gres=gpu:1"), cluster.submit("--gres=gpu:2")
+    without, waiting = cluster.submit(), cluster.submit("--gres=gpu:4")
+    try:
+        wait_for(lambda: {f"{job} RUNNING" for job in (first, second, without)} <= set(cluster.jobs()), "the jobs", 20)
+        assert (gpus(first), gpus(second), gpus(without)) == ([0], [1, 2], [])
+        queued = CommandLine(tmp_path, before=("--container", f"slurm:{waiting}"), SLURM_CONF=cluster.conf)
+        assert "the job is pending" in queued("doctor").err
+        inside = CommandLine(tmp_path, before=("--container", f"slurm:{second}"), SLURM_CONF=cluster.conf)
+        assert inside.ok("doctor")["host"]["hostname"] == "c01"
+        cluster.run("scancel", second)
+        wait_for(lambda: not any(line.startswith(second) for line in cluster.jobs()), "the end of the job", 20)
+        assert "the job is cancelled" in inside("doctor").err
+        assert (
+            "the job 999 does not exist"
+            in CommandLine(tmp_path, before=("--container", "slurm:999"), SLURM_CONF=cluster.conf)("doctor").err
+        )
+    finally:
+        cluster.run("scancel", "--user=root")
+        wait_for(lambda: cluster.jobs() == [], "the end of all jobs", 30)
+
+
+@pytest.mark.slow
 def test_llama_cpp_as_a_job_behind_a_login_host(cluster: Slurm, tmp_path: Path) -> None:
     """The host is a real sshd; the port of the node is reached through it. The key comes from the environment."""
     far = tmp_path / "far"

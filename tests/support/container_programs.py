@@ -90,6 +90,24 @@ case $1 in
 esac
 """,
 }
+_PROGRAMS["squeue"] = """
+case $1 in
+    --me) cd STATES && for name in *; do [ "$(cat "$name")" = RUNNING ] && echo "$name|serve"; done; exit 0 ;;
+esac
+name_is "$5" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
+echo "$(state "$5")|c01 2026-11-22T21:20:30"
+"""
+_PROGRAMS["srun"] = """
+name=${1#--jobid=}
+[ "$(state "$name" 2>/dev/null)" = RUNNING ] || { echo "srun: error: Invalid job id specified" >&2; exit 1; }
+[ "$2" = --overlap ] || { echo "srun: Job $name step creation temporarily disabled" >&2; exit 1; }
+shift 2
+while case $1 in --*) ;; *) false ;; esac; do shift; done
+( enter "$name" "$@" ) && exit
+code=$?
+echo "srun: error: c01: task 0: Exited with exit code $code" >&2
+exit "$code"
+"""
 _PROGRAMS["lxc"], _PROGRAMS["podman"] = _PROGRAMS["incus"], _PROGRAMS["docker"]
 RUNNING = {"pct": "running", "docker": "running", "podman": "running"}  # others: "RUNNING"
 

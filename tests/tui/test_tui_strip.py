@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.fake_canned import NOW
 from support.fake_session import FakeSession
 from support.real_screen import PROFILE, RealScreen, shown
 
+from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
@@ -219,3 +221,25 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
 
     with working_gpus():
         shown(scenario, size=(200, 60))
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_server_on_another_node_is_not_shown_with_the_gpus_of_its_login_host(
+    drive: Any, size: tuple[int, int]
+) -> None:
+    said = "the server runs on node c01; these are the GPUs of "
+
+    async def scenario(d: Any) -> None:
+        server = d.session.state.server
+        assert server is not None and said not in d.text
+        before = d.app.main.strip.size.height
+        job = replace(server, run_as="slurm", handle="12", node="c01", alive=True)
+        d.session.push(servers=(job,))
+        await d.until(lambda: said in strip_rows(d)[0], "the sentence above the graphs")
+        await d.until(lambda: d.app.main.strip.size.height == before + 1, "a row for it")
+        await d.press("6")
+        await d.until(lambda: "`workbench --container slurm:12` shows the GPUs of the job." in d.text)
+        d.session.push(servers=(replace(job, state=ServerState.STOPPED, alive=False),))
+        await d.until(lambda: said not in d.text, "the sentence goes with the server")
+
+    drive(scenario, stage="ready", size=size)

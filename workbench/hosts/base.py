@@ -357,6 +357,11 @@ class Host(Protocol):
         counts them. Empty if this host is no container."""
         ...
 
+    async def gpus_given(self) -> tuple[str, ...] | None:
+        """Return the indices or UUIDs of the GPUs that this host may use, if it is a part of a machine whose driver
+        shows more: a job. None: all that the driver shows. Raises HostError if that cannot be read."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -389,6 +394,9 @@ class BaseHost(ABC):
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         return {}
+
+    async def gpus_given(self) -> tuple[str, ...] | None:
+        return None
 
     async def run(
         self,

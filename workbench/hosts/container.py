@@ -67,7 +67,7 @@ def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = Non
         step = f"use one of {', '.join(KINDS)}"
         raise InputError(f"{kind!r} is not a kind of container that Workbench can enter", next_step=step)
     if not known.pattern.fullmatch(name):
-        raise InputError(f"{name!r} is not the name of a container of {known.program}")
+        raise InputError(f"{name!r} is not the name of a {known.noun} of {known.program}")
     return ContainerHost(inner, known, name, sudo)
 
 
@@ -260,12 +260,12 @@ class ContainerHost(BaseHost):
                 if refused_rights(problem)
                 else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
             )
-            message = f"{kind.program} on {self.inner.name} does not report the state of the container: {problem}"
+            message = f"{kind.program} on {self.inner.name} does not report the state of the {kind.noun}: {problem}"
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
             raise await self._absent()
         step = f"on {self.inner.name}: {kind.wake_up(other.state, self.container)}"
-        raise HostUnreachable(f"the container is {other.state}", host=self.name, next_step=step)
+        raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
         """Return the state of a container. Raises _StateUnknown with the program's message if it reports none."""
@@ -277,7 +277,7 @@ class ContainerHost(BaseHost):
 
     async def _may_sudo(self) -> bool:
         """Return whether it makes sense to try sudo: the user is not root already."""
-        if self._sudo is False:
+        if self._sudo is False or self.container_kind.elsewhere:
             return False
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
 
@@ -290,10 +290,10 @@ class ContainerHost(BaseHost):
                 if now.name and now.name != self.container:
                     around, own = self.name.removesuffix(self.container), self.name.endswith(self.container)
                     step = f"work on the host {around}{now.name}" if own else f"correct {self.name} in hosts.toml"
-                    return HostUnreachable(f"the container is called {now.name} now", host=self.name, next_step=step)
-        gone = "was removed" if self._id else "does not exist"
-        step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running containers"
-        return HostUnreachable(f"the container {self.container} {gone}", host=self.name, next_step=step)
+                    return HostUnreachable(f"the {kind.noun} is called {now.name} now", host=self.name, next_step=step)
+        gone = ("has ended" if kind.elsewhere else "was removed") if self._id else "does not exist"
+        step = f"`{' '.join(kind.listing[:2])}` on {self.inner.name} lists the running {kind.noun}s"
+        return HostUnreachable(f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step)
 
     async def _check(self, running: _Running) -> None:
         """Look whether the container still runs. If it does not, the link is lost."""
@@ -306,7 +306,12 @@ class ContainerHost(BaseHost):
                 self.lost(running, error)
                 return
             if found.id != running.id:
-                self.lost(running, HostUnreachable("the container was replaced by a new one", host=self.name))
+                self.lost(running, HostUnreachable(self._replaced(), host=self.name))
+
+    def _replaced(self) -> str:
+        if self.container_kind.elsewhere:
+            return "the job was put back into the queue, and runs again"
+        return "the container was replaced by a new one"
 
     def lost(self, running: _Running, why: HostError) -> None:
         """End the streamed commands and look for the container again, because it cannot be entered any more."""
@@ -320,23 +325,25 @@ class ContainerHost(BaseHost):
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
-        step = "check the container: the operation may have continued there"
-        message = f"{self.container_kind.program} ended before the command in the container"
+        noun = self.container_kind.noun
+        step = f"check the {noun}: the operation may have continued there"
+        message = f"{self.container_kind.program} ended before the command in the {noun}"
         return HostUnreachable(message, host=self.name, next_step=step)
 
     async def not_begun(self, running: _Running, argv: Sequence[str], errors: str) -> HostError:
         """Return the error for a command that never started. `errors` is what was printed on stderr."""
+        noun = self.container_kind.noun
         if f"{shell_scripts.INSIDE} missing" in errors:
             return not_found(argv, self.name)
         if f"{shell_scripts.INSIDE} setsid" in errors:
-            step = "install util-linux or busybox in the container"
+            step = f"install util-linux or busybox in the {noun}"
             return CommandNotFound("setsid: no such executable", host=self.name, next_step=step)
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
         last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
-        step = "the container needs a POSIX sh"
-        return HostError(f"no command can be run in the container: {last[0]}", host=self.name, next_step=step)
+        step = f"the {noun} needs a POSIX sh"
+        return HostError(f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(_quietly(work))
@@ -432,8 +439,11 @@ class ContainerHost(BaseHost):
     # ---- files, ports, facts
 
     async def state_dir(self) -> str:
+        elsewhere = self.container_kind.elsewhere
         if self._state_dir is None:
-            self._state_dir = await self._asked_state_dir.get()
+            shared = await self._asked_state_dir.get()
+            # The host around a job often has the same files, and its runs must not look like those of this machine.
+            self._state_dir = f"{shared}/{self.container_kind.name}-{self.container}" if elsewhere else shared
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
@@ -449,9 +459,18 @@ class ContainerHost(BaseHost):
 
     async def facts(self) -> HostFacts:
         facts = await self._asked_facts.get()
-        return replace(facts, container=facts.container or self.container_kind.runtime)
+        return replace(facts, container=facts.container or self.container_kind.runtime or None)
+
+    async def gpus_given(self) -> tuple[str, ...] | None:
+        if not self.container_kind.elsewhere:
+            return None
+        done = await self.run(shell_scripts.sh(shell_scripts.GPUS_OF_JOB), check=True)
+        given = tuple(filter(None, done.out.strip().split(",")))
+        return None if given == ("all",) else given
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
+        if self.container_kind.elsewhere:
+            return {}  # the driver counts processes as the node does
         done = await self.inner.run(shell_scripts.sh(shell_scripts.AROUND, *(str(pid) for pid in pids)))
         return dict(self._around(block) for block in f"\n{done.out}".split("\npid ")[1:])
 

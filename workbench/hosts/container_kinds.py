@@ -3,6 +3,8 @@
 Facts about the programs, by their sources: `docker inspect` and `podman inspect` print the same fields (docs.docker.com
 and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, and passes the caller's environment on
 (PVE/CLI/pct.pm of pve-container); lxc-attach clears the environment with --clear-env and sets PATH (attach.c of LXC).
+A running job of Slurm is entered like a container: `srun --overlap` adds a step that shares what the job was given
+(slurm.schedmd.com/srun.html; Slurm 20.11 or later). Without --unbuffered, srun passes on whole lines only.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from workbench.model.untrusted_text import NAME_CHARS, clean, clean_json
 RUNNING = "running"
 ABSENT = "absent"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ONE_TASK = ("--nodes=1", "--ntasks=1", "--relative=0", "--unbuffered", "--mpi=none")  # on the first node of the job
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
 
@@ -64,6 +67,8 @@ class ContainerKind:
     rights: str  # what lets a user run the program
     environment: tuple[str, ...] = ()  # the words before the program, and before sudo
     look_s: float = 5.0  # between two looks at the state: the cost of one differs
+    noun: str = "container"
+    elsewhere: bool = False  # whether it is on another machine than its host, with the files of that host
 
     def wake_up(self, state: str, name: str) -> str:
         """Return the command with which the user makes a container run that is in this state."""
@@ -192,6 +197,41 @@ def _instances(name: str, program: str) -> ContainerKind:
     )
 
 
+def _job_state(done: Completed) -> ContainerState | None:
+    """Return the state of a job. Its id is its node and its start, which change when the job is put back into the queue
+    and runs again."""
+    if done.returncode != 0:
+        return ContainerState(ABSENT) if "invalid job id" in done.err.lower() else None
+    word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition("|")
+    return ContainerState(word.lower(), place) if word else ContainerState(ABSENT)
+
+
+def _jobs_listed(text: str) -> Iterable[ListedContainer]:
+    for line in text.splitlines():
+        job, _, name = line.partition("|")
+        if name:
+            yield ListedContainer("slurm", job, name)
+
+
+_SLURM = ContainerKind(
+    "slurm",
+    "srun",
+    re.compile(
+        r"[1-9][0-9]{0,9}(_[0-9]{1,9}|\+[0-9]{1,9})?"
+    ),  # also a task of an array, or a part of a heterogeneous job
+    lambda job: ("srun", f"--jobid={job}", "--overlap", *_ONE_TASK),
+    lambda job: ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T|%B %S"),
+    _job_state,
+    ("squeue", "--me", "-h", "-t", "RUNNING", "-o", "%i|%j"),
+    _jobs_listed,
+    {"pending": "squeue --start -j", "": "squeue -t all -j"},
+    runtime="",
+    rights="log in as the user whose job it is",
+    look_s=15.0,  # slurmctld is shared by all users
+    noun="job",
+    elsewhere=True,
+)
+
 KINDS: Mapping[str, ContainerKind] = MappingProxyType(
     {
         kind.name: kind
@@ -202,6 +242,7 @@ KINDS: Mapping[str, ContainerKind] = MappingProxyType(
             _LXC,
             _instances("incus", "incus"),
             _instances("lxd", "lxc"),
+            _SLURM,
         )
     }
 )

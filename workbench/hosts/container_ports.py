@@ -263,7 +263,7 @@ class ContainerPorts:
             self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)
             self._running = running
         network, addresses = self._network
-        if network == self._around:
+        if network == self._around and not self._host.container_kind.elsewhere:
             return await self._inner.forward(port, address)
         if await self._program() is None:
             return await self._to_address(port, address, addresses)

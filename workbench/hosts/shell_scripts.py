@@ -172,6 +172,20 @@ done
 exit 0
 """
 
+# Prints the GPUs that Slurm gave to the job in which this runs, as CUDA_VISIBLE_DEVICES has them; nothing if it gave
+# none; "all" if Slurm does not assign the GPUs of this node, or the words name parts of GPUs.
+GPUS_OF_JOB = r"""
+given=${CUDA_VISIBLE_DEVICES-unset}
+case $given in
+    NoDevFiles) exit 0 ;;
+    *MIG-*) echo all; exit ;;
+    unset) ;;
+    *) printf '%s\n' "$given"; exit ;;
+esac
+scontrol show node "${SLURMD_NODENAME-}" 2>/dev/null | grep -q '^ *Gres=.*gpu' || echo all
+exit 0
+"""
+
 # Prints the network namespace, then the table of the kernel from which the own addresses follow.
 NETWORK = r"""
 readlink /proc/self/ns/net
@@ -182,9 +196,10 @@ exit 0
 
 def exit_code(errors: str) -> tuple[str, int | None]:
     """Return stderr without the exit code that PRELUDE_INSIDE reported at its end, and that code. The code is None if
-    there is none: the command was cut off."""
-    before, mark, word = errors.rpartition(f"\n{INSIDE} exit ")
-    return (before, int(word)) if mark and word.strip().isdecimal() else (errors, None)
+    there is none: the command was cut off. What follows the code is from the program that entered, such as srun."""
+    before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
+    word = rest.partition("\n")[0].strip()
+    return (before, int(word)) if mark and word.isdecimal() else (errors, None)
 
 
 # Prints the absolute path of the state directory, created with mode 0700 if it is missing.

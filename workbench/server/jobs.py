@@ -1,7 +1,8 @@
 """The jobs of the user on a cluster's login host, also those that Workbench did not submit.
 
-squeue is asked with --format, not with --json: the JSON of Slurm 22.05 has the jobs of all users, whatever is asked,
-and its form differs between versions.
+squeue is asked with --format, not with --json. Slurm 22.05.8 ignores -u, -j and -t with --json: it prints the jobs of
+all users. The time left is not in it. Its numbers are plain (`"time_limit": 30`); from 23.02 on they are objects with
+`set` and `number`. Slurm has --json since 21.08.
 """
 
 from __future__ import annotations

@@ -187,6 +187,9 @@ class SimulatedHost(BaseHost):
             extra={**facts.extra, "simulated": self.profile.title},
         )
 
+    async def gpus_given(self) -> tuple[str, ...] | None:
+        return await self.inner.gpus_given()
+
     async def close(self) -> None:
         await self.inner.close()
 

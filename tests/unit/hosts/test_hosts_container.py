@@ -20,8 +20,8 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError, InputError
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
-PROGRAMS = ("docker", "podman", "pct", "lxc-attach", "lxc-info", "lxc-ls", "incus", "lxc")
-NAMES = {"pct": "101"}
+PROGRAMS = ("docker", "podman", "pct", "lxc-attach", "lxc-info", "lxc-ls", "incus", "lxc", "srun", "squeue")
+NAMES = {"pct": "101", "slurm": "12"}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from workbench.gpu import remote_programs
@@ -71,6 +72,7 @@ class TelemetrySource:
         self._stream: Stream | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._given: tuple[str, ...] | None = None  # the GPUs of this host, if the driver shows more
         self.launched = asyncio.Event()  # the agent has been started on the host for the first time
         self._fallback = False  # nvidia-smi instead of the agent
         self._fallback_tried = False
@@ -127,7 +129,7 @@ class TelemetrySource:
         arrives within `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while not _whole(self.latest) and not self._hopeless:
+                while not _whole(self.latest) and not (self.latest and self._given == ()) and not self._hopeless:
                     self._changed.clear()
                     await self._changed.wait()
         if self.latest is not None:
@@ -176,6 +178,7 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_S[1])
 
     async def _follow_agent(self) -> None:
+        self._given = await self.host.gpus_given()
         try:
             orders = {"interval_s": self.interval_s, **self._agent_options}
             stream = await remote_programs.AGENT.stream(self.host, orders)
@@ -223,7 +226,7 @@ class TelemetrySource:
         where = "driver hung" if gpu is None else f"driver hung at GPU{gpu}"
         message = f"{where}: {document['hung']} has not returned for {document['for_s']:.0f} s"
         self._problem = message
-        self.latest = decoder.hung(message, gpu)
+        self.latest = _only(self._given, decoder.hung(message, gpu))
         if self._on_telemetry is not None:
             self._on_telemetry(self.latest)
         self._changed.set()
@@ -298,7 +301,7 @@ class TelemetrySource:
         return agent_s + offset
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
-        self.latest = reading = self._places.placed(reading)
+        self.latest = reading = self._places.placed(_only(self._given, reading))
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s
@@ -307,6 +310,16 @@ class TelemetrySource:
         self._changed.set()
         if self._on_telemetry is not None:
             self._on_telemetry(reading)
+
+
+def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
+    """Return a reading without the GPUs that were not given to this host."""
+    if given is None:
+        return reading
+    infos = tuple(info for info in reading.infos if str(info.index) in given or info.uuid.startswith(given))
+    indices = {info.index for info in infos}
+    gpus = tuple(sample for sample in reading.gpus if sample.index in indices)
+    return replace(reading, infos=infos, gpus=gpus)
 
 
 def _whole(reading: Telemetry | None) -> bool:

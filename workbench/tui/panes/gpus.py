@@ -11,7 +11,7 @@ from workbench.tui.countdown import Countdown
 from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.widgets.gpu_metrics import gpu_title
+from workbench.tui.widgets.gpu_metrics import elsewhere, gpu_title
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.guard_state import guard_rows
 from workbench.tui.widgets.scrolled import Scrolled
@@ -59,6 +59,12 @@ class GpuPane(Pane, Scrolled):
         driver, host = telemetry.driver, telemetry.host
         age = stale_age_s(state)
         rows: list[Row] = []
+        if other := elsewhere(state):
+            rows += paragraph(f"! {other}.", width, "warn")
+            if state.server and state.server.run_as == "slurm" and state.server.handle:
+                around = "" if state.host.kind == "local" else f" --host {state.host.name}"
+                line = f"workbench{around} --container slurm:{state.server.handle}"
+                rows += paragraph(f"  `{line}` shows the GPUs of the job.", width, "text")
         if age is not None:
             why = state.host.telemetry_problem or f"last reading {age:.0f} s ago"
             rows += paragraph(f"STALE: {why}", width, "warnb")

@@ -11,6 +11,7 @@ from workbench.tui.formats import GIB, NA, short_gpu_name
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
     from workbench.model.timeline import History
+    from workbench.session.state import SessionState
     from workbench.tui.widgets.time_axis import Window
 
 TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
@@ -178,3 +179,11 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
     texts = [f"{word}{value:>{12 - len(word)}}" for word, value in ((metric.label, high), ("mean", mean), ("min", low))]
     return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])
+
+
+def elsewhere(state: SessionState) -> str:
+    """Return a sentence, without its end, if the GPUs that are read are not those of the server; else ""."""
+    server = state.server
+    if server is None or server.node is None or not server.alive:
+        return ""
+    return f"the server runs on node {server.node}; these are the GPUs of {state.host.name}"

@@ -23,6 +23,7 @@ from workbench.tui.widgets.gpu_metrics import (
     VRAM,
     Metric,
     card_title,
+    elsewhere,
     gpu_name,
     gpu_title,
     group_text,
@@ -55,6 +56,8 @@ class GpuStrip(Painted):
             "others",
             "gpu_findings",
             "guard",
+            "servers",
+            "run_id",
         }
     )
 
@@ -107,12 +110,12 @@ class GpuStrip(Painted):
         if telemetry is None or not telemetry.gpus:
             self.arranged = None
             self._engine_rows = self._engine_height(row_columns(width), height)
-            return len(self._nothing(telemetry, width)) + self._engine_rows
+            return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
         self.arranged = arrange(
             self._groups(), width, most_rows(height), unfolded=self.unfolded, header=bool(self._signs())
         )
         self._engine_rows = self._engine_height(self.arranged.columns, height)
-        return self.arranged.rows + self._engine_rows + self.back
+        return self._elsewhere + self.arranged.rows + self._engine_rows + self.back
 
     def _engine_height(self, columns: Columns, height: int) -> int:
         return self.engine.height(self.state, columns, height) if self.state else 0
@@ -135,9 +138,10 @@ class GpuStrip(Painted):
         if telemetry is None or not telemetry.gpus or layout is None:
             columns = row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
-            return [*self._nothing(telemetry, width), *self._engine(window, columns, width)]
+            return [*self._of_another(width), *self._nothing(telemetry, width), *self._engine(window, columns, width)]
         window = self.view.window(self.now_s, layout.columns.cells)
-        rows = [self._header(telemetry, layout, width)] if layout.header else []
+        rows = self._of_another(width)
+        rows += [self._header(telemetry, layout, width)] if layout.header else []
         for group in layout.groups:
             rows += self._block(telemetry, group, layout, window, width)
         if layout.axis:
@@ -147,6 +151,15 @@ class GpuStrip(Painted):
         if self.back:
             rows.append(self._moment(window, width))
         return rows
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether a row says that the server's GPUs are those of another node."""
+        return bool(self.state and elsewhere(self.state))
+
+    def _of_another(self, width: int) -> list[Row]:
+        text = elsewhere(self.state) if self.state else ""
+        return [((cut(f"{G.alert} {text}", width), "warn"),)] if text else []
 
     # without readings
     def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:

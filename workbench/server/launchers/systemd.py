@@ -122,6 +122,8 @@ class Systemd:
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         unit = handle if "." in handle else f"{handle}.service"
+        if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
+            raise ServerError(f"{unit} is a pattern", host=host.name, next_step="give the name of one unit")
         seen = await self._show(host, options, unit)
         pid = int(seen.get("MainPID") or 0)
         if not pid:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,11 @@ class Sshd:
 
     host_alias = "box"
 
-    def __init__(self, directory: Path, max_sessions: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, max_sessions: int, environment: dict[str, str], within: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
+        self._within = within
         self.state_home = directory / "remote-state"
         self.known_hosts_path = directory / "known_hosts"
         self.ssh_config_path = directory / "ssh_config"
@@ -215,7 +218,7 @@ class Sshd:
         log = (self.directory / "sshd.log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)],
+                [*self._within, SSHD, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -263,12 +266,19 @@ def wait_for(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
 
 
 @contextlib.contextmanager
-def sshd(directory: Path, *, max_sessions: int = 10, environment: dict[str, str] | None = None) -> Iterator[Sshd]:
-    """Run sshd with all of its files in `directory`, which is created. `environment` is the environment of logins."""
+def sshd(
+    directory: Path,
+    *,
+    max_sessions: int = 10,
+    environment: dict[str, str] | None = None,
+    within: Sequence[str] = (),
+) -> Iterator[Sshd]:
+    """Run sshd with all of its files in `directory`, which is created. `environment` is the environment of logins.
+    `within` are words before its command, such as those that enter a container."""
     if SSHD is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs OpenSSH's sshd and ssh-keygen (apt-get install openssh-server)")
     directory.mkdir(parents=True, exist_ok=True)
-    server = Sshd(directory, max_sessions, environment or {})
+    server = Sshd(directory, max_sessions, environment or {}, within)
     try:
         yield server
     finally:

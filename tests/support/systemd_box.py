@@ -21,14 +21,23 @@ INIT = "/usr/lib/systemd/systemd"
 
 
 class Box:
-    def __init__(self, engine: Podman, directory: Path) -> None:
+    def __init__(self, engine: Podman, directory: Path, seen: tuple[Path, ...] = ()) -> None:
         self.directory = directory  # seen in the box too
+        self._seen = seen
         self.name = f"systemd-{os.getpid()}"
         self._podman = engine
 
     def boot(self) -> None:
-        mounts = [f"{self.directory}:{self.directory}", "/etc/alternatives:/etc/alternatives:ro"]
-        options = ["--privileged", "--systemd=always", *(word for mount in mounts for word in ("-v", mount))]
+        mounts = [
+            f"{self.directory}:{self.directory}",
+            *(f"{path}:{path}:ro" for path in (Path("/etc/alternatives"), *self._seen)),
+        ]
+        options = [
+            "--privileged",
+            "--systemd=always",
+            "--shm-size=1g",
+            *(word for mount in mounts for word in ("-v", mount)),
+        ]
         self._podman.start(self.name, *options, command=(INIT, "--unit=basic.target"))
         self.wait()
 
@@ -42,6 +51,10 @@ class Box:
         """Return the output of a command in the box. Raises AssertionError if it fails and `check` is set."""
         variables = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         return self._podman("exec", *variables, self.name, *argv, check=check)
+
+    def entering(self) -> list[str]:
+        """Return the words before a command that run it in the box."""
+        return [str(self._podman.bin / "podman"), "exec", self.name]
 
     def start_user_manager(self) -> None:
         """Start root's own service manager, as a login does. There is no PAM in the box."""
@@ -60,12 +73,13 @@ class Box:
 
 
 @contextlib.contextmanager
-def systemd_box(directory: Path) -> Iterator[Box]:
-    """Boot a box with all of its files in `directory`. Skips the test where that cannot be."""
+def systemd_box(directory: Path, *seen: Path) -> Iterator[Box]:
+    """Boot a box with all of its files in `directory`; it sees the paths `seen` too. Skips the test where that cannot
+    be."""
     if not Path(INIT).exists():
         pytest.skip(f"needs systemd ({INIT})")
     with podman(directory / "podman") as engine:
-        box = Box(engine, directory)
+        box = Box(engine, directory, seen)
         try:
             box.boot()
         except AssertionError as error:

@@ -123,7 +123,9 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
     if x.model_digest and y.model_digest and x.model == y.model:
         yield from _if_different("model bytes", "model files", x.model_digest, y.model_digest)
-    # The same engine as a process and in a container can be compared.
+    # The same engine as a process, a unit, a job and in a container can be compared.
+    if x.run_as and y.run_as:
+        yield from _if_different("run as", "run as", x.run_as, y.run_as)
     yield from _if_different("image" if x.image and y.image else "container", "image", x.image, y.image)
     yield from _if_different("measured by", "measured by", *(c.imported or "Workbench" for c in (x, y)))
     yield from _if_different("server", "address", _address(a), _address(b))
@@ -137,13 +139,21 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     yield from _mapping("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _if_different("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     for name in _WHERE:
-        yield from _if_different(name, name, getattr(x, name), getattr(y, name))
+        alike = name == "engine_version" and _one_release(x.engine_version, y.engine_version)
+        yield from _if_different("engine build" if alike else name, name, getattr(x, name), getattr(y, name))
     yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
         known = _is_known(x, name) and _is_known(y, name) and not (name == "prompt_words" and None in (u, v))
         if known and u != v:
             yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
+
+
+def _one_release(a: str | None, b: str | None) -> bool:
+    """Return whether the versions `a` and `b` may be one: an engine's log has its release ("0.32.0"), and the installed
+    package also the build ("0.32.0+cpu")."""
+    (x, its_build, _), (y, other_build, _) = ((version or "").partition("+") for version in (a, b))
+    return x == y and bool(its_build) != bool(other_build)
 
 
 def _is_known(conditions: Conditions, name: str) -> bool:

@@ -234,6 +234,7 @@ class Conditions:
     address: str = ""  # base URL of a server that Workbench did not start, as seen from its host
     model_facts: ModelFacts | None = None  # sizes of the weights that were served; None if unknown
     image: str | None = None  # of the server's container, with its digest; None: no container
+    run_as: str | None = None  # what ran the server on its host: a word of `start --as`; None: not known
     known_workload: tuple[str, ...] = ()  # fields of the spec in an imported file; the other fields are meaningless
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 

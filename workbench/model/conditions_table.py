@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from workbench.model.bench import Conditions
+from workbench.model.run_options import PROCESS
 
 NA = "n/a"
 
@@ -42,6 +43,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),
     Condition("preset", lambda c: c.preset_id or ""),
+    Condition("run as", lambda c: "" if c.run_as == PROCESS else c.run_as or ""),
     Condition("image", lambda c: c.image or ""),
     Condition("run", lambda c: c.run_id or ""),
 )

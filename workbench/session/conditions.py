@@ -143,6 +143,7 @@ def conditions_of(
         address=server.address,
         model_facts=plan.model_facts if plan else None,
         image=status.image if status else None,
+        run_as=status.run_as if status else None,
     )
 
 

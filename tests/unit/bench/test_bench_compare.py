@@ -253,6 +253,29 @@ def test_not_like_for_like(other: dict[str, Any], said: str) -> None:
     assert not back.like_for_like
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        ("0.33.0+cpu", "0.33.0", "engine build"),
+        ("0.33.0", "0.33.0+cu129", "engine build"),
+        ("0.33.0+cpu", "0.33.0+cu129", "engine_version"),
+        ("0.33.0+cpu", "0.33.1", "engine_version"),
+        ("0.33.0", None, "engine_version"),
+        ("", None, "engine_version"),
+    ],
+)
+def test_a_log_names_the_release_and_a_package_also_the_build(a: str, b: str | None, kind: str) -> None:
+    c = compare(result(1, engine_version=a), result(2, engine_version=b))
+    assert c.differences == ({"kind": kind, "name": "engine_version", "a": a, "b": b},)
+    assert c.like_for_like == (kind == "engine build")
+
+
+def test_what_ran_the_server_is_told_and_can_be_compared() -> None:
+    c = compare(result(1, run_as="process"), result(2, run_as="slurm"))
+    assert c.differences == ({"kind": "run as", "name": "run as", "a": "process", "b": "slurm"},) and c.like_for_like
+    assert compare(result(1), result(2, run_as="slurm")).differences == (), "the older result does not tell"
+
+
 def test_equal_prefix_cache_hits_cause_no_warning() -> None:
     """The first tokens of a chat template are in every prompt, and every engine caches them."""
     alike = {"cached_tokens": 640}

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.fake_host import FakeHost
 
 from workbench.hosts.local import LocalHost
+from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
@@ -111,3 +113,11 @@ def test_an_installed_unit_is_shown_as_it_is_written() -> None:
     assert "secret" not in text
     keeper = Systemd("systemd").keeper(launch("installed=boot", "restart=always"))
     assert keeper.files == {"unit": text}
+
+
+@pytest.mark.parametrize("handle", ["*", "vllm*.service", "vllm?", "[a-z]"])
+def test_a_pattern_is_no_unit(handle: str) -> None:
+    """A restart would be that of every unit that matches."""
+    host = FakeHost(lambda call: "MainPID=1\n")
+    with pytest.raises(ServerError, match="is a pattern"):
+        asyncio.run(Systemd("systemd").find(host, handle, {}))

@@ -42,7 +42,7 @@ def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.Monk
             await screen.press("o")
             await screen.until("Server runs", "Instruct  standin")
             await screen.press("escape", "x")
-            await screen.until("Workbench asks standin to stop")
+            await screen.until("Workbench asks standin to stop the server: ")
             await screen.press("y")
             await screen.until("stopped vllm")
 

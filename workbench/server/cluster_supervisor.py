@@ -53,6 +53,7 @@ class ClusterSupervisor(Supervisor):
         self._held: set[str] = set()  # servers that this supervisor starts or stops: nothing else ends their ranks
         self._reading = 0  # lists of runs that are being read: until all nodes were, no state is known
         self._rings: dict[str, LogRing] = {}
+        self._heard: set[tuple[str, str]] = set()  # server and rank whose log was read
         self._last: dict[str, ServerStatus] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -151,7 +152,10 @@ class ClusterSupervisor(Supervisor):
             if rank.host != node:  # two nodes may share a home directory
                 return
             lines = tuple(cluster_log.labelled(rank.label, line) for line in event.lines)
-            if server.server_id in self._rings:
+            if (server.server_id, rank.label) not in self._heard:  # perhaps all that the rank wrote until now
+                self._heard.add((server.server_id, rank.label))
+                self._rings.pop(server.server_id, None)  # merged anew, in the order of the times
+            elif server.server_id in self._rings:
                 self._rings[server.server_id].extend(lines)
             self._tell(replace(event, run_id=server.server_id, lines=lines))
             return
@@ -398,7 +402,6 @@ class ClusterSupervisor(Supervisor):
         if server is None:
             return await super().load_log(run_id)
         await self._of_ranks(server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id))
-        self._rings.pop(run_id, None)  # its lines came rank by rank, in the order in which the logs were read
         return self.log(run_id)
 
     async def _of_ranks(self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]) -> None:

@@ -33,7 +33,8 @@ def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
     if server.others:
         return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
     if server.run_as != PROCESS:
-        return f"Workbench asks {server.run_as} to stop {server.handle or 'it'}."
+        handle = f": {server.handle}" if server.handle else ""
+        return f"Workbench asks {server.run_as} to stop the server{handle}"
     return f"Workbench sends TERM to its processes, and KILL to those that still run after {grace_s:.0f} s."
 
 

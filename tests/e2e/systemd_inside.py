@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from support import fake_engine
 from support.fake_runs import READY_S, VLLM, Made
@@ -176,6 +177,25 @@ def test_systemd_restarts_a_server_that_has_crashed(tmp_path: Path) -> None:
         again = await until(supervisor, status.run_id, ServerState.READY)
         assert again.pid != status.pid
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+        nothing_left(status)
+
+    supervised(scenario)
+
+
+def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make(tmp_path))
+        log = Path(status.run_dir or "", "log")
+        unit = f"workbench-{status.run_id}.service"
+        for turn in range(3):
+            (follower,) = with_argument(f"--{'user-' if SCOPE == 'user' else ''}unit={unit}")
+            os.kill(follower, signal.SIGKILL)
+            line = f"line {turn} after the kill"
+            async with httpx.AsyncClient() as http:
+                await http.post(f"http://127.0.0.1:{status.port}/log", content=line)
+            await eventually(lambda line=line: log.read_text().count(line) == 1, READY_S, line)  # type: ignore[misc]
+        assert log.read_text().count("Application startup complete") == 1
+        await supervisor.stop(status.run_id)
         nothing_left(status)
 
     supervised(scenario)

@@ -130,11 +130,22 @@ async def start_again(
     look = await _read_run(host, run_dir)
     if _status(look.run, look.survey, look.found).alive:
         raise RunDirUsed(f"the process of the run in {run_dir} is alive", host=host.name)
+    await _kill_session(host, look)
+    command = shell_scripts.start_again(run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv)
+    return _started(await host.run(command, env=env), host, run_dir, argv, None)
+
+
+async def end_session(host: Host, run_dir: str) -> None:
+    """Kill the processes that the ended process of a run has left in its session. Does nothing while it is alive."""
+    look = await _read_run(host, run_dir)
+    if not _status(look.run, look.survey, look.found).alive:
+        await _kill_session(host, look)
+
+
+async def _kill_session(host: Host, look: _RunState) -> None:
     left = [p for p in look.found.others if p.session == look.run.sid]
     if left:
         await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)
-    command = shell_scripts.start_again(run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv)
-    return _started(await host.run(command, env=env), host, run_dir, argv, None)
 
 
 def _started(done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None) -> DetachedProcess:

@@ -15,7 +15,7 @@ from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.detached_process import RunDirUsed
 from workbench.hosts.run_processes import signal_name
-from workbench.model.errors import InputError, ServerError
+from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.server.launchers import launcher_of
@@ -35,7 +35,8 @@ def is_lost(run: WatchedRun) -> bool:
     """Return whether the keeper of a run is gone without saying that the server has ended."""
     facts = run.facts
     said = facts.launched is not None and facts.launched.ended is not None
-    undecided = not facts.alive and facts.stop_unix_s is None and not said
+    left_running = facts.stop_unix_s is not None and run.record.adopts is not None
+    undecided = not facts.alive and not said and not left_running
     return undecided and launcher_of_plan(run.record.plan) is not None
 
 
@@ -50,14 +51,22 @@ async def is_current(host: Host, run: WatchedRun) -> bool:
 
 
 async def keep_again(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run, whose keeper is lost, whether the server lives, and start a new keeper if it does.
-    Afterwards the run has to be read again. Raises HostError if the launcher cannot be asked."""
+    """Ask the launcher of a run, whose keeper is lost, whether the server lives. If it does, start a new keeper, or
+    finish the stop that its Workbench did not finish. Afterwards the run has to be read again. Raises HostError if the
+    launcher cannot be asked."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launched or Launched()
+    await detached_process.end_session(host, run.run_dir)  # what the keeper was starting would be in no answer yet
     fate = await launcher.ask(host, run.launch(), launched)
     handle = fate.handle or launched.handle
-    if fate.lives and handle is not None:
+    if fate.lives and run.facts.stop_unix_s is not None:
+        try:
+            await launcher.stop(host, run.launch(), launched)
+        except ServerError as error:
+            raise HostError(error.message, host=host.name, next_step=error.next_step) from None
+        fate = await launcher.ask(host, run.launch(), launched)
+    elif fate.lives and handle is not None:
         keeper = launcher.adopting_keeper(run.launch(), handle)
         try:
             await detached_process.start_again(host, run.run_dir, keeper.argv, keeper.env)

@@ -28,8 +28,8 @@ async def start(host: Host, run: WatchedRun, command: Command) -> int | None:
     """
     run_dir = run.run_dir
     keeper = await _keeper(host, run, command)
-    files = {_inside(run_dir, name): text.encode() for name, text in {**command.files, **keeper.files}.items()}
-    files[f"{run_dir}/plan.json"] = encode_record(run.record)
+    files = {f"{run_dir}/plan.json": encode_record(run.record)}  # first: the next Workbench then knows what was left
+    files |= {_inside(run_dir, name): text.encode() for name, text in {**command.files, **keeper.files}.items()}
     own = run.record.plan.run_as == PROCESS
     try:
         for path, data in files.items():

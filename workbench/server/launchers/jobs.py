@@ -161,6 +161,8 @@ class JobLauncher(ABC):
             )
         if phase in ("queued", "running"):
             return Fate(True, job)
+        secrets = (f"{launch.run_dir}/{name}" for name in ("server", "environment"))
+        await host.run(["rm", "-f", "--", *secrets])  # a keeper that was killed has left them
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
         ended = f"job {job} ended: {state}" if job else "the job was not submitted before its keeper was lost"
         return Fate(False, job, ended, whole_number(code))

@@ -148,10 +148,19 @@ if [ "$1" = start ] && [ -n "$(value ExecMainStartTimestamp)" ]; then
 else
     set -- "$of=$unit"
 fi
+follow_again() {  # the follower was killed: its successor begins after the last line of the log
+    (lines "$@" --show-cursor) >"$dir/journal"
+    cursor=$(sed -n '$s/^-- cursor: //p' "$dir/journal")
+    [ -z "$cursor" ] || sed '$d' "$dir/journal" | tail -n "+$(($(wc -l <"$dir/log") + 1))"
+    rm -f "$dir/journal"
+    lines "$1" --lines=all --follow ${cursor:+--after-cursor="$cursor"} &
+    follower=$!
+}
 lines "$@" --lines=all --follow &
 follower=$!
 beat=0
 while :; do
+    kill -0 "$follower" 2>/dev/null || follow_again "$@"
     if [ "$now_pid" != 0 ]; then
         if [ "$now_pid" != "$pid" ] || [ "$began" = 0 ]; then
             [ "$pid" = 0 ] || [ "$now_pid" = "$pid" ] || restarts=$((restarts + 1))

@@ -9,7 +9,9 @@ import pytest
 from support import standin_launcher
 from support.real_screen import crashes, real_screen
 
+from workbench.model.job import Job
 from workbench.model.server_run import ServerState
+from workbench.server import jobs
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +47,35 @@ def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.Monk
             await screen.until("Workbench asks standin to stop the server: ")
             await screen.press("y")
             await screen.until("stopped vllm")
+
+    asyncio.run(scenario())
+    assert not crashes()
+
+
+def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Job] = []
+
+    async def read(host: object, runs: object) -> list[Job]:
+        return found
+
+    monkeypatch.setattr(jobs, "read", read)
+
+    async def scenario() -> None:
+        async with real_screen() as screen:
+            await screen.load()
+            await screen.press("s", "enter")
+            await screen.until("READY vllm")
+            run_id = screen.state.run_id
+            found.append(Job("slurm", "7", "theirs", "PENDING", "gpu", "Resources", left_s=86400))
+            found.append(Job("slurm", "8", "wb", "RUNNING", "gpu", node="c01", left_s=3600, run_id=run_id))
+            screen.session.core.update(run_id=None)
+            await screen.press("3", "J")
+            await screen.until("Your jobs", "PENDING   (Resources)", "1d00h left", "not of Workbench: theirs")
+            await screen.until("RUNNING   c01", "1h00m left")
+            await screen.press("end", "enter")
+            await screen.until(lambda: screen.state.run_id == run_id)
+            await screen.press("J", "enter")
+            await screen.until("Workbench did not start job 7")
 
     asyncio.run(scenario())
     assert not crashes()

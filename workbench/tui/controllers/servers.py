@@ -11,6 +11,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import elapsed
 from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
@@ -20,6 +21,7 @@ from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
+    from workbench.model.job import Job
     from workbench.model.server_run import ServerStatus
     from workbench.server.external_servers import FoundServer
     from workbench.tui.controllers import Controllers
@@ -40,6 +42,13 @@ def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
 
 def _run_by(server: ServerStatus) -> str:
     return "" if server.run_as == PROCESS else f"  {server.run_as} {server.handle or ''}".rstrip()
+
+
+def _job_text(job: Job) -> str:
+    where = job.node or (f"({job.reason})" if job.reason else "")
+    left = f"{elapsed(job.left_s)} left" if job.left_s is not None else "no time limit"
+    ours = job.run_id or f"not of Workbench: {job.name}"
+    return f"{job.id:<8} {job.state:<9} {where:<12} {left:<13} {ours}"
 
 
 class ServerController(Controller):
@@ -194,6 +203,34 @@ class ServerController(Controller):
                 self.attempt(self.session.servers.select(name))
 
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
+
+    def pick_job(self) -> None:
+        """Show the user's jobs on the host with state, node and time left. Enter selects the run that is the job."""
+
+        async def jobs() -> Sequence[Job]:
+            from workbench.server import jobs  # not for the first frame
+
+            return await jobs.read(self.session.host, self.state.servers)
+
+        self.attempt(jobs(), self._show_jobs, only="jobs")
+
+    def _show_jobs(self, jobs: Sequence[Job]) -> None:
+        if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
+            return
+        if not jobs:
+            self.say("no jobs of yours on this host")
+            return
+        runs = {job.id: job.run_id for job in jobs}
+        items = [(job.id, _job_text(job), "text" if job.run_id else "dim") for job in jobs]
+
+        def chosen(job_id: str | None) -> None:
+            run_id = runs.get(job_id or "")
+            if run_id:
+                self.attempt(self.session.servers.select(run_id))
+            elif job_id:
+                self.say(f"Workbench did not start job {job_id}")
+
+        self.app.push_screen(PickModal("Your jobs", items), chosen)
 
     def _follow_unit(self, server: FoundServer) -> None:
         """Follow the unit or container of a server that Workbench did not start, as a run of its own."""

@@ -46,6 +46,7 @@ class LogPane(Pane):
         ),
         Key("t", "restart", "restart the unit, container or job of this run", lambda c: c.servers.restart()),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
+        Key("J", "jobs", "list your jobs of Slurm or PBS on this host", lambda c: c.servers.pick_job()),
     )
     HINTS = ("f", "e", "slash")
     SEARCH = "text in the log"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import standin_launcher
 from support.real_screen import crashes, real_screen
+from support.sshd import free_port
 
 from workbench.model.job import Job
 from workbench.model.server_run import ServerState
@@ -61,8 +62,9 @@ def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(monkeypatch: pyt
     monkeypatch.setattr(jobs, "read", read)
 
     async def scenario() -> None:
-        async with real_screen() as screen:
+        async with real_screen(size=(80, 24)) as screen:
             await screen.load()
+            screen.session.plans.set_flag("port", str(free_port()))
             await screen.press("s", "enter")
             await screen.until("READY vllm")
             run_id = screen.state.run_id

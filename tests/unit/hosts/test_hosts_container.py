@@ -309,7 +309,7 @@ def test_files(programs: ContainerPrograms, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a;id", "a/b", "$(id)", "a\nb", "../x"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_that_no_container_has(kind: str, name: str) -> None:
-    with pytest.raises(InputError, match="not the name of a container"):
+    with pytest.raises(InputError, match="not the name of a"):
         open_container(LocalHost(), kind, name)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.real_screen import RealScreen, on_free_port, shown
+
+from workbench.model.findings import Finding, Level
+from workbench.model.settings import GpuSettings
 
 pytestmark = pytest.mark.slow
 
@@ -42,5 +47,25 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
         s.pane("results").select(1)
         await s.press("enter")
         await s.until("Result #1", f"measured {e.measured} (experiment 1)")
+
+    shown(scenario, size=(120, 40))
+
+
+def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
+    """The advice to raise a limit that binds comes most often while the user's own limit is on."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        assert (await s.session.gpu.apply(GpuSettings(power_limit_w=150.0))).ok
+        await s.session.bench.run(concurrency=8, requests=24, max_tokens=32, warmup=8)
+        advised = await s.session.advisor.of_result(1)
+        binding = Finding(Level.HINT, "power.binding", "the power limit binds", settings=("power-limit=250",))
+        advised = replace(advised, findings=(binding,))
+        s.app.main.controllers.advice.open_page(advised)
+        await s.until("Advice on result #1", "power-limit=250")
+        await s.press("t")
+        await s.until("GPU settings are altered, and this experiment begins without altered settings", "press r")
+        assert "how sure?" not in s.text
+        await s.session.gpu.revert()
 
     shown(scenario, size=(120, 40))

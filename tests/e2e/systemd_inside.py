@@ -186,10 +186,10 @@ def test_a_killed_follower_of_the_journal_has_a_successor(tmp_path: Path) -> Non
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make(tmp_path))
         log = Path(status.run_dir or "", "log")
-        unit = f"workbench-{status.run_id}.service"
+        follows = f"--{'user-' if SCOPE == 'user' else ''}unit=workbench-{status.run_id}.service"
         for turn in range(3):
-            (follower,) = with_argument(f"--{'user-' if SCOPE == 'user' else ''}unit={unit}")
-            os.kill(follower, signal.SIGKILL)
+            await eventually(lambda: len(with_argument(follows)) == 1, READY_S, "a follower of the journal")
+            os.kill(*with_argument(follows), signal.SIGKILL)
             line = f"line {turn} after the kill"
             async with httpx.AsyncClient() as http:
                 await http.post(f"http://127.0.0.1:{status.port}/log", content=line)

@@ -47,6 +47,7 @@ def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, s
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_clock_lock_of_another_workbench_marks_the_result_and_proves_nothing(
     cli: Cli, settings_end: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,6 +255,7 @@ def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) -> None:
     """Its server was not the experiment's, so that it is on still. A start of another would find its port taken."""
     run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
@@ -273,6 +274,7 @@ def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: CommandLine) -> None:
     """It was to take the place of a run, which is on still, on the port of the experiment's servers."""
     run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]

@@ -55,6 +55,7 @@ def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
     """Equal words for two arms are two settings if each arm has its own GPUs."""
     (run_a, _), (run_b, _) = (server(cli, "--env", f"CUDA_VISIBLE_DEVICES={gpu}") for gpu in (0, 1))
@@ -68,6 +69,7 @@ def test_the_same_setting_goes_to_the_gpu_of_each_of_two_runs(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_arms_with_two_engines_and_models_are_compared_without_a_warning(cli: Cli) -> None:
     port = str(free_port())
     arms = ("--a", f"vllm-any port={port}", "--b", f"sglang-any port={port} model=Qwen/Qwen3-1.7B")

@@ -25,6 +25,7 @@ def words(*more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_arms_run_on_both_hosts_and_the_verdict_has_two_parts(cli: Cli) -> None:
     ran = cli(*words("--b", "enforce-eager=true", *TWINS, "--pairs", "4", "--json"))
     assert ran.code == 0, ran
@@ -86,6 +87,7 @@ def test_a_server_that_runs_already_cannot_be_on_two_hosts(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_slower_machine_is_not_taken_for_the_change(cli: Cli) -> None:
     """Somebody has locked the clocks of the second host low, for good."""
     cli("--host", TWO, "gpu", "status")  # makes the host

@@ -80,6 +80,7 @@ def servers_on(cli: Cli) -> list[dict[str, Any]]:
     return [s for s in cli(*PRO, "servers", "--json").document["servers"] if s["alive"]]
 
 
+@pytest.mark.long
 def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(cli: Cli, settings_end: None) -> None:
     asked = power_sweep(cli)
     killed(measures(1), *asked)

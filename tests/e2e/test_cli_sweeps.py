@@ -127,6 +127,7 @@ def test_no_lock_of_a_passed_through_gpu_is_reported_in_force(cli: Cli, settings
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_bare_metal_a_lock_is_in_force_and_below_a_power_cap_it_is_capped(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)
     code, _, proof = verified(cli, PRO, "--lock-gpu-clocks", "2400,2400")

@@ -98,6 +98,7 @@ def test_the_whole_loop_in_a_podman_container(engine: Podman, box: str) -> None:
     asyncio.run(whole_loop(engine, box, "podman"))
 
 
+@pytest.mark.long
 def test_the_whole_loop_through_dockers_command_line(engine: Podman, box: str) -> None:
     engine.docker()
     asyncio.run(whole_loop(engine, box, "docker"))
@@ -182,6 +183,7 @@ def test_a_container_is_renamed_removed_and_made_again(engine: Podman, box: str)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["podman", "docker"])
+@pytest.mark.long
 def test_programs_that_entered_a_container_are_killed_at_random(engine: Podman, box: str, kind: str) -> None:
     """`docker exec` and `podman exec` leave their command running when they are killed. Workbench leaves nothing."""
     if kind == "docker":

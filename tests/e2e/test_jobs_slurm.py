@@ -117,6 +117,7 @@ def test_what_sbatch_refuses_is_the_reason_of_the_failure(cluster: Slurm, comman
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_controller_is_restarted_while_the_server_answers(cluster: Slurm, command: CommandLine) -> None:
     run = start(command)
     cluster.stop_controller()
@@ -130,6 +131,7 @@ def test_the_controller_is_restarted_while_the_server_answers(cluster: Slurm, co
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_preempted_job_is_requeued_and_ready_again(cluster: Slurm, command: CommandLine) -> None:
     run = start(command)
     urgent = cluster.submit("-p", "urgent", "--gres=gpu:4")
@@ -181,6 +183,7 @@ def killed_keepers(cluster: Slurm, command: CommandLine, times: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_outlives_its_keeper(cluster: Slurm, command: CommandLine) -> None:
     killed_keepers(cluster, command, 3)
 

@@ -68,6 +68,7 @@ def test_readings_come_soon_over_a_long_link(tmp_path: Path, loss: float, limit_
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_benchmark_on_the_host_does_not_measure_the_link(tmp_path: Path) -> None:
     async def main(link: SlowLink) -> None:
         session = Session(SimulatedHost(through(far.server, link), PROFILE, str(far.state_dir)))

@@ -74,6 +74,7 @@ def test_a_cut_link_is_unknown_and_ends_nothing(boxes: list[Sshd], tmp_path: Pat
     clustered(host, scenario)
 
 
+@pytest.mark.long
 def test_a_stop_without_one_node_says_so_and_is_finished_later(boxes: list[Sshd], tmp_path: Path) -> None:
     host = behind(boxes, tmp_path)
 
@@ -131,6 +132,7 @@ def test_a_node_that_cannot_be_reached_starts_nothing(boxes: list[Sshd], tmp_pat
     clustered(host, scenario)
 
 
+@pytest.mark.long
 def test_a_node_that_is_lost_during_the_start_leaves_nothing(boxes: list[Sshd], tmp_path: Path) -> None:
     host = behind(boxes, tmp_path)
 

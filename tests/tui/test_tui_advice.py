@@ -21,6 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     on_free_port()
 
 
+@pytest.mark.long
 def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()

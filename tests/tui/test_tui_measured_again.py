@@ -22,6 +22,7 @@ def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     on_free_port()
 
 
+@pytest.mark.long
 def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
     async def go() -> None:
         async with real_screen() as s:

@@ -181,6 +181,7 @@ def working_gpus() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> None:
     """250 W, 200 W, 170 W, then reverted, all under load: three levels, three marks, and the same past."""
 

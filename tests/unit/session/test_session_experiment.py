@@ -19,6 +19,7 @@ ARMS = Arm(), Arm(envs=("TRIED=1",))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,7 +299,7 @@ async def _cluster(scene: Scene) -> None:
     session = scene.session
     await scene.until(lambda: bool(session.state.presets))
     await session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
-    session.plans.set_flag("port", "8004")  # other scenes run at the same time
+    session.plans.set_flag("port", "8006")  # other scenes run at the same time
     await scene.start()
     await scene.loaded("cluster-120x40", streams=8)
 

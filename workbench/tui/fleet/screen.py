@@ -21,6 +21,7 @@ from workbench.tui.fleet.columns import ORDERS, in_order, matches
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.textual_private import frames_waiting
+from workbench.tui.widgets.pick_list import CURSOR_BINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,12 +63,7 @@ def _key_rows(width: int) -> list[Row]:
 class FleetScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings_for(FLEET_KEYS),
-        Binding("down,j", "move(1)", show=False),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("pagedown,ctrl+d", "page(1)", show=False),
-        Binding("pageup,ctrl+u", "page(-1)", show=False),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end,G", "move(1000000)", show=False),
+        *CURSOR_BINDINGS,
         Binding("f1", "do('fleet question_mark')", show=False),
     ]
 

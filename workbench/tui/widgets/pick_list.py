@@ -15,19 +15,22 @@ from textual.binding import Binding, BindingType
 from workbench.tui.cells import Painted, Row
 from workbench.tui.textual_private import run_bindings
 
+# Keys that move the cursor of a list: they call `action_move` and `action_page`.
+CURSOR_BINDINGS: tuple[BindingType, ...] = (
+    Binding("down,j", "move(1)", show=False),
+    Binding("up,k", "move(-1)", show=False),
+    Binding("pagedown,ctrl+d", "page(1)", show=False),
+    Binding("pageup,ctrl+u", "page(-1)", show=False),
+    Binding("home", "move(-1000000)", show=False),
+    Binding("end,G", "move(1000000)", show=False),
+)
+
 
 class PickList(Painted, can_focus=True):
     """A list with a cursor. Subclasses draw an item, the head and the foot. The cursor stays on its item when `items`
     change."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", show=False),
-        Binding("up,k", "move(-1)", show=False),
-        Binding("pagedown,ctrl+d", "page(1)", show=False),
-        Binding("pageup,ctrl+u", "page(-1)", show=False),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end,G", "move(1000000)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_BINDINGS]
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -10,7 +10,6 @@ from workbench.cli import servers
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command, option
-from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST
 from workbench.model.errors import InputError, ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus
@@ -37,12 +36,7 @@ def use_cluster(arguments: argparse.Namespace) -> None:
     "cluster start",
     "start one server on all nodes of a cluster, and print its run id",
     _NAME,
-    PRESET,
-    *CHANGES,
-    *RUN_AS,
-    TRUST,
-    option("--wait", "wait until the server is READY or has failed"),
-    option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+    *servers.START_OPTIONS,
     examples=(
         "workbench cluster start sparks vllm-llama-3.3-70b-2x-spark --wait",
         "workbench cluster start sparks vllm-any --set tensor-parallel-size=2",

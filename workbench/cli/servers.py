@@ -31,17 +31,20 @@ _ADOPTABLE = ("systemd:sglang.service", "podman:vllm")  # examples of what `adop
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
-
-
-@command(
-    "start",
-    "start a server that keeps running after this command, and print its run id",
+START_OPTIONS = (
     PRESET,
     *CHANGES,
     *RUN_AS,
     TRUST,
     option("--wait", "wait until the server is READY or has failed"),
     option("--timeout S", "time limit of --wait in seconds (1800)", float, default=1800.0),
+)
+
+
+@command(
+    "start",
+    "start a server that keeps running after this command, and print its run id",
+    *START_OPTIONS,
     examples=(
         "workbench start vllm-any --wait",
         "workbench --host gpu-box start vllm-any --set port=8001 --wait --timeout 600",

@@ -31,6 +31,7 @@ def benching(cli: Cli, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_limit_that_is_set_while_a_benchmark_runs_marks_its_result(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, PRO)

@@ -71,6 +71,7 @@ def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     assert done.code == 2 and "is finished" in done.document["error"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_arms_that_are_gpu_settings_need_no_restart_and_are_reverted(cli: Cli, base: tuple[str, ...]) -> None:
     asked = cli(*PRO, "experiment", *base, "--gpu-b", "power-limit=300", "--pairs", "2", "--json")
@@ -205,7 +206,7 @@ def until_runs(line: CommandLine, process: subprocess.Popen[str], done: int) -> 
     raise AssertionError("the experiment did not come so far")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine) -> None:
     """The guard reverts the settings when the heartbeat of the command is missing."""
@@ -225,6 +226,7 @@ def test_the_guard_reverts_the_settings_of_a_killed_experiment(line: CommandLine
     assert line.ok("gpu", "status")["gpus"][0]["power_limit_w"] == 600.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=1)  # seen to fail once beside other suites: a late client ended it before the kill
 def test_a_killed_experiment_is_resumed(line: CommandLine) -> None:

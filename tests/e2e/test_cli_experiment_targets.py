@@ -30,6 +30,7 @@ def states(cli: Cli, *host: str) -> list[str]:
     return [s["state"] for s in cli(*(host or FOUR), "servers", "--json").document["servers"]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_urls_and_two_runs_are_measured_as_they_are(cli: Cli) -> None:
     (run_a, url_a), (run_b, url_b) = server(cli), server(cli, "--set", "enforce-eager=true")

@@ -72,6 +72,7 @@ def test_a_wrong_design_is_refused_before_anything_runs(cli: Cli, options: tuple
     ("other", "differs"),
     [("sim:gb10-x2", "GPUs of A"), ("sim:rtx-5060ti-old-stack", "driver")],
 )
+@pytest.mark.slow
 def test_hosts_that_are_not_twins_are_refused_with_what_differs(cli: Cli, other: str, differs: str) -> None:
     first = "sim:rtx-5060ti-x2"
     ran = cli(*words("--b", "max-num-seqs=2", "--twins", f"{first},{other}", "--json"))

@@ -62,6 +62,7 @@ def test_unified_memory_is_reported_as_the_memory_of_the_host(cli: Cli) -> None:
     assert gpu["power_limit_w"] is None and gpu["absent"]["power_limit_w"]
 
 
+@pytest.mark.slow
 def test_a_gpu_without_a_power_limit_shows_its_power_and_reasons_for_missing_values(cli: Cli) -> None:
     (gpu,) = cli("--simulate", "gb10", "gpu", "status", "--json").document["gpus"]
     missing = {name for name, value in gpu.items() if name.endswith("_w") and value is None}

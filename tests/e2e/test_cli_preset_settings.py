@@ -12,6 +12,7 @@ OFF = "GPU0 power limit 400 W (now 600 W), GPU0 persistence mode on (now off)"
 OFF_NOW = f"settings of the preset are not applied: {OFF}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_preset_whose_power_limit_is_not_applied_is_reported(cli: Cli, settings_end: None) -> None:
     plan = cli(*PRO, "plan", PRESET)

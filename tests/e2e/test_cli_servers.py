@@ -279,6 +279,7 @@ def test_servers_shows_the_phase_of_a_start(cli: Cli, monkeypatch: pytest.Monkey
     assert run["run_id"] == run_id and run["phase"]
 
 
+@pytest.mark.slow
 def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
     own.parent.mkdir(parents=True, exist_ok=True)

@@ -117,7 +117,9 @@ def test_verify_reports_that_a_passed_through_gpu_ignores_a_lock(cli: Cli, setti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["2500,3000", "2790,2790", "180,3090"])
+@pytest.mark.parametrize(
+    "asked", ["2500,3000", *(pytest.param(lock, marks=pytest.mark.long) for lock in ("2790,2790", "180,3090"))]
+)
 def test_no_lock_of_a_passed_through_gpu_is_reported_in_force(cli: Cli, settings_end: None, asked: str) -> None:
     started(cli, GUEST)
     code, _, proof = verified(cli, GUEST, "--lock-gpu-clocks", asked)

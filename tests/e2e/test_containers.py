@@ -104,6 +104,7 @@ def test_the_whole_loop_through_dockers_command_line(engine: Podman, box: str) -
     asyncio.run(whole_loop(engine, box, "docker"))
 
 
+@pytest.mark.long
 def test_the_whole_loop_through_pct(engine: Podman, box: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pct enters a container as root without a login, in the process group of its caller, with another PATH."""
     engine("rename", box, "101")
@@ -120,6 +121,7 @@ def test_the_whole_loop_through_pct(engine: Podman, box: str, tmp_path: Path, mo
     assert {call[1] for call in programs.calls()} == {"exec", "status"}
 
 
+@pytest.mark.long
 def test_a_container_is_paused_under_a_session(engine: Podman, box: str) -> None:
     async def main() -> None:
         async with session_in(box) as session:

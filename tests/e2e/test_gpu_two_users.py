@@ -121,7 +121,10 @@ def accounts() -> Iterator[TwoUsers]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(steps, id=name, marks=pytest.mark.long if "trial" in name else ()) for name, steps in ORDERS.items()],
+)
 def test_two_state_directories(directories: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(directories, steps)
 

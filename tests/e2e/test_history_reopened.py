@@ -44,6 +44,7 @@ def marks(history: History) -> list[Event]:
     return [event for event in history.events if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is_opened_again(
     host: CommandLine,

@@ -114,6 +114,7 @@ def test_a_remote_command_that_prints_without_end_is_killed(server: Sshd, monkey
     eventually(lambda: not with_argument("a-remote-word-of-no-end"), "its end")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_doctor_ends_on_a_host_whose_python3_prints_without_end(tmp_path: Path) -> None:
     fake = tmp_path / "bin" / "python3"

@@ -194,6 +194,7 @@ def test_a_job_outlives_its_keeper_at_any_moment(cluster: Slurm, command: Comman
     killed_keepers(cluster, command, 50)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(cluster: Slurm, tmp_path: Path) -> None:
     def gpus(job: str) -> list[int]:
@@ -221,6 +222,7 @@ def test_a_job_is_a_host_with_only_the_gpus_that_it_was_given(cluster: Slurm, tm
         wait_for(lambda: cluster.jobs() == [], "the end of all jobs", 30)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_llama_cpp_as_a_job_behind_a_login_host(cluster: Slurm, tmp_path: Path) -> None:
     """The host is a real sshd; the port of the node is reached through it. The key comes from the environment."""

@@ -183,6 +183,7 @@ def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -
     person.server.restore()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_client_on_the_host_keeps_its_result_over_a_cut(person: Person) -> None:
     port = free_port()
@@ -262,6 +263,7 @@ class Screen:
         return time.monotonic() - began
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
     run_id = person.json("start", PRESET, "--set", f"port={free_port()}", "--wait")["run_id"]

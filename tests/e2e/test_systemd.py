@@ -38,6 +38,7 @@ def test_units_in_the_box(box: Box) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_units_of_a_user_in_the_box(box: Box) -> None:
     box.start_user_manager()
     inside(box, SCOPE="user", XDG_RUNTIME_DIR="/run/user/0")

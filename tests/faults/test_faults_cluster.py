@@ -93,6 +93,7 @@ def test_a_stop_without_one_node_says_so_and_is_finished_later(boxes: list[Sshd]
     clustered(host, scenario)
 
 
+@pytest.mark.long
 def test_a_stop_without_the_head_is_finished_by_the_next_workbench(boxes: list[Sshd], tmp_path: Path) -> None:
     host = behind(boxes, tmp_path)
 
@@ -117,6 +118,7 @@ def test_a_stop_without_the_head_is_finished_by_the_next_workbench(boxes: list[S
     clustered(host, scenario)
 
 
+@pytest.mark.long
 def test_a_node_that_cannot_be_reached_starts_nothing(boxes: list[Sshd], tmp_path: Path) -> None:
     host = behind(boxes, tmp_path)
 

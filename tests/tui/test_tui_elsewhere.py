@@ -66,6 +66,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_frozen_server_is_not_ready_on_the_screen(
     clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+@pytest.mark.slow
 def test_this_plan_only(clean_environment: None) -> None:
     async def scenario(screen: RealScreen) -> None:
         await screen.load("vllm-any")

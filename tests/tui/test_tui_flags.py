@@ -29,6 +29,7 @@ def test_all_flags_are_in_groups_and_keys_jump_between_them() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_the_cursor_passes_over_headings() -> None:
     async def scenario(s: RealScreen) -> None:
         await in_launch(s)
@@ -101,6 +102,7 @@ def test_question_mark_explains_the_words_of_a_pane() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_a_word_is_explained_by_name_from_the_palette() -> None:
     async def scenario(s: RealScreen) -> None:
         await in_launch(s)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_host_is_added_from_the_list(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("h")

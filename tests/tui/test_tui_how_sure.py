@@ -20,6 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     on_free_port()
 
 
+@pytest.mark.long
 def test_a_changed_flag_is_measured_after_one_question() -> None:
     """One pair, which claims nothing, then two more, whose interval narrows in the Compare pane."""
 
@@ -47,6 +48,7 @@ def test_a_changed_flag_is_measured_after_one_question() -> None:
     shown(scenario, size=(80, 24))
 
 
+@pytest.mark.long
 def test_an_altered_gpu_setting_is_compared_with_the_value_before() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()

@@ -45,6 +45,7 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
     assert not crashes(), crashes()[0].read_text()
 
 
+@pytest.mark.long
 def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_were_shown() -> None:
     async def go() -> None:
         async with real_screen() as s:

@@ -32,6 +32,7 @@ def test_half_a_tag_may_be_searched(pane: str) -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
     """A screen that was opened while the guard reverted said "changed by someone else"."""
 
@@ -84,6 +85,7 @@ def test_the_activity_lists_the_guards_actions() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
     """A reopened screen said "s starts the server" beside READY."""
     on_free_port()
@@ -99,6 +101,7 @@ def test_the_bench_pane_of_an_adopted_server_says_that_b_measures_now() -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_the_bench_form_rejects_more_streams_than_requests() -> None:
     on_free_port()
 
@@ -125,6 +128,7 @@ def test_the_next_step_stays_below_a_long_message() -> None:
     shown(scenario, size=(80, 24))
 
 
+@pytest.mark.slow
 def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
@@ -137,6 +141,7 @@ def test_a_change_of_host_removes_the_message_about_the_old_host() -> None:
     shown(scenario, size=(80, 24))
 
 
+@pytest.mark.slow
 def test_the_progress_row_shows_a_measurement_while_a_server_starts() -> None:
     """The phase of the start left no room for the measurement in 120 columns."""
 
@@ -172,6 +177,7 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     assert 46 < (run.sweep.left_s or 0) < 50
 
 
+@pytest.mark.slow
 def test_the_host_is_left_only_on_a_yes_while_it_is_measured() -> None:
     """A key and a name stopped a sweep, and its half-restored GPU settings were left to the guard."""
 

@@ -15,6 +15,7 @@ from workbench.model.settings import GpuSettings
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.slow
 def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None)
@@ -70,7 +71,7 @@ def test_a_page_about_a_host_closes_with_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.long)])
 def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int], monkeypatch: Any) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "3")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
@@ -126,6 +127,7 @@ def test_b_right_after_s_waits_for_the_server_that_is_not_listed_yet(monkeypatch
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_again_ends_at_the_comparison(monkeypatch: Any) -> None:
     """At 80x24 it ended in the list of results, and the comparison was out of sight."""

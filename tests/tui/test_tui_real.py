@@ -102,6 +102,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(monkeypatch: pyt
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_an_invalid_id_keeps_the_typed_values() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.load()
@@ -116,6 +117,7 @@ def test_an_invalid_id_keeps_the_typed_values() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trial_counts_down_on_the_pages_over_it() -> None:
     """D11: the page said "in force" while the settings were reverted under it."""

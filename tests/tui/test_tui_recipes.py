@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.real_screen import RealScreen, shown
 from textual import events
 
 
+@pytest.mark.slow
 def test_a_pasted_command_line_is_shown_and_saved() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3", lambda: s.state.presets_read)

@@ -63,6 +63,7 @@ def replayed(path: Path, scenario: Callable[[RealScreen], Awaitable[None]], spee
     assert not crashes(), crashes()[0].read_text()
 
 
+@pytest.mark.slow
 def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("REPLAY", "RTX 5090", "tok/s", lambda: "gpu-box" in s.row(0), lambda: "SIMULATED" not in s.row(0))
@@ -82,6 +83,7 @@ def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> N
     replayed(recorded(tmp_path / "a.jsonl"), scenario)
 
 
+@pytest.mark.slow
 def test_nothing_runs_on_a_recording_and_a_simulated_one_says_so(tmp_path: Path) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("REPLAY", "SIMULATED", "a recording: nothing can be started or changed here")

@@ -156,6 +156,7 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(bench: Bench, mode: str,
     run(work)
 
 
+@pytest.mark.slow
 def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
@@ -224,6 +225,7 @@ def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -
     run(work)
 
 
+@pytest.mark.slow
 def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: Bench) -> None:
     seen: list[object] = []
 

@@ -252,6 +252,7 @@ def test_c_states_that_cannot_be_written_take_the_others_back(bench: Bench) -> N
     run(work)
 
 
+@pytest.mark.slow
 def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
     async def work() -> None:
         await bench.commands(GpuSettings())  # makes the host
@@ -327,6 +328,7 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))

@@ -138,6 +138,7 @@ def test_hung_driver(driver: Driver) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_an_agent_that_hangs_is_listened_to_until_another_is_started(driver: Driver) -> None:
     async def work() -> None:
         async with Watched(abandon_s=0.5) as watched:

@@ -104,7 +104,9 @@ def test_a_stream_talks_both_ways_and_its_exit_code_is_the_commands(programs: Co
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "pct" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: str) -> None:
     nap = f"71.{sum(map(ord, kind))}"
     host = container(programs, kind)
@@ -119,7 +121,7 @@ def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: st
     eventually(lambda: not with_argument(nap), "the command to end")
 
 
-@pytest.mark.parametrize("kind", ["pct", "docker"])
+@pytest.mark.parametrize("kind", ["pct", pytest.param("docker", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["time limit", "cancelled"])
 def test_a_command_that_nobody_awaits_any_more_is_ended(programs: ContainerPrograms, kind: str, how: str) -> None:
     nap = f"72.{sum(map(ord, kind + how))}"

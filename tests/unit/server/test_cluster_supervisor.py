@@ -147,6 +147,7 @@ def test_a_start_that_fails_on_one_node_starts_nothing(tmp_path: Path) -> None:
     clustered(host, scenario)
 
 
+@pytest.mark.slow
 def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
     host = cluster(tmp_path, reserve_gib=100_000.0)
 
@@ -165,6 +166,7 @@ def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
     return spread(whole, VLLM, host.places)
 
 
+@pytest.mark.slow
 def test_ray_is_started_counted_and_stopped_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)
@@ -186,6 +188,7 @@ def test_ray_is_started_counted_and_stopped_with_the_server(tmp_path: Path, monk
     clustered(host, scenario)
 
 
+@pytest.mark.slow
 def test_a_ray_that_was_running_is_used_and_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "PORT", free_port())
     host = cluster(tmp_path)

@@ -97,6 +97,7 @@ def test_the_parser_of_the_engine_gives_names_types_defaults_choices_and_help(tm
     assert (directory, visible) == ("/", "") and nice >= os.nice(0)
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_path: Path) -> None:
     began = time.monotonic()
     for number, (extra, timeout_s, why) in enumerate(

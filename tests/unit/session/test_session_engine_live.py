@@ -116,6 +116,7 @@ def test_the_values_of_all_seconds_sum_to_the_tokens_that_were_sent(preset: str)
     watched(scenario, preset, **FLAGS[preset])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_data_parallel_parts_are_summed_and_a_queue_is_named_with_its_limit() -> None:
     async def scenario(watch: Watched) -> None:

@@ -99,6 +99,7 @@ def test_a_killed_agent_is_started_again() -> None:
     read(TWO, scenario)
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_exist_says_why_and_costs_the_other_nothing() -> None:
     async def scenario(fleet: Fleet) -> None:
         state = await fleet.read_once(30.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 ROOM_FOR_ALL = 110  # cells from which lines are shown whole
+_RANK = re.compile(r"\[(rank|ray) (\d+)\] ")  # each line of a server on several hosts begins with its rank
 _WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
 _VLLM = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?")
 _SGLANG = re.compile(r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] (?:(?P<level>[A-Z]{4,8}):? +)?")
@@ -27,7 +28,11 @@ def is_access(text: str) -> bool:
 
 def condensed(text: str) -> str:
     """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07 WARNING text" for
-    "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text". Unknown formats are unchanged."""
+    "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0 12:03:07 text" for a line of "[rank 0]".
+    Unknown formats are unchanged."""
+    rank = _RANK.match(text)
+    if rank is not None:
+        return f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {condensed(text[rank.end() :])}"
     found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
     if found is None:
         return text

@@ -329,10 +329,11 @@ def test_own_load_is_that_of_the_window() -> None:
 
 
 def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
-    """The check looks at the streams in flight, whatever the cause: here a slow reader of records."""
+    """The check looks at the streams in flight, whatever the cause: here a reader that takes as long for each record
+    as its request took."""
     with ScriptedServer(slow(0.02)) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
-        client = Client(spec, resolve(spec), None, lambda r: time.sleep(0.02))
+        client = Client(spec, resolve(spec), None, lambda r: time.sleep(r.end_us / 1e6))
         client.run()
     (said,) = summarize(spec, client.counted, client.warmups, ClientFacts()).refused
     assert "of 2 streams were in flight" in said

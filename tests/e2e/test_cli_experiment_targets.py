@@ -167,6 +167,7 @@ def test_a_command_that_changes_a_host_on_which_another_user_measures_warns(cli:
     assert cli(*FOUR, "gpu", "revert").code == 0
 
 
+@pytest.mark.slow
 def test_a_host_on_which_another_user_measures_is_rejected(cli: Cli) -> None:
     """The command is rejected before anything is stored or started."""
     for words in (

@@ -135,6 +135,7 @@ def test_doctor(cli: Cli) -> None:
     assert "SIMULATED" in cli(*PRO, "doctor").out
 
 
+@pytest.mark.slow
 def test_doctor_finds_old_software_and_low_limits(cli: Cli) -> None:
     said = cli("--simulate", "rtx-5060ti-old-stack", "doctor").out
     assert "vllm 0.8.5 at " in said  # the version that the findings are about

@@ -155,6 +155,7 @@ def _capable() -> bool:
     return first and bool(int(line.split()[1], 16) >> 21 & 1)
 
 
+@pytest.mark.slow
 def test_root_in_an_unprivileged_container_is_told_the_reason(ada: Sudoer, tmp_path: Path) -> None:
     """Run as uid 0 in a separate user namespace, as an unprivileged container does."""
     unshare = shutil.which("unshare")
@@ -169,6 +170,7 @@ def test_root_in_an_unprivileged_container_is_told_the_reason(ada: Sudoer, tmp_p
     assert "change GPU settings on the machine that runs the container" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_driver_that_denies_permission_to_root_is_explained(cli: Any) -> None:
     from workbench.sim import profiles
     from workbench.sim.driver_state import SimState

@@ -224,6 +224,7 @@ def test_invalid_settings_are_rejected_before_any_change(cli: Any, words: tuple[
     assert not Path(directory(), "gpu", "journal.json").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_commands_and_writes_nothing(cli: Any) -> None:
     host = ("--simulate", PRO)
     cli(*host, "gpu", "status")
@@ -287,6 +288,7 @@ def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
         ({"ignored": ["limit_w"]}, "the driver reports 600 W, not 400 W; persistence mode is off: a power"),
     ],
 )
+@pytest.mark.slow
 def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said: str) -> None:
     cli("--simulate", PRO, "gpu", "status")
     driver().set_faults(**faults)
@@ -313,6 +315,7 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
 # ---- what is said of it afterwards
 
 
+@pytest.mark.slow
 def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
     quick.ok("gpu", "status")  # makes the host
     driver().set_faults(ignored=["gpu_clocks", "memory_clocks"], codes={"nvmlDeviceSetMemoryLockedClocks": 4})

@@ -18,6 +18,7 @@ def runs_in(listing: str) -> list[str]:
     return [line for line in listing.splitlines() if "-vllm-00" in line]
 
 
+@pytest.mark.slow
 def test_old_runs_are_counted_listed_and_removed(cli: Cli, clean_environment: None) -> None:
     root = paths.state_dir() / "runs"
     ids = make_ended(root, 30, days_ago=3)

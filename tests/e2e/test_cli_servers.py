@@ -192,6 +192,7 @@ def test_a_state_directory_that_cannot_be_created(cli: Cli, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("preset", ["llamacpp-gguf", "tabbyapi-any"])
+@pytest.mark.slow
 def test_variables_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
     ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait")
     assert ran.code == 0, ran

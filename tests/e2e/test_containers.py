@@ -146,6 +146,7 @@ async def fresh_telemetry(session: Session) -> None:
     await eventually(lambda: session.state.telemetry.unix_s > max(seen_s, time.time() - 3), SOON_S, "a new reading")
 
 
+@pytest.mark.long
 def test_a_container_is_stopped_and_started_under_a_session(engine: Podman, box: str) -> None:
     async def main() -> None:
         async with session_in(box) as session:

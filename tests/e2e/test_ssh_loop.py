@@ -178,6 +178,7 @@ def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_through_the_tunnel_cut_in_the_middle(far: Box) -> None:
     async def scenario(session: Session) -> None:

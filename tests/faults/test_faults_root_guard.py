@@ -313,6 +313,7 @@ def test_another_account_can_do_nothing_to_it(ada: SudoAccount, people: tuple[li
     assert ada.typed("revert")[0] == 0
 
 
+@pytest.mark.long
 def test_the_file_for_sudoers_is_all_that_is_needed(ada: SudoAccount) -> None:
     ada.allow("")
     code, refused = ada.run(*SET)

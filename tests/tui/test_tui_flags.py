@@ -11,6 +11,7 @@ async def in_launch(s: RealScreen) -> None:
     await s.press("2")
 
 
+@pytest.mark.slow
 def test_all_flags_are_in_groups_and_keys_jump_between_them() -> None:
     async def scenario(s: RealScreen) -> None:
         await in_launch(s)

@@ -116,6 +116,7 @@ def names(app: FleetApp) -> list[str]:
     return [host.name for host in app.screen.table.hosts]
 
 
+@pytest.mark.slow
 def test_keys_in_one_packet_act_in_their_order() -> None:
     """The letters after / are of the filter, also q and s; enter keeps the filter, a second enter opens the host."""
 

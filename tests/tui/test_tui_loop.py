@@ -266,6 +266,7 @@ def test_the_palette_finds_presets(drive: Any) -> None:
     drive(scenario)
 
 
+@pytest.mark.slow
 def test_the_palette_lists_an_action_of_two_keys_once(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("ctrl+p", *"plot")

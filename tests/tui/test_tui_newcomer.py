@@ -212,6 +212,7 @@ def test_a_page_about_the_host_before_is_closed() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_that_the_user_leaves_keeps_what_it_has_measured() -> None:
     async def scenario(s: RealScreen) -> None:

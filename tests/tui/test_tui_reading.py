@@ -95,6 +95,7 @@ def test_progress_has_one_row_that_says_what_it_waits_for(size: tuple[int, int],
     shown(scenario, size=size)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_b_right_after_s_waits_for_the_server_that_is_not_listed_yet(monkeypatch: Any) -> None:
     """It said that there is no server."""

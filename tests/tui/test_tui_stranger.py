@@ -55,6 +55,7 @@ def test_b_repeats_why_the_start_was_rejected_and_the_next_start_clears_it() -> 
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_the_header_of_altered_gpus_is_whole_at_80_columns() -> None:
     """It ended in "r r…"."""
 

@@ -149,6 +149,7 @@ MainScreen.on_descendant_focus = broken
 """
 
 
+@pytest.mark.slow
 def test_the_real_screen_ends_with_its_terminal(tmp_path: Path, terminals: list[Terminal]) -> None:
     """Without a controlling terminal nobody sends SIGHUP: it read the end of its input for ever, at a whole core, and
     went on to tell the guard that it lives."""
@@ -174,6 +175,7 @@ def test_a_terminal_that_hangs_up_while_it_is_not_read_ends_the_screen(
     assert t.marker.exists()
 
 
+@pytest.mark.slow
 def test_a_defect_ends_in_words_and_a_file(tmp_path: Path, terminals: list[Terminal]) -> None:
     t = Terminal(tmp_path, program=BROKEN + REAL)
     terminals.append(t)

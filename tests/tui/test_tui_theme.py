@@ -66,6 +66,7 @@ def test_a_terminal_of_256_colours_has_every_colour_of_its_theme() -> None:
         assert {red, green, blue} <= set(levels) or (red == green == blue and red in greys), colour
 
 
+@pytest.mark.slow
 def test_a_theme_is_changed_in_the_palette_and_kept() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")

@@ -151,6 +151,7 @@ def test_the_same_requests_and_figures_as_from_one_process(fields: dict[str, Any
         assert spans[0] == pytest.approx(spans[1], abs=2e-5)
 
 
+@pytest.mark.slow
 def test_they_start_the_measured_part_together() -> None:
     """One process has finished its warm-up long before the other, whose warm-up requests take a second."""
     slow = request_mark("s", "w/1")
@@ -160,6 +161,7 @@ def test_they_start_the_measured_part_together() -> None:
     assert min(first) >= 1.0 and abs(first[0] - first[1]) < 0.5
 
 
+@pytest.mark.slow
 def test_progress_is_that_of_all_processes() -> None:
     seen: list[BenchProgress] = []
     with ScriptedServer(lambda request, n: late(0.05)) as server:

@@ -132,6 +132,7 @@ def slow(tokens: int) -> Any:
     return steps
 
 
+@pytest.mark.slow
 def test_a_slow_server_finishes_the_document_profile() -> None:
     """Scaled by 1000: a request takes 0.24 s where the old limit was 0.12 s, and the run 2.4 s instead of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:

@@ -168,6 +168,7 @@ def test_a_plan_that_fails_leaves_the_one_before_as_it_was(bench: Bench) -> None
     run(work)
 
 
+@pytest.mark.slow
 def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
     """To what it was before this plan, which is another plan's value here; the journal is as after that one."""
 

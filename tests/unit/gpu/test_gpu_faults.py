@@ -161,6 +161,7 @@ def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_cores_that_differed_differ_again(bench: Bench) -> None:
     async def work() -> None:
         await bench.commands(GpuSettings(governor="powersave"), "all")  # makes the host
@@ -206,6 +207,7 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
 OFF = GpuSettings(c_states="off")
 
 
+@pytest.mark.slow
 def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) -> None:
     async def work() -> None:
         await bench.commands(OFF, "all")  # makes the host
@@ -221,6 +223,7 @@ def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) ->
     run(work)
 
 
+@pytest.mark.slow
 def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(OFF, "all")
@@ -312,6 +315,7 @@ def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Benc
     run(work)
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))

@@ -106,6 +106,7 @@ def test_a_flood_of_heartbeats_and_a_fifo_hold_up_no_look(box: GuardedHost) -> N
     assert seen.view.heartbeat_age_s is not None and seen.view.heartbeat_age_s < 10 and seen.seen_act == "1.0"
 
 
+@pytest.mark.slow
 def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
     text = box.journal.read_text().replace(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "a-boot-before")

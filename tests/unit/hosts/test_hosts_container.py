@@ -252,6 +252,7 @@ def test_a_container_that_stops_is_a_lost_link_that_comes_back(programs: Contain
     ]
 
 
+@pytest.mark.slow
 def test_a_silent_stream_of_a_paused_container_ends(
     programs: ContainerPrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:

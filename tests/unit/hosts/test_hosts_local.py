@@ -222,6 +222,7 @@ def test_no_process_of_the_benchmark_is_left() -> None:
     assert alive(os.getpid())
 
 
+@pytest.mark.slow
 def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.hosts.line_splitter.OUTPUT_MAX_BYTES", 1 << 20)
     with pytest.raises(HostError, match="printed more than") as caught:

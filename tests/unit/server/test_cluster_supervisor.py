@@ -28,6 +28,7 @@ def _pids(status: ServerStatus) -> list[int]:
     return [rank.pid for rank in status.ranks if rank.pid is not None]
 
 
+@pytest.mark.slow
 def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
@@ -64,6 +65,7 @@ def test_one_start_one_state_one_log_and_one_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.slow
 def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, killed: int) -> None:
     host = cluster(tmp_path)
 
@@ -83,6 +85,7 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
     clustered(host, scenario)
 
 
+@pytest.mark.slow
 def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 
@@ -100,6 +103,7 @@ def test_errors_that_follow_are_not_the_reason(tmp_path: Path) -> None:
     clustered(host, scenario)
 
 
+@pytest.mark.slow
 def test_a_second_workbench_adopts_the_server_and_ends_what_must_not_live_on(tmp_path: Path) -> None:
     host = cluster(tmp_path)
 

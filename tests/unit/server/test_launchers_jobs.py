@@ -212,6 +212,7 @@ def test_a_job_waits_runs_and_ends_with_the_servers_exit_code(pbs: Pbs, keep: Ke
 
 
 @pytest.mark.parametrize(("torque", "code"), [(False, 143), (True, 143)])
+@pytest.mark.slow
 def test_the_walltime_ends_the_job_and_is_named(pbs: Pbs, keep: Kept, tmp_path: Path, torque: bool, code: int) -> None:
     pbs.set("torque", torque)
     keeper = keep("/bin/sleep", "60", walltime="1")

@@ -93,6 +93,7 @@ def test_a_queued_server_is_stopped(make: Make, standin: Standin) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(make: Make, number: int, standin: Standin) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
@@ -113,6 +114,7 @@ def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(make: Make, num
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_another_workbench_keeps_a_server_whose_keeper_was_lost(make: Make, standin: Standin) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())
@@ -136,6 +138,7 @@ def test_another_workbench_keeps_a_server_whose_keeper_was_lost(make: Make, stan
     supervised(scenario)
 
 
+@pytest.mark.slow
 def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(make: Make, standin: Standin) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, make())

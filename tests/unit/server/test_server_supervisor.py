@@ -196,6 +196,7 @@ def test_phases_come_from_the_log_and_a_progress_bar_without_an_end(
     supervised(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_that_stops_answering_is_unresponsive(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ASK_READY_S", 0.1)

@@ -46,6 +46,7 @@ def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
     async def scenario() -> None:
         session = Session(cluster(tmp_path))

@@ -152,6 +152,7 @@ def test_a_frozen_server_leaves_a_gap_and_no_old_values() -> None:
     watched(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_that_reads_the_counters_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(watch: Watched) -> None:

@@ -52,6 +52,7 @@ def agents_of(name: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
     async def scenario(fleet: Fleet) -> None:
         state = await fleet.read_once(20.0)
@@ -86,6 +87,7 @@ def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
     read(TWO, scenario)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_is_started_again() -> None:
     async def scenario(fleet: Fleet) -> None:
         await eventually(lambda: host(fleet, TWO[0]).live, 20.0, "the first reading")
@@ -143,6 +145,7 @@ def test_a_server_has_its_state_and_its_rates(monkeypatch: pytest.MonkeyPatch) -
     read(TWO, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_altered_settings_are_seen() -> None:
     async def scenario(fleet: Fleet) -> None:

@@ -74,6 +74,7 @@ def test_a_presets_settings_are_told_and_never_applied_by_loading(clean_environm
     on(scenario)
 
 
+@pytest.mark.slow
 def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
     async def scenario(session: Session) -> None:
         wanted = {"0": GpuSettings(power_limit_w=200.0), "2": GpuSettings(power_limit_w=220.0)}
@@ -198,6 +199,7 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(cl
     on(nothing)
 
 
+@pytest.mark.slow
 def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(clean_environment: None) -> None:
     """In the state that the status line and the plan are drawn from."""
 

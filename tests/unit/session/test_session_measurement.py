@@ -158,6 +158,7 @@ async def other_traffic(url: str, model: str, tokens: int) -> AsyncIterator[None
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_three_agree_and_energy_is_of_all_the_servers_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.session.gpu_meter.IDLE_S", 1.0)

@@ -281,6 +281,7 @@ def test_cancelled_while_it_measures(how: str) -> None:
     settings_only(scenario)
 
 
+@pytest.mark.slow
 def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
     """The cancel must not miss a load that is only about to begin, and wait until it has run to its end."""
 

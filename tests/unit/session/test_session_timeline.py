@@ -147,6 +147,7 @@ def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
     on(scenario)
 
 
+@pytest.mark.slow
 def test_equal_settings_of_several_gpus_are_one_event_and_those_of_others_name_their_user() -> None:
     async def scenario(session: Session) -> None:
         assert (await session.gpu.apply(GpuSettings(power_limit_w=200.0))).ok

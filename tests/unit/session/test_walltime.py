@@ -50,6 +50,7 @@ def test_a_late_look_warns_once(now_unix_s: float, texts: int) -> None:
     assert len(warned(now_unix_s)) == texts
 
 
+@pytest.mark.slow
 def test_more_time_or_an_end_takes_the_warning_back() -> None:
     assert warned(1000.0, lambda warnings: warnings.see(replace(RUN, ends_unix_s=9000.0))) == []
     assert warned(1000.0, lambda warnings: warnings.see(replace(RUN, alive=False, ends_unix_s=None))) == []

@@ -381,10 +381,13 @@ class FakeSession(FakeMeasuring):
         self._called("close")
 
     def preset(self, preset_id: str) -> Any:
+        from support.made_presets import from_document
+
         from workbench.model.preset import Preset
 
         self._called("preset", preset_id)
-        return Preset.model_validate(
+        return from_document(
+            Preset,
             {
                 "schema": 1,
                 "id": preset_id,
@@ -413,7 +416,7 @@ class FakeSession(FakeMeasuring):
                     }
                 ],
                 "provenance": {"document": "guide.md", "status": "corrected"},
-            }
+            },
         )
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Any]:

@@ -5,13 +5,14 @@ changed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, time_text
-from workbench.cli.open_session import connected
+from workbench.cli.open_session import connected, gpus_read
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.errors import HostError
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     examples=("workbench gpu status", "workbench gpu status --json"),
 )
 async def status(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.alterations import drifts
-    from workbench.gpu.telemetry.of_host import read_once
-
     async with connected(arguments) as session:
-        telemetry = await read_once(session.host)
+        async with gpus_read(session) as reading:
+            await asyncio.to_thread(lambda: session.gpu)  # loads the modules of GPU settings
+            telemetry = await reading
+        from workbench.gpu.settings.alterations import drifts
+
         session.core.update(telemetry=telemetry)  # shows whether the driver was reloaded since a change
         guard, journal_problem = None, None
         try:
-            await session.gpu.alterations.read()
-            guard = await session.gpu.guard.read()
+            guard = await session.gpu.guard.read()  # and the journal
         except HostError as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
 from workbench.cli.questions import ask_login_secret, ask_yes_no, can_ask
 from workbench.hosts import split_container
-from workbench.model.errors import InputError
+from workbench.model.errors import HostError, InputError
 
 if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
@@ -91,6 +92,23 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
         yield session
     finally:
         await session.close()
+
+
+@asynccontextmanager
+async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
+    """Begin to read the GPUs of the session's host, and yield the reading to be awaited. Its program takes a tenth of
+    a second to start, in which the command loads what it needs with `asyncio.to_thread`."""
+    import asyncio
+
+    from workbench.gpu.telemetry.of_host import read_once
+
+    reading = asyncio.create_task(read_once(session.host))
+    try:
+        yield reading
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError, HostError):
+            await reading
 
 
 async def warn_if_measured(session: Session) -> None:

@@ -5,9 +5,10 @@ plans with functions from here.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected
+from workbench.cli.open_session import connected, gpus_read
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command
 from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS
@@ -89,20 +90,17 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     """Load the preset that the command line names, apply the changes of the other options, look for engine and model on
     the host, and return the plan.
     """
-    from workbench.engines import with_executable
-    from workbench.gpu.telemetry.of_host import read_once
-
-    planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
-    try:
-        session.core.update(telemetry=await read_once(session.host))
-    except HostError as error:
-        note(f"cannot read the GPUs: {error.message}")
-    if arguments.executable is not None:
-        planned = with_executable(planned, arguments.executable)
-    session.plans.take(planned, arguments.preset)
-    if getattr(arguments, "trust", False):
-        session.plans.trust()
-    await session.plans.look_for_engine()
+    async with gpus_read(session) as reading:
+        planned = await asyncio.to_thread(_planned, session, arguments)
+        session.plans.take(planned, arguments.preset)
+        if getattr(arguments, "trust", False):
+            session.plans.trust()
+        await session.plans.look_for_engine()
+        try:
+            session.core.update(telemetry=await reading)
+            session.plans.gpus_changed()
+        except HostError as error:
+            note(f"cannot read the GPUs: {error.message}")
     before = session.plans.editor.plan
     run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())  # not of clusters
     session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs, run_as, run_options)
@@ -114,6 +112,13 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     await session.plans.look_for_model(session.plans.editor)
     session.plans.show()
     return session.plans.editor.effective
+
+
+def _planned(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+    from workbench.engines import with_executable
+
+    planned = session.presets.plan_of(arguments.preset, variables_of(arguments))
+    return planned if arguments.executable is None else with_executable(planned, arguments.executable)
 
 
 def variables_of(arguments: argparse.Namespace) -> dict[str, str]:

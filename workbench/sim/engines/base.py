@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState
     from workbench.sim.engine_log import EngineLog
     from workbench.sim.engine_metrics import Metrics
-    from workbench.sim.engine_server import EngineServer
+    from workbench.sim.engine_process import EngineServer
     from workbench.sim.http_server import Request
     from workbench.sim.launch_options import LaunchOptions
     from workbench.sim.openai_api import Api, ApiError, ApiReply

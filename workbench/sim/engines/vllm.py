@@ -18,7 +18,7 @@ from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_prog
 
 if TYPE_CHECKING:
     from workbench.sim.engine_log import EngineLog
-    from workbench.sim.engine_server import EngineServer
+    from workbench.sim.engine_process import EngineServer
     from workbench.sim.http_server import Request
     from workbench.sim.openai_api import Api, ApiError
 

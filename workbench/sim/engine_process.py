@@ -1,0 +1,306 @@
+"""The process of a simulated inference engine: a real HTTP server with the log and behaviour of a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from workbench.sim import driver_state, memory_fit, startup
+from workbench.sim.engine_log import EngineLog
+from workbench.sim.engine_metrics import Metrics
+from workbench.sim.http_server import ClientConnection
+from workbench.sim.launch_options import LaunchOptions
+from workbench.sim.memory_fit import Failure, Fit
+from workbench.sim.openai_api import Api
+from workbench.sim.ranks import Load, RankLinks
+from workbench.sim.scheduler import Replica
+from workbench.sim.step_time import ModelReplica
+
+PUBLISH_S = 0.25
+
+
+class Stop(Exception):
+    """Raised to end the server with an exit status."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class EngineServer:
+    """A server process of a simulated engine, from the parsing of its command line to its end."""
+
+    def __init__(self, plan: LaunchOptions) -> None:
+        self.plan = plan
+        self.engine = plan.engine
+        self.state = driver_state.from_environment()
+        self.log = EngineLog(plan)
+        self.faults = _faults(os.environ.get("WORKBENCH_SIM_FAULT", ""))
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.replicas: list[Replica] = []
+        self.clocks: list[tuple[float, float]] = []
+        self.ready = False
+        self.end: asyncio.Future[int] | None = None
+        self.port = plan.port
+        self.tasks: list[asyncio.Task[None]] = []
+        self.links = RankLinks(plan, self._load_of_rank_0, self._lost_rank)
+        self.placed: Fit | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        self.end = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        starting = loop.create_task(self._start())
+        starting.add_done_callback(self._started)
+        try:
+            return await self.end
+        except Stop as stop:
+            return stop.code
+        finally:
+            starting.cancel()
+            self.links.close()
+            for task in self.tasks:
+                task.cancel()
+            self._end_workers()
+
+    def _started(self, starting: asyncio.Task[None]) -> None:
+        error = None if starting.cancelled() else starting.exception()
+        if error and self.end and not self.end.done():
+            self.end.set_exception(error)
+
+    def _asked_to_stop(self) -> None:
+        if "hang_on_term" in self.faults and not self.ready:
+            self._end_workers()
+            return
+        if self.end and not self.end.done():
+            self.engine.stopping(self.log)
+            self.end.set_result(0)
+
+    def _load_of_rank_0(self, loads: list[Load], active_unix_s: float | None) -> None:
+        if self.placed is not None:
+            self._publish_once(self.placed, loads, active_unix_s)
+
+    def _lost_rank(self, line: str) -> None:
+        if self.end and not self.end.done():
+            self.log.raw(line)
+            self.end.set_result(1)
+
+    async def _start(self) -> None:
+        plan, log = self.plan, self.log
+        startup.banner(log, plan, self.state.profile.name)
+        if "exit_at_start" in self.faults:
+            log.raw("RuntimeError: simulated fault: the engine ends at once")
+            raise Stop(1)
+        bound = self._bind() if self.engine.binds_first and not plan.headless else None
+        try:
+            await self._write(self.engine.before_loading(plan))
+            if plan.master:
+                await self.links.join()
+            placed = memory_fit.place(plan, self.state)
+            self.placed = placed
+            self._start_workers(len(placed.replicas))
+            self._hold_memory(placed)
+        except Failure as failure:
+            await asyncio.sleep(min(0.3, 0.1 * startup.start_seconds(plan)))
+            if self.engine.fails_in_worker(failure):
+                self._start_workers(1)
+            self.engine.failed(log, failure, self._worker_pids())
+            raise Stop(failure.code) from None
+        api = self._serve_with(placed)
+        server = None
+        if self.engine.listens_while_loading and not plan.headless:
+            server = await self._listen(api, self._bind())
+        await self._write(self.engine.loading(plan, placed, self._worker_pids(), self._address()))
+        if "never_ready" in self.faults:
+            await asyncio.Event().wait()
+        if plan.headless:
+            log.line("headless node: waiting for work from the main node")
+        else:
+            server = server or await self._listen(api, bound or self._bind())
+            api.ready = self.ready = True
+            await self._write([self.engine.ready(self._address())])
+        loop = asyncio.get_running_loop()
+        self.tasks += [loop.create_task(r.run()) for r in self.replicas]
+        self.tasks += [loop.create_task(c) for c in (self._publish(placed), self._statistics(), self._watch(api))]
+
+    async def _write(self, phases: Iterable[startup.StartupPhase]) -> None:
+        total = startup.start_seconds(self.plan)
+        for phase in phases:
+            if phase.share:
+                await asyncio.sleep(phase.share * total)
+            if phase.raw:
+                self.log.raw(phase.text)
+            else:
+                self.log.line(phase.text, **phase.fields)
+
+    def _address(self) -> str:
+        return f"http://{self.plan.host}:{self.port}"
+
+    # -- sockets -------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> socket.socket:
+        plan = self.plan
+        family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
+        for port in range(plan.port, plan.port + self.engine.port_attempts):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((plan.host, port))
+            except OSError as error:
+                sock.close()
+                self.engine.port_taken(self.log, plan.host, port, error)
+                continue
+            self.port = port
+            return sock
+        raise Stop(1)
+
+    async def _listen(self, api: Api, sock: socket.socket) -> asyncio.AbstractServer:
+        requests, idle_s = self.engine.connection_limits
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: ClientConnection(api.handle, requests, idle_s), sock=sock, backlog=2048)
+
+    # -- processes and load --------------------------------------------------------------------------------------
+
+    def _start_workers(self, count: int) -> None:
+        name = self.engine.worker_name
+        if not name or self.workers:
+            return
+        script = str(Path(__file__).with_name("engine_worker.py"))
+        for rank in range(count):
+            title = f"{name}_DP{rank}" if count > 1 else name
+            argv = [sys.executable, "-S", "-E", script, title, self.engine.worker_manner, str(os.getpid())]
+            self.workers.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
+
+    def _worker_pids(self) -> list[int]:
+        return [worker.pid for worker in self.workers]
+
+    def _end_workers(self) -> None:
+        for worker in self.workers:
+            with contextlib.suppress(ProcessLookupError):
+                worker.terminate()
+        for worker in self.workers:
+            try:
+                worker.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+        for pid in self._holders(len(self.replicas) or 1):
+            self.state.withdraw_load(pid)
+
+    def _holders(self, count: int) -> list[int]:
+        """Return, for each of `count` replicas, the id of the process that holds its GPU memory."""
+        return self._worker_pids() or [os.getpid()] * count
+
+    def _hold_memory(self, placed: Fit) -> None:
+        self._publish_once(placed, [(0.0, 0.0, 0.0)] * len(placed.replicas), None)
+
+    def _publish_once(self, placed: Fit, shares: list[tuple[float, float, float]], active_unix_s: float | None) -> None:
+        for pid, gpus, (busy, memory, compute) in zip(self._holders(len(placed.replicas)), placed.replicas, shares):  # noqa: B905
+            part = {"busy": busy, "memory": memory, "compute": compute, "memory_bytes": placed.used_bytes}
+            self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
+
+    async def _publish(self, placed: Fit) -> None:
+        """Report the load of the server to the simulated driver, and read the clocks that result from it."""
+        was_busy, last, active = False, time.monotonic(), None
+        while True:
+            await asyncio.sleep(PUBLISH_S)
+            now = time.monotonic()
+            activities = [replica.activity(now - last) for replica in self.replicas]
+            last = now
+            busy = any(a.busy > 0.0 for a in activities)
+            if busy or was_busy:
+                active = time.time() if busy else active
+                shares = [(a.busy, a.memory, a.compute) for a in activities]
+                self._publish_once(placed, shares, active)
+                self.links.pass_on(shares, active)
+                readings = self.state.readings()
+                for i, gpus in enumerate(placed.replicas):
+                    if activities[i].busy > 0.0:
+                        points = [readings[g].point for g in gpus]
+                        self.clocks[i] = (min(p.sm_mhz for p in points), min(p.memory_mhz for p in points))
+            was_busy = busy
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _serve_with(self, placed: Fit) -> Api:
+        plan, gpu = self.plan, self.state.profile.gpu
+        noise = float(os.environ.get("WORKBENCH_SIM_NOISE", "0.005"))
+        seed = int(os.environ.get("WORKBENCH_SIM_SEED", str(os.getpid())))
+        serving = ModelReplica(
+            gpu,
+            self.state.profile.interconnect,
+            plan.model,
+            plan.tp,
+            plan.eager,
+            plan.custom_all_reduce,
+            self.engine.bandwidth_share,
+        )
+        for i in range(len(placed.replicas)):
+            self.clocks.append((float(gpu.sm_compute_mhz), float(gpu.memory_compute_mhz)))
+            replica = Replica(
+                serving,
+                kv_tokens=placed.kv_tokens,
+                max_sequences=plan.max_sequences,
+                batched_tokens=plan.batched_tokens,
+                prefix_cache=plan.prefix_cache,
+                clocks=lambda i=i: self.clocks[i],  # type: ignore[misc]
+                speedup=float(os.environ.get("WORKBENCH_SIM_SPEEDUP", "1")),
+                noise=noise,
+                drift_size=float(os.environ.get("WORKBENCH_SIM_DRIFT", "0")),
+                seed=seed + i,
+            )
+            self.replicas.append(replica)
+            self.engine.observe(self, replica)
+        self.metrics = Metrics(plan, self.replicas, placed.kv_tokens)
+        return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
+
+    async def _statistics(self) -> None:
+        """Update the metrics repeatedly, and write the engine's statistics lines while there are requests."""
+        interval = float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))
+        before, last, was_busy = [(0, 0)] * len(self.replicas), time.monotonic(), False
+        while True:
+            await asyncio.sleep(min(1.0, interval))
+            self.metrics.collect()
+            now = time.monotonic()
+            if now - last < interval:
+                continue
+            totals = [(r.counters.prompt_tokens, r.counters.generated_tokens) for r in self.replicas]
+            busy = totals != before or any(r.load for r in self.replicas)
+            self.engine.statistics(self, before, now - last, busy or was_busy)
+            before, last, was_busy = totals, now, busy
+
+    async def _watch(self, api: Api) -> None:
+        """End the server when one of its workers ends, and simulate the faults that occur after the server is ready."""
+        since = time.monotonic()
+        while True:
+            await asyncio.sleep(0.1)
+            alive_s = time.monotonic() - since
+            if alive_s >= self.faults.get("unresponsive_after", float("inf")):
+                api.silent = True
+            crash = alive_s >= self.faults.get("crash_after_ready", float("inf"))
+            dead = next((c for c in self.workers if c.poll() is not None), None)
+            if (crash or dead) and self.end and not self.end.done():
+                self.log.line("EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR")
+                self.log.raw("RuntimeError: CUDA error: an illegal memory access was encountered (simulated fault)")
+                self.end.set_result(1)
+
+
+def _faults(text: str) -> dict[str, float]:
+    pairs = (part.strip().partition("=") for part in text.split(",") if part.strip())
+    return {name: float(value or 0) for name, _, value in pairs}
+
+
+def run(plan: LaunchOptions) -> int:
+    """Run one server until its end. Return its exit status."""
+    return asyncio.run(EngineServer(plan).run())

@@ -73,6 +73,8 @@ AGENT = PythonProgram(
         *(f"gpu.telemetry.{name}" for name in ("clock_event_reasons", "nvml_library", "readings", "agent")),
     ),
     options=("-S", "-u"),
+    # pynvml imports find_library and never uses it; ctypes.util would load 20 modules: 1 MiB.
+    first='sys.modules["ctypes.util"] = types.SimpleNamespace(find_library=None)',
     library=_used_of_pynvml,
     places=lambda: (str(_pynvml().parent),),
 )

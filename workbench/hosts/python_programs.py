@@ -32,7 +32,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _PROGRAM = """# workbench {title}
 import sys
 if sys.version_info < {least}: sys.exit({too_old})
-try: import ctypes, hashlib, json, os, stat, threading, time, types, zlib
+digest, packed = {digest!r}, b""
+try:
+    import ctypes, json, os, stat, threading, time, types, zlib
+    if digest: import hashlib
 except ImportError: sys.exit({too_old})
 def get(n):
     b = b""
@@ -64,7 +67,6 @@ def keep():
     for old in os.scandir(os.path.dirname(path)):
         ours = len(old.name) >= 64 and not set(old.name[:64]) - set("0123456789abcdef")
         if ours and old.stat(follow_symlinks=False).st_mtime < time.time() - 30 * 86400: os.unlink(old.path)
-digest, packed = {digest!r}, b""
 if digest:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not state.startswith("/"): state = os.path.expanduser("~/.local/state")
@@ -78,6 +80,7 @@ elif hashlib.sha256(packed).hexdigest() != digest:
     if hashlib.sha256(packed).hexdigest() != digest: sys.exit("the program arrived changed")
     try: keep()
     except OSError: pass
+{first}
 where, sources = json.loads(zlib.decompress(packed).decode())
 if where:
     sys.path += where
@@ -99,13 +102,15 @@ class PythonProgram:
     order of their imports; `main` of the last one is called. `library` returns sources of other packages that it needs
     there, and `places` the directories that have them here.
 
-    A program that is not `kept` is sent each time, as for a process of root, which trusts no file of a user."""
+    A program that is not `kept` is sent each time, as for a process of root, which trusts no file of a user. `first` is
+    a line of Python that runs before the modules."""
 
     title: str
     modules: tuple[str, ...]
     options: tuple[str, ...] = ("-S",)
     least_python: tuple[int, int] = (3, 8)
     kept: bool = True
+    first: str = ""
     library: Callable[[], Mapping[str, str]] = dict
     places: Callable[[], tuple[str, ...]] = tuple
 
@@ -137,6 +142,7 @@ class PythonProgram:
             most=KEPT_MAX_BYTES,
             digest=self.digest if self.kept and not local else "",
             asks=ASKED + b"\n",
+            first=self.first,
         )
         return [python, "-I", *self.options, "-c", text, json.dumps(orders)]
 

@@ -1,6 +1,6 @@
 """Capacity and accuracy of the load client against a server that knows its own schedule.
 
-    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen] [--peer NAME=COMMAND …]
+    python tests/benchmarks/bench_client.py [--quick] [--rounds 3] [--no-screen] [--only TEXT] [--peer NAME=COMMAND …]
 
 Capacity ("drain"): zero delay, 256 tokens a request, written at once or chunk by chunk: tokens per second, and CPU
 seconds of the whole worker (start, records and summary included) per million tokens. Accuracy ("paced"): TTFT 50 ms,
@@ -79,6 +79,11 @@ async def _start_pinned() -> LocalWorker:
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(worker.process.pid, {1})
     return worker
+
+
+def pin_workers() -> None:
+    """Run the client's processes on core 1. The server has core 0."""
+    LocalWorker.start = _start_pinned  # type: ignore[method-assign,assignment]
 
 
 @contextmanager
@@ -277,10 +282,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="half a minute instead of minutes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-screen", action="store_true")
+    parser.add_argument("--only", default="", help="only the rows with this text, such as 'one process against two'")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="see peers.py")
     asked = parser.parse_args()
     quick = asked.quick
-    LocalWorker.start = _start_pinned  # type: ignore[method-assign,assignment]
+    pin_workers()
     rows: dict[str, Any] = {"start-up": start_up, "capacity, 64 streams": lambda: capacity(64, 1000 if quick else 4000)}
     rows["capacity, 64 streams, chunk by chunk"] = lambda: capacity(64, 500 if quick else 2000, "--write-each")
     rows["accuracy, 64 streams"] = lambda: accuracy(64, 4, "--exact")
@@ -298,6 +304,7 @@ def main() -> None:
     rows["steady window, 32 streams"] = lambda: steady(32)
     for peer in map(Peer, asked.peer):
         rows |= peer_rows(peer, quick)
+    rows = {name: row for name, row in rows.items() if asked.only in name}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
     found: dict[str, list[Figures]] = defaultdict(list)
     for turn in range(1 if quick else asked.rounds):

@@ -1,154 +1,81 @@
-"""Print the table of the speed of this machine: commands, lists, the start of the screen, its memory, its output and
-its CPU. The load client has bench_client.py.
+"""Print the table of the speed of this machine, with the peers that are there, in turns: the load client, commands,
+lists, the start of the screen, its memory, its output and its CPU.
 
-    python tests/benchmarks/speed_table.py [--quick] [--week]
+    python tests/benchmarks/speed_table.py [--quick] [--week] [--write] [--only TEXT] [--nvitop DIR]
+        [--peer NAME=COMMAND …]
 
-It takes 5 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week prints another table:
-each command and the first frame in an empty state, and after a week of use (20,000 results, 500 runs, 300 presets, a
-log of 1 GB).
+It takes 10 minutes on two quiet cores; --quick takes fewer runs and only 10,000 results. --week prints another table
+(speed_week.py). --write puts the table into docs/SPEED.md, with its date and machine. Peers: clients in C and Rust if
+`cc` and `rustc` are there, nvitop if it is installed here or in the directory DIR, and load generators as peers.py
+describes them. nvitop and the rows "of this machine" read a stand-in for the driver (tests/support/nvml_stub).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-for place in (HERE, HERE.parent, ROOT):
-    sys.path.insert(0, str(place))
+import speed_clients as clients
+from bench_screen import BARE
+from speed_home import (
+    FIGURES,
+    LAST_ROW,
+    PRESET,
+    ROOT,
+    SIMULATED,
+    STUB_FIGURES,
+    driver,
+    new_home,
+    nvitop,
+)
+from support.ended_runs import make_ended
+from support.serving import free_port
+from terminal import Terminal, load_1m, memory_mib, run_s
 
-from support import made_results as made  # noqa: E402
-from support.ended_runs import make_ended  # noqa: E402
-from support.serving import free_port  # noqa: E402
-from terminal import Terminal, load_1m, memory_mib, run_s  # noqa: E402
-
-from workbench.store.results_db import ResultsDb  # noqa: E402
-
-PROFILE, PRESET = "four-pcie", "vllm-qwen3-vl-2b-dp4"
-SIMULATED = ("--simulate", PROFILE)
-LAST_ROW, FIGURES = b"palette", b"A100"
-LOG_LINES_S = 2000
-FLOOD = f"""
-import sys, time
-n = 0
-while True:
-    for _ in range({LOG_LINES_S} // 50):
-        n += 1
-        print(f"INFO 11-22 12:00:00 [loggers.py:{{n}}] Engine 000: prompt throughput: {{n % 997}} tokens/s, running: 8")
-    sys.stdout.flush()
-    time.sleep(1 / 50)
-"""
-
-
-class Home:
-    """Directories of a user of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.config, self.state, self.data = folder / "config", folder / "state", folder / "data"
-        names = {"CONFIG": self.config, "STATE": self.state, "DATA": self.data}
-        self.env = {f"XDG_{name}_HOME": str(path) for name, path in names.items()}
-
-    @property
-    def simulated_runs(self) -> Path:
-        return self.state / "workbench" / "sim" / PROFILE / "runs"
-
-    def said(self, *words: str) -> str:
-        """Run a command, and return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "workbench", *words],
-            env={**os.environ, **self.env},
-            cwd=ROOT,
-            capture_output=True,
-        )
-        if done.returncode:
-            raise SystemExit(done.stderr.decode())
-        return done.stdout.decode()
-
-    def run(self, *words: str) -> float:
-        """Run a command, and return its milliseconds."""
-        began = time.monotonic()
-        self.said(*words)
-        return 1000 * (time.monotonic() - began)
-
-    def median(self, runs: int, *words: str) -> float:
-        self.run(*words)  # compiles, fills caches, marks ended runs
-        return statistics.median(self.run(*words) for _ in range(runs))
-
-    def screen(self, *words: str) -> Terminal:
-        argv = [sys.executable, "-m", "workbench", "demo", "--host-profile", PROFILE, *words]
-        return Terminal(argv, env=self.env)
-
-    def add_results(self, count: int) -> None:
-        db = ResultsDb(self.data / "workbench" / "results.sqlite3")
-        one = made.result(findings={f"gpu{n}.power_limit_w": "requested 500 W, measured 499 W " * 8 for n in range(12)})
-        db.add(one.spec, one.conditions, one.summary)
-        made.multiply(db.path, count - 1)
-
-    def add_presets(self, count: int) -> None:
-        folder = self.config / "workbench" / "presets"
-        folder.mkdir(parents=True)
-        text = (ROOT / "presets" / "vllm-any.toml").read_text()
-        for n in range(count):
-            (folder / f"mine-{n}.toml").write_text(text.replace('id = "vllm-any"', f'id = "mine-{n}"'))
-
-    @contextmanager
-    def talking_server(self) -> Iterator[None]:
-        """Run a process that writes 2,000 log lines a second, in a run directory of the simulated host."""
-        from workbench.hosts import detached_process
-        from workbench.hosts.local import LocalHost
-
-        (run_id,) = make_ended(self.simulated_runs, 1)
-        run_dir = self.simulated_runs / run_id
-        for path in run_dir.iterdir():
-            if path.name != "plan.json":
-                path.unlink()
-        asyncio.run(detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", FLOOD]))
-        try:
-            yield
-        finally:
-            asyncio.run(detached_process.stop(LocalHost(), str(run_dir), grace_s=1.0))
-
-
-@contextmanager
-def new_home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory(prefix="workbench-speed-") as folder:
-        yield Home(Path(folder))
-
-
+DOCUMENT = ROOT / "docs" / "SPEED.md"
+_NVITOP_FIGURES = b"600W"
 Chosen = argparse.Namespace
+Found = tuple[str, str]  # of the peers, and of Workbench
 
 
-def results(chosen: Chosen) -> str:
+class Row(NamedTuple):
+    what: str
+    before: str
+    limit: str
+    measure: Callable[[Chosen], Found]
+
+
+# -- lists and commands ------------------------------------------------------------------------------------------------
+
+
+def results(chosen: Chosen) -> Found:
     found = []
     for count in (10_000,) if chosen.quick else (10_000, 100_000):
         with new_home() as home:
             home.add_results(count)
             found.append(f"{home.median(chosen.runs, 'results', 'list'):.0f} ms")
-    return " / ".join(found)
+    return "", " / ".join(found)
 
 
-def old_runs(chosen: Chosen) -> str:
+def old_runs(chosen: Chosen) -> Found:
     found = []
     for count in (1, 500):
         with new_home() as home:
             make_ended(home.state / "workbench" / "runs", count)
             found.append(home.median(chosen.runs, "servers"))
-    return f"{found[1]:.0f} ms (with one {found[0]:.0f})"
+    return "", f"{found[1]:.0f} ms (with one {found[0]:.0f})"
 
 
-def ready_with_old_runs(chosen: Chosen) -> str:
+def ready_with_old_runs(chosen: Chosen) -> Found:
     found = []
     for count in (1, 500):
         with new_home() as home:
@@ -158,74 +85,128 @@ def ready_with_old_runs(chosen: Chosen) -> str:
             try:
                 times = []
                 for _ in range(chosen.runs):
-                    with home.screen() as screen:
+                    with home.demo() as screen:
                         times.append(1000 * screen.until(b"READY"))
                         screen.drain(1.0)
                 found.append(statistics.median(times))
             finally:
                 home.run(*SIMULATED, "stop", run_id)
-    return f"{found[1]:.0f} ms (with one {found[0]:.0f})"
+    return "", f"{found[1]:.0f} ms (with one {found[0]:.0f})"
 
 
-def presets(chosen: Chosen) -> str:
+def presets(chosen: Chosen) -> Found:
     with new_home() as home:
         home.add_presets(1000)
-        return f"{home.median(chosen.runs, 'presets', 'list'):.0f} ms"
+        return "", f"{home.median(chosen.runs, 'presets', 'list'):.0f} ms"
 
 
-def starts(chosen: Chosen) -> str:
-    frames, figures = [], []
+def commands(chosen: Chosen) -> Found:
+    """`plan` and `gpu status` of this machine, in turns with nvitop and an empty Python program."""
+    once = nvitop("-1", place=chosen.nvitop)
+    times: dict[str, list[float]] = {}
     with new_home() as home:
-        for turn in range(2 * chosen.runs + 1):
+        for turn in range(chosen.runs + 1):
+            took = {
+                "plan": home.run("plan", "vllm-any", "--var", "model=org/model"),
+                "plan simulated": home.run(*SIMULATED, "plan", PRESET),
+                "gpu status": home.run("gpu", "status"),
+                "python": _run_ms([sys.executable, "-c", "pass"], {}),
+            }
+            if once is not None:
+                took["nvitop"] = _run_ms(*once)
+            for name, value in took.items() if turn else ():  # the first one compiles
+                times.setdefault(name, []).append(value)
+    medians = {name: f"{statistics.median(values):.0f}" for name, values in times.items()}
+    peer = f", `nvitop -1` {medians['nvitop']}" if once else ""
+    own = f"{medians['plan']} (on a simulated host {medians['plan simulated']}) / {medians['gpu status']} ms"
+    return f"`python -c pass` {medians['python']}{peer} ms", own
+
+
+def _run_ms(argv: list[str], env: dict[str, str]) -> float:
+    began = time.monotonic()
+    subprocess.run(argv, env={**os.environ, **env}, capture_output=True, check=True)
+    return 1000 * (time.monotonic() - began)
+
+
+# -- the screen --------------------------------------------------------------------------------------------------------
+
+
+def starts(chosen: Chosen) -> Found:
+    """The start of the screen of this machine, in turns with nvitop."""
+    peer = nvitop("--monitor", "full", place=chosen.nvitop)
+    frames, figures, others = [], [], []
+    with new_home() as home:
+        for turn in range(2 * chosen.runs + 2):
             with home.screen() as screen:
-                frame, figure = 1000 * screen.until(LAST_ROW), 1000 * screen.until(FIGURES)
+                frame = 1000 * screen.until(LAST_ROW)
+                figure = 1000 * screen.until(STUB_FIGURES) if driver() else float("nan")
                 screen.drain(0.7)
+            other = float("nan")
+            if peer is not None:
+                with Terminal(peer[0], env=peer[1]) as terminal:
+                    other = 1000 * terminal.until(_NVITOP_FIGURES)
+                    terminal.drain(0.3)
             if turn:  # the first one compiles
                 frames.append(frame)
                 figures.append(figure)
-    parts = (f"{min(each):.0f} / {statistics.median(each):.0f} ms" for each in (frames, figures))
-    return "; figures ".join(parts)
+                others.append(other)
+    return f"nvitop {_best(others)}" if peer else "", f"{_best(frames)}; {_best(figures)}"
 
 
-def commands(chosen: Chosen) -> str:
-    with new_home() as home:
-        plan = home.median(chosen.runs, *SIMULATED, "plan", PRESET)
-        return f"{plan:.0f} / {home.median(chosen.runs, *SIMULATED, 'gpu', 'status'):.0f} ms"
+def _best(values: list[float]) -> str:
+    return f"{min(values):.0f} / {statistics.median(values):.0f} ms"
 
 
-def memory(chosen: Chosen) -> str:
-    found = []
+def memory(chosen: Chosen) -> Found:
+    """The memory of the screen of this machine with its agent, without and with a config.toml, and of peers."""
+    own, others = [], []
     for text in ("", "[ui]\nrefresh_s = 1.0\n"):
         with new_home() as home:
             if text:
                 (home.config / "workbench").mkdir(parents=True)
                 (home.config / "workbench" / "config.toml").write_text(text)
             with home.screen() as screen:
-                screen.until(FIGURES)
-                screen.drain(8.0)
-                below = sum(memory_mib(pid)[1] for pid in screen.children())
-                found.append(memory_mib(screen.child.pid)[1] + below)
-    return f"{found[0]:.1f} MiB, {found[1]:.1f} with config.toml"
+                own.append(_settled_mib(screen, STUB_FIGURES if driver() else LAST_ROW))
+    peer = nvitop("--monitor", "full", place=chosen.nvitop)
+    for name, argv, env, text in (
+        ("Textual with one word", [sys.executable, "-c", BARE], {}, LAST_ROW),
+        *((("nvitop", *peer, _NVITOP_FIGURES),) if peer else ()),
+    ):
+        with Terminal(argv, env=env) as terminal:
+            others.append(f"{name} {_settled_mib(terminal, text)[0]:.1f}")
+    alone = f"{own[0][0]:.1f} MiB (screen {own[0][1]:.1f}, agent {own[0][2]:.1f})"
+    return ", ".join(others) + " MiB", f"{alone}; with config.toml {own[1][0]:.1f}"
 
 
-def pane_bytes(chosen: Chosen) -> str:
-    with new_home() as home, home.screen("--interval", "60") as screen:
+def _settled_mib(terminal: Terminal, wanted: bytes) -> tuple[float, float, float]:
+    """Return the proportional set size after 8 s: of all, of the program, and of the processes below it."""
+    terminal.until(wanted)
+    terminal.drain(8.0)
+    own, below = memory_mib(terminal.child.pid)[1], sum(memory_mib(pid)[1] for pid in terminal.children())
+    return own + below, own, below
+
+
+def pane_bytes(chosen: Chosen) -> Found:
+    with new_home() as home, home.demo("--interval", "60") as screen:
         screen.until(FIGURES)
         screen.drain(4.0)
         sent = []
         for key in b"123451234":
             os.write(screen.master, bytes([key]))
             sent.append(screen.drain(0.8))
-    return f"{statistics.median(sent[1:]) / 1000:.1f} KB, at most {max(sent[1:]) / 1000:.1f}"
+    return "", f"{statistics.median(sent[1:]) / 1000:.1f} KB, at most {max(sent[1:]) / 1000:.1f}"
 
 
-def log_cpu(chosen: Chosen) -> str:
-    with new_home() as home, home.talking_server(), home.screen() as screen:
-        screen.until(FIGURES)
-        screen.drain(5.0)
-        before, began = _cpu_s(screen), time.monotonic()
-        screen.drain(4.0 * chosen.runs)
-        return f"{100 * (_cpu_s(screen) - before) / (time.monotonic() - began):.1f} %"
+def log_cpu(chosen: Chosen) -> Found:
+    found = []
+    for talks in (False, True):
+        with new_home() as home, home.talking_server() if talks else contextlib.nullcontext(), home.demo() as screen:
+            screen.until(FIGURES)
+            screen.drain(5.0)
+            before, began = _cpu_s(screen), time.monotonic()
+            screen.drain(2.0 * chosen.runs)
+            found.append(100 * (_cpu_s(screen) - before) / (time.monotonic() - began))
+    return "", f"{found[1]:.1f} % ({found[0]:.1f} % without)"
 
 
 def _cpu_s(screen: Terminal) -> float:
@@ -236,8 +217,8 @@ def _cpu_s(screen: Terminal) -> float:
     return spent
 
 
-def key_time(chosen: Chosen) -> str:
-    with new_home() as home, home.screen("--interval", "60") as screen:
+def key_time(chosen: Chosen) -> Found:
+    with new_home() as home, home.demo("--interval", "60") as screen:
         screen.until(FIGURES)
         screen.drain(4.0)
         times = []
@@ -249,86 +230,81 @@ def key_time(chosen: Chosen) -> str:
             times.append(1000 * (time.monotonic() - began))
             screen.drain(0.23)
     times.sort()
-    return f"{times[len(times) * 9 // 10]:.0f} ms (median {statistics.median(times):.0f})"
+    return "", f"{times[len(times) * 9 // 10]:.0f} ms (median {statistics.median(times):.0f})"
 
 
-ROWS: tuple[tuple[str, str, str, Callable[[Chosen], str]], ...] = (
-    ("`results list`, 10,000 / 100,000 rows", "3.7 s / > 170 s", "0.3 s", results),
-    ("`servers` with 500 old runs", "3.5 s", "as with one", old_runs),
-    ("READY on a new screen with 500 old runs", "4.0 s", "as with one", ready_with_old_runs),
-    ("`presets list`, 1,000 own presets", "2.75 s", "0.4 s", presets),
-    ("first frame, best / median; GPU figures", "427 / 564; 655 / 886 ms", "250 / 320; 350 / 450 ms", starts),
-    ("`plan` / `gpu status`", "775 / 506 ms", "300 / 250 ms", commands),
-    ("memory of screen and agent (PSS)", "46-48 MB", "42 MB", memory),
-    ("bytes for a change of pane at 120x40", "24.6 KB", "8 KB", pane_bytes),
-    ("CPU with a log of 2,000 lines/s", "9.8 %", "3 %", log_cpu),
-    ("key to first byte, p90", "63-66 ms", "40 ms", key_time),
+ROWS = (
+    Row("client, 64 streams x 100 tok/s: CPU s per 1M tokens", "58-70", "27", clients.paced),
+    Row("the same, drain", "7.1-7.9", "5", clients.drained),
+    Row("streams x 100 tok/s without a refusal", "128", "256; 0.5 and 2 ms", clients.streams_of_a_core),
+    Row("128 streams: error of TTFT mean / gap p99, ms", "+0.014 / +0.022", "0.05 / 0.1", clients.accurate),
+    Row("a benchmark's end after its last answer", "1.3 s", "0.3 s", clients.start_and_end),
+    Row("`results list`, 10,000 / 100,000 rows", "3.7 s / > 170 s", "0.3 s", results),
+    Row("`servers` with 500 old runs", "3.5 s", "as with one", old_runs),
+    Row("READY on a new screen with 500 old runs", "4.0 s", "as with one", ready_with_old_runs),
+    Row("`presets list`, 1,000 own presets", "2.75 s", "0.4 s", presets),
+    Row("first frame, best / median; GPU figures", "427 / 564; 655 / 886 ms", "250 / 320; 350 / 450 ms", starts),
+    Row("`plan` / `gpu status`", "775 / 506 ms", "300 / 250 ms", commands),
+    Row("memory of screen and agent (PSS)", "46-48 MB", "42 MB", memory),
+    Row("bytes for a change of pane at 120x40", "24.6 KB", "8 KB", pane_bytes),
+    Row("CPU with a log of 2,000 lines/s", "9.8 % (1 % without)", "3 %", log_cpu),
+    Row("key to first byte, p90", "63-66 ms", "40 ms", key_time),
 )
 
 
-def print_table(chosen: Chosen) -> None:
-    print("| what | before | must reach | now |\n|---|---|---|---|", flush=True)
-    for what, before, limit, measure in ROWS:
-        if chosen.only and chosen.only not in what:
-            continue
-        print(f"| {what} | {before} | {limit} | {measure(chosen)} |", flush=True)
+def table(chosen: Chosen) -> Iterable[str]:
+    yield "| what | before | must reach | peers now | now | load |"
+    yield "|---|---|---|---|---|---|"
+    for row in ROWS:
+        if chosen.only in row.what:
+            peers, now = row.measure(chosen)
+            yield f"| {row.what} | {row.before} | {row.limit} | {peers} | {now} | {load_1m():.1f} |"
 
 
-WEEK = (
-    ("--version",),
-    ("presets", "list"),
-    ("results", "list"),
-    ("results", "search", "no-such-word"),
-    ("servers",),
-    ("config", "print"),
-    (*SIMULATED, "gpu", "status"),
-    (*SIMULATED, "plan", PRESET),
-    (*SIMULATED, "servers"),
-)
+def told(chosen: Chosen, lines: Iterable[str], seconds: Callable[[], float] = time.monotonic) -> list[str]:
+    """Print the lines as they come, between those about the machine. Return all."""
+    began, first = seconds(), load_1m()
+    found = []
+    for line in lines:
+        print(line, flush=True)
+        found.append(line)
+    day, python = time.strftime("%Y-%m-%d"), platform.python_version()
+    minutes = f"{(seconds() - began) / 60:.0f} minutes"
+    about = f"Measured on {day} on {os.cpu_count()} cores ({platform.machine()}), Python {python}, in {minutes}."
+    about += f" The load was {first:.1f} at the start" + (", with fewer runs (--quick)." if chosen.quick else ".")
+    print(about)
+    return [about, "", *found]
 
 
-def print_week(chosen: Chosen) -> None:
-    """Print what each command takes in an empty state and after a week of use, in turns."""
-    with new_home() as empty, new_home() as used:
-        used.add_results(20_000)
-        used.add_presets(300)
-        for root in (used.state / "workbench" / "runs", used.simulated_runs):
-            ids = make_ended(root, 500, days_ago=3)
-        with (used.simulated_runs / ids[0] / "log").open("wb") as log:
-            for _ in range(1000):
-                log.write(b"INFO a line of a log that became long in a week of work\n" * (2**20 // 56))
-        print("| command | empty, ms | after a week, ms | ratio |\n|---|---|---|---|", flush=True)
-        for words in WEEK:
-            for home in (empty, used):
-                home.run(*words)
-            pairs = [(empty.run(*words), used.run(*words)) for _ in range(chosen.runs)]
-            _print_pair(" ".join(words), pairs)
-        frames = []
-        for _ in range(chosen.runs):
-            took = []
-            for home in (empty, used):
-                with home.screen() as screen:
-                    took.append(1000 * screen.until(LAST_ROW))
-                    screen.drain(1.0)
-            frames.append((took[0], took[1]))
-        _print_pair("first frame", frames)
-
-
-def _print_pair(what: str, pairs: list[tuple[float, float]]) -> None:
-    before, after = (statistics.median(each) for each in zip(*pairs, strict=True))
-    print(f"| {what} | {before:.0f} | {after:.0f} | {after / before:.2f} |", flush=True)
+def write(name: str, lines: list[str], document: Path = DOCUMENT) -> None:
+    """Put the lines between the marks of `name` in the document."""
+    text = document.read_text()
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = text.partition(begin)
+    _, ends, after = rest.partition(end)
+    if not found or not ends:
+        raise SystemExit(f"{document} has no marks {begin.strip()} and {end.strip()}")
+    document.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--week", action="store_true")
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", default="", help="only the rows with this text")
+    parser.add_argument("--nvitop", default="", metavar="DIR", help="where nvitop is, such as `pip install --target`")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     chosen = parser.parse_args()
-    chosen.runs = 3 if chosen.quick else 7
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {load_1m():.1f}")
-    (print_week if chosen.week else print_table)(chosen)
-    print(f"load {load_1m():.1f}")
+    chosen.runs, chosen.rounds = (3, 1) if chosen.quick else (7, 3)
+    if chosen.week:
+        from speed_week import week
+
+        lines = told(chosen, week(chosen))
+    else:
+        lines = told(chosen, table(chosen))
+    if chosen.write:
+        write("week" if chosen.week else "table", lines)
 
 
 if __name__ == "__main__":

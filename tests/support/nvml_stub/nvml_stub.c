@@ -248,6 +248,15 @@ static int processes(handle_t *h, const char *key, u32 *room, process_t *out) {
 int nvmlDeviceGetComputeRunningProcesses_v2(handle_t *h, u32 *n, process_t *out) { ENTER(h); return processes(h, "process", n, out); }
 int nvmlDeviceGetGraphicsRunningProcesses_v2(handle_t *h, u32 *n, process_t *out) { ENTER(h); return processes(h, "graphics", n, out); }
 
+/* -- what other programs ask, such as nvitop ---------------------------------------------------------------------- */
+#define NOT_SUPPORTED(name) int name(void) { ENTER(NULL); return 3; }
+NOT_SUPPORTED(nvmlDeviceGetComputeMode)
+NOT_SUPPORTED(nvmlDeviceGetDecoderUtilization)
+NOT_SUPPORTED(nvmlDeviceGetEncoderUtilization)
+NOT_SUPPORTED(nvmlDeviceGetDisplayActive)
+NOT_SUPPORTED(nvmlDeviceGetDriverModel)
+NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors)
+
 /* -- newer drivers ------------------------------------------------------------------------------------------------ */
 #ifndef OLD_DRIVER
 int nvmlInitWithFlags(u32 flags) { (void)flags; ENTER(NULL); return 0; }

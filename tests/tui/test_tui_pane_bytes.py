@@ -1,4 +1,5 @@
-"""What a change of the pane sends to the terminal: little, and everything that changed."""
+"""What a repaint sends to the terminal, after a change of the pane and after a reading: little, and everything that
+changed."""
 
 from __future__ import annotations
 
@@ -22,18 +23,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS, ROWS = 120, 40
 MOST_BYTES = 8_000  # for a change of the pane; the whole screen takes 24,000
+MOST_BYTES_A_READING = 700  # of four idle GPUs; about 220
 QUIET_S = 0.7
 
 
 class Screen:
-    """A screen in a terminal of 120x40 that reads its GPUs once a minute, so that it does not change by itself."""
+    """A screen in a terminal of 120x40 that reads its GPUs every `interval_s` seconds. If that is a minute, it does not
+    change by itself."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, interval_s: int) -> None:
         self.master, slave = pty.openpty()
         self._resize(COLUMNS)
         names = ("CONFIG", "STATE", "DATA")
         env = {**os.environ, "TERM": "xterm-256color", **{f"XDG_{name}_HOME": str(tmp_path / name) for name in names}}
-        argv = [sys.executable, "-m", "workbench", "demo", "--interval", "60"]
+        argv = [sys.executable, "-m", "workbench", "demo", "--interval", str(interval_s)]
         self.child = subprocess.Popen(
             argv, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=env, start_new_session=True
         )
@@ -82,8 +85,8 @@ class Screen:
 
 
 @contextmanager
-def opened(tmp_path: Path) -> Iterator[Screen]:
-    screen = Screen(tmp_path)
+def opened(tmp_path: Path, interval_s: int = 60) -> Iterator[Screen]:
+    screen = Screen(tmp_path, interval_s)
     try:
         screen.until("^p palette")
         screen.until("1 Presets")
@@ -110,3 +113,11 @@ def test_a_change_of_the_pane_sends_what_changed(tmp_path: Path) -> None:
             if was != now
         ]
         assert not differ, differ[:5]
+
+
+@pytest.mark.slow
+def test_a_reading_sends_what_changed(tmp_path: Path) -> None:
+    readings = 8
+    with opened(tmp_path, interval_s=1) as screen:
+        sent = sum(screen.settle() for _ in range(round(readings / QUIET_S)))
+        assert 0 < sent / readings <= MOST_BYTES_A_READING, sent

@@ -1,15 +1,21 @@
 """What a token costs the load client, in counts that do not depend on the machine.
 
-A machine that is late merges reads and needs fewer of them, so these limits hold on a busy machine too. The seconds are
+A machine that is late needs fewer waits for the same reads, so these limits hold on a busy machine too. The seconds are
 measured by tests/benchmarks/bench_client.py.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +85,22 @@ def test_few_reads_need_the_parsers(run: tuple[Client, Counter[str]]) -> None:
 def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
     size = sum(len(json.dumps(r.as_json(), separators=(",", ":"))) for r in run[0].counted)
     assert per_token(size) <= 9
+
+
+@pytest.mark.slow
+def test_the_kernel_counts_as_few_system_calls(tmp_path: Path) -> None:
+    """The whole command, as strace counts it: the calls of the test above, and those that it cannot see."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    counts = tmp_path / "counts"
+    calls = "recvmsg,recvfrom,sendto,epoll_wait,epoll_pwait,epoll_pwait2,epoll_ctl,select,pselect6,clock_nanosleep"
+    env = {**os.environ, **{f"XDG_{name}_HOME": str(tmp_path) for name in ("STATE", "DATA", "CONFIG")}}
+    with TruthProcess("--ttft-ms", "20", "--itl-ms", "10") as server:
+        bench = ("bench", "--url", server.url, "--model", "m", "--warmup", "0", "--max-tokens", str(TOKENS))
+        load = ("--requests", str(STREAMS), "--concurrency", str(STREAMS))
+        argv = ["strace", "-f", "-c", "-e", f"trace={calls}", "-o", str(counts), sys.executable, "-m", "workbench"]
+        done = subprocess.run([*argv, *bench, *load], env=env, capture_output=True, text=True, check=False)
+    if not counts.exists() or "ptrace" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr[-200:]}")
+    (total,) = re.findall(r"(?m)^100\.00 +\S+ +\S+ +(\d+) .*total$", counts.read_text())
+    assert per_token(int(total)) <= 1.8, counts.read_text()

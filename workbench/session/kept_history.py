@@ -23,16 +23,25 @@ if TYPE_CHECKING:
 
 
 class KeptHistory:
-    """Reads and writes the files of the host's history, from its first reading on. `close` writes what is left."""
+    """Writes the files of the host's history, from its first reading on, and reads those of earlier screens once `read`
+    was called. `close` writes what is left."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
         self._writer: HistoryWriter | None = None
+        self._reads = False
         self._cells: tuple[CellWriter, ...] = ()
         timeline.on_values.append(self._take)
         timeline.on_event.append(self._take_event)
         timeline.on_clear.append(self.close)
         telemetry.on_gpus_changed.append(self._take_infos)
+
+    def read(self) -> None:
+        """Insert the history of earlier screens, now and for each later host. A day takes half a second of CPU, so the
+        first frame comes before it."""
+        if self._writer is not None and not self._reads:
+            self._core.spawn(self._load(self._writer))
+        self._reads = True
 
     def close(self) -> None:
         """Write the last cells and close the files. A later reading opens new ones."""
@@ -77,7 +86,8 @@ class KeptHistory:
         header = Header(host, simulated, STEPS_S[0], time.time())
         self._writer = writer = HistoryWriter(folder, header, tell)
         self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
-        self._core.spawn(self._load(writer))
+        if self._reads:
+            self._core.spawn(self._load(writer))
         return writer
 
     async def _load(self, writer: HistoryWriter) -> None:

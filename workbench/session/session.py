@@ -236,19 +236,21 @@ class Session:
         screen, after which `open` is called again and does the rest."""
         if early and not self.host.is_local:
             return
-        self._keep_history()
+        kept = self._keep_history()
         if early:
             self.core.spawn(self._start_telemetry())
             return
+        kept.read()
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
 
-    def _keep_history(self) -> None:
+    def _keep_history(self) -> KeptHistory:
         """Keep the readings from the first one on, also on disk."""
         from workbench.session.kept_history import KeptHistory
 
         if self._kept is None:
             self._kept = KeptHistory(self.core, self.timeline, self.telemetry)
+        return self._kept
 
     async def _read_own_files(self) -> None:
         with suppress(TimeoutError):

@@ -9,11 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.bench.compare import compare
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.report.content import Report
-from workbench.report.registry import output_format
 from workbench.session.result_rows import rows_of
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
@@ -127,6 +124,8 @@ class Results:
     async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
         """Compare two results, show the comparison in the session's state, and return it. A missing id is that of the
         marked result, or else that of one of the newest results; A is then the older."""
+        from workbench.bench.compare import compare
+
         first, second = self._pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
         comparison = compare(await self.get(first), await self.get(second))
         self._core.update(comparison=comparison)
@@ -150,6 +149,9 @@ class Results:
     async def export(self, result_id: int, form: str) -> str:
         """Write a result as workbench-result-ID.FORM into the current directory. Return the path. Raises InputError if
         the file exists or cannot be written."""
+        from workbench.report.content import Report
+        from workbench.report.registry import output_format
+
         chosen = output_format(form)
         result = await self.get(result_id)
         samples = await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()

@@ -62,7 +62,7 @@ def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
         ("[provenance]", "[env]\nA = 1\n[provenance]", "preset.wrong-type", "env.A", ["text", "found 1"]),
         (
             "[provenance]",
-            "[launch]\nrun_options = { user = 3 }\n[provenance]",
+            "[launch.run_options]\nuser = 3\n[provenance]",
             "preset.wrong-type",
             "launch.run_options.user",
             ["text or a list (text)", "found 3"],

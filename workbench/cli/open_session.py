@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.output import note
 from workbench.cli.questions import ask_login_secret, ask_yes_no, can_ask
 from workbench.hosts import split_container
-from workbench.model.errors import HostError, InputError
+from workbench.model.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
@@ -107,7 +107,7 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
         yield reading
     finally:
         reading.cancel()
-        with suppress(asyncio.CancelledError, HostError):
+        with suppress(asyncio.CancelledError, WorkbenchError):
             await reading
 
 

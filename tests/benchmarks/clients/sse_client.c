@@ -105,7 +105,7 @@ int main(int argc, char **argv) {
     }
     double took_s = now_s() - began_s;
     long output = ttft_count + gap_count;
-    printf("{\"completed\": %ld, \"duration\": %.6f, \"total_output_tokens\": %ld, \"output_throughput\": %.3f, "
+    printf("{\"model_id\": \"m\", \"completed\": %ld, \"duration\": %.6f, \"total_output_tokens\": %ld, \"output_throughput\": %.3f, "
            "\"request_throughput\": %.3f", answered, took_s, output, (double)output / took_s, (double)answered / took_s);
     tell("ttft", ttfts, ttft_count);
     tell("itl", gaps, gap_count);

@@ -81,7 +81,7 @@ fn main() {
     }
     let (took_s, output) = (began.elapsed().as_secs_f64(), ttfts.len() + gaps.len());
     print!(
-        "{{\"completed\": {wanted}, \"duration\": {took_s:.6}, \"total_output_tokens\": {output}, \
+        "{{\"model_id\": \"m\", \"completed\": {wanted}, \"duration\": {took_s:.6}, \"total_output_tokens\": {output}, \
          \"output_throughput\": {:.3}, \"request_throughput\": {:.3}",
         output as f64 / took_s,
         wanted as f64 / took_s

@@ -92,15 +92,14 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     """
     async with gpus_read(session) as reading:
         planned = await asyncio.to_thread(_planned, session, arguments)
-        session.plans.take(planned, arguments.preset)
-        if getattr(arguments, "trust", False):
-            session.plans.trust()
-        await session.plans.look_for_engine()
         try:
             session.core.update(telemetry=await reading)
-            session.plans.gpus_changed()
         except HostError as error:
             note(f"cannot read the GPUs: {error.message}")
+    session.plans.take(planned, arguments.preset)
+    if getattr(arguments, "trust", False):
+        session.plans.trust()
+    await session.plans.look_for_engine()
     before = session.plans.editor.plan
     run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())  # not of clusters
     session.plans.editor.assign(arguments.sets, arguments.unsets, arguments.envs, run_as, run_options)

@@ -51,7 +51,7 @@ class Plans:
         self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())  # id of a preset, what its server lacks of it
-        telemetry.on_gpus_changed.append(self.gpus_changed)
+        telemetry.on_gpus_changed.append(self._gpus_changed)
         telemetry.on_reading.append(self._compare_gpu_settings)
 
     @property
@@ -195,8 +195,7 @@ class Plans:
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
         return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
 
-    def gpus_changed(self) -> None:
-        """Check the plan and the presets against the GPUs of the newest reading."""
+    def _gpus_changed(self) -> None:
         if self.current is not None:
             self.current.around = replace(self.current.around, gpus=self._gpus())
             self.show()

@@ -29,7 +29,7 @@ def read(kind: type[T], document: Mapping[str, Any]) -> tuple[T | None, Found]:
     """Return the dataclass `kind` that a document describes, None if it does not describe one, and what is wrong in the
     document: at most MAX_FINDINGS places."""
     found: Found = []
-    made = _reader(kind)(document, (), found)
+    made = _reader(kind)(document, (), found)  # type: ignore[arg-type]
     return None if made is _BAD else made, found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.shell_scripts import sh
+from workbench.hosts.swept_command import run_swept
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean_json
 
@@ -81,7 +82,7 @@ async def ask(host: Host, engine: str, python: str, packages: Sequence[str], tim
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
-        done = await host.run(sh(script, *words), timeout_s=timeout_s)
+        done = await run_swept(host, sh(script, *words), timeout_s=timeout_s)
     except CommandTimeout:
         return EnginePackages(engine, python, problem=f"{python} did not answer within {timeout_s:g} s")
     except HostError as error:

@@ -17,6 +17,7 @@ files_via_shell    files of a host on which only commands can be run
 shell_scripts      all POSIX shell code that runs on hosts
 python_programs    programs for the python3 of a host, which keeps them by their hash
 host_facts         facts about a host (user, kernel, memory, GPU tools) from the output of one script
+swept_command      programs that leave no process behind
 detached_process   processes that outlive Workbench, each in a run directory
 run_processes      which processes belong to a run
 shared_answers     questions to a host whose answer several callers share

@@ -100,13 +100,16 @@ class LocalStream:
 
 
 async def end(process: Process, wait_s: float = 0.0) -> None:
-    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group. Returns even if the
-    process never ends, because a process can hang in the kernel and Python 3.11 can miss the exit of a child.
+    """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process group: to the process, and
+    to a child that outlives it and holds its pipes. Returns even if the process never ends, because a process can hang
+    in the kernel and Python 3.11 can miss the exit of a child.
     """
     if process.returncode is None and wait_s > 0:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), wait_s)
-    if process.returncode is None:
+    if process.returncode is None or not all(
+        pipe is None or pipe.at_eof() for pipe in (process.stdout, process.stderr)
+    ):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):

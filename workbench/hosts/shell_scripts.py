@@ -160,6 +160,29 @@ done 2>/dev/null
 exit 0
 """
 
+# $1: a word. Ends every process whose environment has it, also those that such a process starts meanwhile.
+SWEEP = r"""
+mark=$1
+for try in 1 2 3 4 5 6 7 8 9; do
+    left=
+    for file in $(grep -als "WORKBENCH_SWEPT=$mark" /proc/[0-9]*/environ); do
+        pid=${file#/proc/}
+        kill -s KILL "${pid%/environ}" && left=yes
+    done
+    [ -n "$left" ] || break
+done 2>/dev/null
+"""
+# $1: a word that no other process has. Runs the other arguments, then ends what they left; keeps their exit code.
+RUN_SWEPT = rf"""
+mark=$1
+shift
+WORKBENCH_SWEPT=$mark "$@"
+code=$?
+set -- "$mark"
+{SWEEP}
+exit "$code"
+"""
+
 # Prints for each of its arguments, which are process ids: "pid ID", "name NAME", "inside" and the ids in the namespaces
 # of the process, then the lines of its control groups.
 AROUND = r"""

@@ -2,7 +2,8 @@
 prints its help.
 
 The engine sees no GPU and no network, runs at the lowest priority in the root directory, and is ended after
-ANSWER_WITHIN_S. Importing vLLM takes 6 s on a quiet machine, so `session/engine_flags.py` keeps the answers.
+ANSWER_WITHIN_S with all processes that it started. Importing vLLM takes 6 s on a quiet machine, so
+`session/engine_flags.py` keeps the answers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import posixpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.hosts.run_processes import signal_name
+from workbench.hosts.swept_command import run_swept
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean_json
 
@@ -67,10 +70,11 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     else:
         command = [str(found.path), *engine.help_arguments]
     argv = ["sh", "-c", _QUIETLY, "sh", *command]
-    done = await host.run(argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
+    done = await run_swept(host, argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
     about = f"{found.path} did not list its flags"
     if done.returncode != 0:
-        problem = f"signal {-done.returncode} ended it" if done.returncode < 0 else done.problem
+        signal = signal_name(done.returncode)
+        problem = f"{signal} ended it" if signal else done.problem
         raise HostError(f"{about}: {problem}", host=host.name)
     if len(done.stdout) > ANSWER_MAX_BYTES:
         raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB", host=host.name)

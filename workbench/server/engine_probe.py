@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
+from workbench.hosts.swept_command import run_swept
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ async def _from_itself(host: Host, engine: Engine, path: str, python: str | None
     arguments = engine.version_arguments or ("--version",)
     how = shlex.join([path, *arguments])
     try:
-        done = await host.run([path, *arguments], timeout_s=10)
+        done = await run_swept(host, [path, *arguments], timeout_s=10)
     except CommandTimeout:
         return InstalledEngine(engine.name, path, None, python, f"{how} did not answer within 10 s")
     found = next((m for v in _VERSIONS if (m := v.search(done.out + done.err))), None)

@@ -86,6 +86,12 @@ def test_timeout_kills_the_whole_group_at_once() -> None:
     eventually(lambda: not with_argument("61.001"), "both sleeps to end")
 
 
+def test_timeout_kills_a_child_that_outlives_the_command_and_holds_its_pipes() -> None:
+    with pytest.raises(CommandTimeout):
+        asyncio.run(LocalHost().run(["sh", "-c", "sleep 61.003 &"], timeout_s=0.5))
+    eventually(lambda: not with_argument("61.003"), "the sleep to end")
+
+
 def test_cancelling_kills_too() -> None:
     async def main() -> None:
         task = asyncio.create_task(LocalHost().run(["sleep", "61.002"]))

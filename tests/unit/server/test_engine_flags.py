@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.procs import with_argument
 
 from workbench import engines
 from workbench.engines import catalog as catalogs
@@ -104,7 +105,7 @@ def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_p
         (
             ("import time; time.sleep(600)", 1.0, "did not end within 1 s"),
             ("raise RuntimeError('no CUDA\\x1b[2J')", 30.0, "RuntimeError: no CUDA"),
-            ("os.kill(os.getpid(), 9)", 30.0, "signal 9 ended it"),
+            ("os.kill(os.getpid(), 9)", 30.0, "SIGKILL ended it"),
             ("[parser.add_argument(f'--x{n}', help='x' * 9000) for n in range(5000)]", 30.0, "it printed"),
             ("json.dump = lambda data, out: out.write('[' * 900)", 30.0, "the answer is not JSON"),
             ("json.dump = lambda data, out: out.write('[' * 900 + ']' * 900)", 30.0, "not the flag list of SGLang"),
@@ -114,6 +115,28 @@ def test_an_engine_that_hangs_fails_or_prints_nonsense_is_an_error_in_time(tmp_p
             ask(install(tmp_path / str(number), extra), timeout_s)
         assert why in error.value.message and "\x1b" not in error.value.message
     assert time.monotonic() - began < 30
+
+
+LEFT = "import subprocess; subprocess.Popen([{words}], start_new_session={apart}{pipes})"
+CHILDREN = {  # of an engine that ends: with its pipes, without them, and in a session of its own
+    "holds the pipes": {"apart": False, "pipes": ""},
+    "silent": {"apart": False, "pipes": ", stdout=-3, stderr=-3"},
+    "apart": {"apart": True, "pipes": ""},
+}
+
+
+@pytest.mark.parametrize("kind", CHILDREN.values(), ids=CHILDREN)
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_child_that_a_probed_engine_leaves_is_ended(tmp_path: Path, kind: dict[str, Any], answers: bool) -> None:
+    number = f"61.{os.getpid()}"
+    left = LEFT.format(words=f"'sleep', '{number}'", **kind)
+    began = time.monotonic()
+    if answers:
+        ask(install(tmp_path, left))
+    else:
+        with pytest.raises(HostError, match="did not end within 1 s"):
+            ask(install(tmp_path, f"{left}; import time; time.sleep(600)"), 1.0)
+    assert time.monotonic() - began < 20 and not with_argument(number)
 
 
 def test_what_is_not_the_list_of_this_engine_is_refused(tmp_path: Path) -> None:

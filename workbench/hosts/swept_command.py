@@ -1,0 +1,30 @@
+"""A program of somebody else that is run to its end and leaves no process behind, on any kind of host."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+
+from workbench.hosts import shell_scripts
+from workbench.hosts.base import Completed, Host, HostUnreachable
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import HostError
+
+SWEEP_S = 10.0
+
+
+async def run_swept(
+    host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+) -> Completed:
+    """Run `argv` on `host` as `Host.run` does, then end every process that it left, in whatever session. A program that
+    a signal ended has an exit code above 128."""
+    mark = secrets.token_hex(8)
+    try:
+        return await host.run(sh(shell_scripts.RUN_SWEPT, mark, *argv), timeout_s=timeout_s, env=env)
+    except HostUnreachable:
+        raise
+    except HostError:
+        with contextlib.suppress(HostError):
+            await host.run(sh(shell_scripts.SWEEP, mark), timeout_s=SWEEP_S)
+        raise

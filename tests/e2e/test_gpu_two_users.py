@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.procs import eventually
+from support.serving import free_port
 from support.two_users import ORIGINAL_W, PRO, TwoUsers, User, done, two_accounts, two_directories
 from support.typed_screen import TypedScreen
 
@@ -157,6 +160,70 @@ def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: Two
     assert f"set by {b.name}" in report["outcomes"][0]["message"] and accounts.power_w == B_W
     b.ok("revert")
     assert accounts.power_w == ORIGINAL_W
+
+
+# ---- the same preset for both
+
+PRESET = """
+schema = 1
+id = "whole"
+title = "One preset of two users"
+summary = "For tests."
+
+[hardware]
+
+[engine]
+name = "vllm"
+
+[model]
+id = "Qwen/Qwen3-0.6B"
+
+[flags]
+port = {port}
+gpu-memory-utilization = 0.3
+
+[[gpu_settings]]
+power_limit_w = 400.0
+governor = "powersave"
+
+[provenance]
+document = "none"
+status = "untested"
+"""
+
+
+@contextmanager
+def applied(user: User) -> Iterator[dict[str, Any]]:
+    """Apply the preset as `user`; the server is stopped at the end."""
+    presets = Path(user.env["XDG_CONFIG_HOME"], "workbench", "presets")
+    presets.mkdir(parents=True)
+    (presets / "whole.toml").write_text(PRESET.format(port=free_port()))
+    user.env["WORKBENCH_SIM_START_S"] = "0.2"
+    code, document = done(user.spawn("apply", "whole", "--yes", command="presets"))
+    try:
+        assert code == 0, document
+        yield document
+    finally:
+        done(user.spawn(document["run_id"], command="stop"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_two_users_of_one_preset_take_no_setting_from_each_other(directories: TwoUsers, first: str) -> None:
+    one, other = (directories.a, directories.b) if first == "a" else (directories.b, directories.a)
+    with applied(directories.a), applied(directories.b) as second:
+        limit = next(part for part in second["parts"] if part["name"] == "GPU0 power limit")
+        assert (limit["before"], limit["after"]) == ("400 W", "400 W")
+        for user in (one, other):  # each has the values of before A's change, on disk
+            before = {entry["setting"]: entry["before"] for entry in user.entries}
+            assert before == {"power_limit_w": ORIGINAL_W, "governor": "performance"}
+        report = one.ok("revert")
+        assert [outcome["ok"] for outcome in report["outcomes"]] == [True, True] and report["commands"] == []
+        assert all("left alone: it is " in outcome["message"] for outcome in report["outcomes"])
+        assert "400 W, set by" in next(o["message"] for o in report["outcomes"] if o["setting"] == "power_limit_w")
+        assert directories.power_w == 400.0 and one.entries == [] and len(other.entries) == 2
+        other.ok("revert")
+        assert directories.power_w == ORIGINAL_W and other.entries == []
 
 
 # ---- a register that is not what it should be

@@ -242,18 +242,24 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
 
 
 @pytest.mark.slow
-def test_another_users_c_states_are_not_taken_for_the_value_of_before() -> None:
-    """Somebody writes other C-states between the question and the answer, and again before the revert."""
+def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_named() -> None:
+    """Somebody writes other C-states and another limit between the question and the answer, and C-states again before
+    the revert."""
     write_preset()
 
     async def scenario(session: Session) -> None:
         box = Box()
         whole = await PresetApply(session).look()
         box.files("*/cpuidle/*/disable")[3].write_text("1\n")
+        box.state.change_setting(0, limit_w=300.0)
         done = await PresetApply(session).apply(whole)
-        assert done.run_id is not None and box.now == APPLIED
-        entry = next(e for e in box.journal if e["setting"] == "c_states")
-        assert entry["before"] == "off:3=0 on=1-3"
+        assert done.run_id is not None and box.now == (300.0, {"powersave"}, "0001" + "0" * 12)
+        assert {*problems(done.parts)} == {"CPU C-states", "GPU0 power limit"}
+        assert "changed to 300 W after you had confirmed" in problems(done.parts)["GPU0 power limit"]
+
+        done = await PresetApply(session).apply(await PresetApply(session).look())
+        assert done.not_applied == () and box.now == APPLIED
+        assert {e["setting"]: e["before"] for e in box.journal}["c_states"] == "off:3=0 on=1-3"
         for file in box.files("*/cpuidle/*/disable"):
             file.write_text("0\n")
         for file in box.files("*/cpuidle/state2/disable"):
@@ -261,7 +267,7 @@ def test_another_users_c_states_are_not_taken_for_the_value_of_before() -> None:
         report = await session.gpu.revert()
         (foreign,) = [o for o in report.outcomes if o.foreign]
         assert foreign.command.setting == "c_states" and "now off:2: changed by someone else" in foreign.message
-        assert box.now == (None, {"performance"}, "0010" * 4)
+        assert box.now == (300.0, {"performance"}, "0010" * 4)
         assert (await session.gpu.revert(foreign="original")).ok and box.idle == "0001" + "0" * 12
 
     on(scenario)

@@ -36,8 +36,8 @@ class User:
         self.env["XDG_CONFIG_HOME"] = str(home / "config")
         self.gpu = home / "state" / "workbench" / "sim" / PRO / "gpu"
 
-    def spawn(self, *words: str) -> subprocess.Popen[str]:
-        argv = [*self.prefix, self.python, "-m", "workbench", "--simulate", PRO, "gpu", *words, "--json"]
+    def spawn(self, *words: str, command: str = "gpu") -> subprocess.Popen[str]:
+        argv = [*self.prefix, self.python, "-m", "workbench", "--simulate", PRO, command, *words, "--json"]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             argv, cwd="/", env=self.env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True

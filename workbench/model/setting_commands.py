@@ -63,7 +63,7 @@ class RemoteSetting:
     label = query = ""
     readable = True
     cools = False  # a low value can keep the GPU cooler
-    own_if_equal = False  # a value equal to this Workbench's own is its own, even if a newer claim has the same value
+    easily_forged = False  # a claim may be of a user without the right to set it, and the value does not show it
 
     def argv(self, value: Any) -> tuple[str, ...]:
         """Return nvidia-smi's arguments after `-i UUID` that set `value`."""
@@ -95,6 +95,7 @@ class RemoteSetting:
 
 class _ClockLock(RemoteSetting):
     readable = False
+    easily_forged = True
     cools = True
 
     def __init__(self, label: str, which: str, low_digits: Sequence[int], high_digits: Sequence[int]) -> None:
@@ -132,7 +133,7 @@ class _ClockLock(RemoteSetting):
 class _PowerLimit(RemoteSetting):
     label, query = "power limit", "power.limit"
     cools = True
-    own_if_equal = True  # anybody can claim a limit, even without the right to set one, and prevent its revert
+    easily_forged = True  # two users may claim an equal limit
 
     def argv(self, value: Any) -> tuple[str, ...]:
         return ("-pl", f"{value:.2f}".rstrip("0").rstrip("."))

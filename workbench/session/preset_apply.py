@@ -2,7 +2,7 @@
 
 The server is started first, and the settings are changed when it is READY: a start that fails has changed nothing else.
 The settings are one plan for `session.gpu`, which is applied as a whole or reverted. If it is reverted, the server is
-stopped again.
+stopped again. A setting that somebody else has changed since the confirmation is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import GpuSettings, label_of, setting_of, stored_text
+from workbench.model.setting_commands import equal
+from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
 from workbench.server.file_limit import FileLimit, limit_of, limit_on, limit_text, may_have
 from workbench.session.run_preset import FILES, WARM_UP, files_problem, note_warm_up
 
@@ -161,7 +162,7 @@ class PresetApply:
             report = None
             if whole.settings:
                 on_step("applying the settings")
-                report = await self._apply_settings(whole, run_id, password)
+                whole, report = await self._apply_settings(whole, run_id, password)
                 if not report.ok:
                     return await self._stopped(whole, run_id, report)
             parts = [await self._checked(part, status) for part in _judged(whole, report)]
@@ -187,9 +188,34 @@ class PresetApply:
                 f"{whole.preset_id}",
             )
 
-    async def _apply_settings(self, whole: WholePreset, run_id: str, password: str | None) -> SettingsReport:
+    async def _without_foreign(self, whole: WholePreset) -> WholePreset:
+        """Return the preset without the settings that somebody else has changed since `look`: the user has not agreed
+        to overwrite these values. Their parts say so."""
+        now = {_key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes}
+        kept: dict[str, GpuSettings] = {}
+        foreign: dict[str, str] = {}
+        for outcome in whole.outcomes:
+            one, found = outcome.command, now.get(_key(outcome))
+            for selector, wanted in whole.settings.items():
+                if one.setting not in wanted or not _is_of(outcome, selector):
+                    continue
+                known = (outcome.before, wanted[one.setting])
+                if found is None or any(equal(one.setting, found.before, value) for value in known):
+                    gpu = "all" if one.gpu_uuid == HOST else one.gpu_uuid
+                    kept[gpu] = GpuSettings({**kept.get(gpu, {}), one.setting: wanted[one.setting]})
+                else:
+                    foreign[_setting_part(outcome).name] = _foreign_text(found)
+        parts = [replace(part, problem=foreign.get(part.name, part.problem)) for part in whole.parts]
+        return replace(whole, parts=tuple(parts), settings=kept)
+
+    async def _apply_settings(
+        self, whole: WholePreset, run_id: str, password: str | None
+    ) -> tuple[WholePreset, SettingsReport]:
+        """Apply the settings that nobody else has changed meanwhile. Return the preset with these settings, and the
+        report."""
         try:
-            return await self._gpu.apply_each(whole.settings, password=password)
+            whole = await self._without_foreign(whole)
+            return whole, await self._gpu.apply_each(whole.settings, password=password)
         except WorkbenchError as error:
             await self._servers.stop(run_id)
             error.message += f"; the server {run_id} was stopped again"
@@ -259,6 +285,22 @@ def _setting_part(outcome: SettingOutcome) -> PresetPart:
     name = _name(one.where if one.gpu_index >= 0 else "", one.setting)
     texts = [stored_text(one.setting, value) for value in (outcome.before, outcome.requested)]
     return PresetPart(name, texts[0], texts[1], one.shell_line, one.right or "")
+
+
+def _key(outcome: SettingOutcome) -> tuple[str, str]:
+    return outcome.command.gpu_uuid, outcome.command.setting
+
+
+def _is_of(outcome: SettingOutcome, selector: str) -> bool:
+    """Return whether `selector`, a key of `WholePreset.settings`, names the GPU or the host of the outcome."""
+    one = outcome.command
+    return one.gpu_uuid == HOST or selector in ("all", str(one.gpu_index), one.gpu_uuid)
+
+
+def _foreign_text(found: SettingOutcome) -> str:
+    """Return why the setting of `found`, the outcome of a dry run, is not overwritten."""
+    value, note = stored_text(found.command.setting, found.before), found.command.note
+    return f"left alone: changed to {value} after you had confirmed{f' ({note})' if note else ''}; apply it again"
 
 
 def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:

@@ -48,7 +48,10 @@ HALF = "performance=0-2 powersave=3"
             id="a core neither has so",
         ),
         pytest.param(entry(), 200.0, [claim()], LEAVE, 200.0, id="another Workbench's"),
-        pytest.param(entry(), 250.0, [claim(250.0)], RESTORE, 300.0, id="another's later claim of the same limit"),
+        pytest.param(entry(), 250.0, [claim(250.0)], LEAVE, 250.0, id="another's later claim of the same limit"),
+        pytest.param(
+            entry(set_unix_s=3.0, over=[250.0]), 250.0, [claim(250.0)], DONE, 250.0, id="another's earlier claim of it"
+        ),
         pytest.param(
             entry(setting="persistence", before=False, now=True),
             True,
@@ -64,9 +67,7 @@ HALF = "performance=0-2 powersave=3"
             entry(setting=LOCK, before="unknown", now="1,2"), None, [], RESTORE, "unknown", id="a lock of ours"
         ),
         pytest.param(entry(), 200.0, [claim(before=250.0)], ASK, 200.0, id="another's, who was not told of ours"),
-        pytest.param(
-            entry(), 250.0, [claim(250.0, before=150.0)], RESTORE, 300.0, id="the same limit, another way back"
-        ),
+        pytest.param(entry(), 250.0, [claim(250.0, before=150.0)], ASK, 250.0, id="the same limit, another way back"),
         pytest.param(
             entry(setting="persistence", before=False, now=True),
             True,
@@ -104,6 +105,23 @@ def test_what_is_said_of_a_value_that_is_not_ours() -> None:
     assert "3-4 MHz, set by bob" in (
         claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or ""
     )
+
+
+def test_a_revert_names_who_still_uses_the_value() -> None:
+    """Two users set the same limit, as one preset does."""
+    later = claims.decide_revert(entry(), 250.0, [claim(250.0)])
+    assert "it is 250 W, set by bob with Workbench" in later.why and later.why.endswith("its revert sets 300 W")
+    earlier = claims.decide_revert(entry(set_unix_s=3.0, over=[250.0]), 250.0, [claim(250.0)])
+    assert earlier.why.startswith("left alone: it is 250 W, set by bob with Workbench")
+
+
+@pytest.mark.parametrize("setting", [POWER, LOCK])
+def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value_shows_it(setting: str) -> None:
+    forged, other = claim(250.0, setting=setting), claim(True, setting="persistence")
+    keys = [forged.key, other.key]
+    assert claims.credible([forged, other], keys, lambda one: False) == (other,)
+    assert claims.credible([forged, other], keys, lambda one: True) == (forged, other)
+    assert claims.credible([forged], [other.key], lambda one: False) == (forged,)
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:

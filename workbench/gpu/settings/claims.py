@@ -107,10 +107,11 @@ def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[Sett
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Return `claims` without forged ones. Only claims on the locks `keys` are checked: nobody can read a lock from the
-    driver, so a forged claim would keep a lock on for good. `may_set` says whether the user of a claim can have set
-    that lock."""
-    doubted = {(c.uid, c.key): c for c in sorted(claims, key=lambda c: c.set_unix_s) if is_lock(c.setting)}
+    """Return `claims` without forged ones. Only claims on those settings among `keys` are checked whose value does not
+    show who set it: nobody can read a lock from the driver, and a power limit may equal this Workbench's own. A forged
+    claim would keep such a setting in force for good. `may_set` says whether the user of a claim can have set it."""
+    by_time = sorted(claims, key=lambda c: c.set_unix_s)
+    doubted = {(c.uid, c.key): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
     return tuple(c for c in claims if (c.uid, c.key) not in forged)
 
@@ -119,13 +120,14 @@ def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
     """Return the newest claim that explains the host's value `live`. None if no claim does, or if this Workbench's own
-    `entry` explains the value. For a lock, which cannot be read (`live` is None), the newest claim counts."""
+    `entry` explains the value and is newer. For a lock, which cannot be read (`live` is None), the newest claim
+    counts."""
     setting = key[1]
     matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
     if by is None or entry is None or not _is_own(entry, live):
         return by
-    return None if SETTINGS[setting].own_if_equal or by.set_unix_s <= set_at(entry) else by
+    return None if by.set_unix_s <= set_at(entry) else by
 
 
 def _is_own(entry: Entry, live: Any) -> bool:
@@ -168,7 +170,7 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
     cut = was_interrupted(setting, live, entry["now"], entry["before"])
     if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
         if live is not None and equal(setting, live, value):
-            return RevertDecision(DONE, value, "the setting has its previous value already")
+            return RevertDecision(DONE, value, _why_there(entry, live, claims))
         if target is None and entry.get("before_known") == TOLD and equal(setting, value, entry["before"]):
             origin = entry.get("origin") or "another user"
             return RevertDecision(ASK, live, f"only {origin} reports {shown(setting, value)} as the previous value")
@@ -176,6 +178,12 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
     if equal(setting, live, value) or equal(setting, live, entry["before"]):
         return RevertDecision(DONE, live, "the setting has its previous value already")
     return RevertDecision(ASK, live, drift(entry, live, claims) or "")
+
+
+def _why_there(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
+    """Return why a setting needs no revert: an earlier claim of another user has the same value, or nothing changed."""
+    by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
+    return f"left alone: it is {by.text}" if by is not None else "the setting has its previous value already"
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:

@@ -16,7 +16,7 @@ from workbench.cli.open_session import connected, gpus_read
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.errors import HostError
-from workbench.model.gpu import DriverStatus
+from workbench.model.gpu import DriverStatus, GpuState, clocks_text
 from workbench.model.settings import HOST, label_of, place_of, stored_text
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         node = f"{gpu['node']} " if gpu.get("node") else ""
         yield f"{node}GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
         yield "  " + "  ".join(_reading(gpu, *each) for each in _READINGS)
+        if gpu["state"] == GpuState.LIVE:
+            yield from _lockable_lines(gpu)
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
@@ -104,6 +106,13 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
+
+
+def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the clocks to which the driver can lock a GPU, in a short form."""
+    kinds = (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz"))
+    texts = [f"{kind} {text}" for kind, field in kinds if (text := clocks_text(gpu.get(field) or ()))]
+    yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 
 _READINGS = (

@@ -6,9 +6,13 @@ permission", "gpu is lost", …). Field names contain the unit; memory is in byt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+FEW_CLOCKS = 8  # so many are listed one by one
+MOST_RUNS = 4  # of clocks with one step
 
 
 class DriverStatus(StrEnum):
@@ -28,6 +32,28 @@ class GpuState(StrEnum):
     NO_PERMISSION = "no permission"
     ERROR = "error"
     NOT_READ = "not read"  # another GPU's call has not returned, and the driver processes one call at a time
+
+
+def clocks_text(clocks: Sequence[int]) -> str:
+    """Return supported clocks in a short form: "405, 810, 14001 MHz" for few, "210-3090 MHz in steps of 15 (193
+    clocks)" for many. A step may vary by 1 MHz, because the driver rounds. "" for no clocks."""
+    found = sorted(set(clocks))
+    if len(found) <= FEW_CLOCKS:
+        return f"{', '.join(map(str, found))} MHz" if found else ""
+    runs = [[found[0]]]
+    for mhz in found[1:]:
+        steps = {b - a for a, b in itertools.pairwise((*runs[-1], mhz))}
+        if max(steps) - min(steps) > 1:
+            runs.append([])
+        runs[-1].append(mhz)
+    return f"{', '.join(map(_run_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} ({len(found)} clocks)"
+
+
+def _run_text(run: Sequence[int]) -> str:
+    steps = sorted({b - a for a, b in itertools.pairwise(run)})
+    if len(run) < 3:
+        return f"{', '.join(map(str, run))} MHz"
+    return f"{run[0]}-{run[-1]} MHz in steps of {' or '.join(map(str, steps))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ class GpuPane(Pane, Scrolled):
                 role = "dim" if text.startswith(NA) else "text"
                 row += [(pad(f"  {label}", 16), "dim"), (pad(text, each - 16), role)]
             rows.append(tuple(row))
+        rows += _lockable_rows(info, width)
         if sample.event_reasons:
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
         return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
@@ -163,6 +164,17 @@ class GpuPane(Pane, Scrolled):
         for reason, names in reasons.items():
             rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
         return rows
+
+
+def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
+    """Return rows with the clocks to which the driver can lock a GPU; none before the GPU's properties are known."""
+    from workbench.model.gpu import clocks_text  # not for the first frame
+
+    if info is None:
+        return []
+    found = (("SM", info.supported_sm_mhz), ("memory", info.supported_memory_mhz))
+    texts = [f"{kind} {clocks_text(clocks)}" for kind, clocks in found if clocks]
+    return paragraph(f"  clocks to lock: {'; '.join(texts) or f'{NA} (not listed)'}", width, "dim", "    ")
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:

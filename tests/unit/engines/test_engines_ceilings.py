@@ -101,6 +101,24 @@ def test_more_streams_read_more_experts_until_computing_limits_them() -> None:
     assert most.prefill_tok_s == most.total_tok_s
 
 
+@pytest.mark.parametrize(
+    ("gpu", "bf16_tflops"),
+    [
+        ("NVIDIA GeForce RTX 5060 Ti", 51),
+        ("NVIDIA GeForce RTX 5090", 254),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8),
+    ],
+)
+def test_prefill_in_fp8_is_at_most_twice_as_fast_as_in_bf16(gpu: str, bf16_tflops: float) -> None:
+    parts = WeightParts(dense=3e9, head=0.2e9)
+    full, half = (
+        ceiling(facts(gb, quantization=quantization, shape=ModelShape(parts=parts)), [gpu]).prefill_tok_s
+        for gb, quantization in ((6.4, "bfloat16"), (3.6, "fp8"))
+    )
+    assert full == pytest.approx(bf16_tflops * 1e12 / (2 * parts.active)) and half is not None
+    assert half / full == pytest.approx(2, rel=0.01)
+
+
 def test_all_reduces_take_their_time() -> None:
     found = ceiling(replace(LLAMA_70B, layers=80), [GB10] * 2, tp=2)
     assert found.all_reduce_ms == pytest.approx(161 * 0.041) and "161 all-reduces of 41 us" in found.all_reduce_basis

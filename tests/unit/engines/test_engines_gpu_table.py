@@ -34,3 +34,9 @@ def test_the_table_has_the_memory_clock_under_compute() -> None:
     card = find("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
     assert card is not None and card.chip == "GB202" and card.power_default_w == 600
     assert card.memory_under_compute_mhz == 13365
+
+
+@pytest.mark.parametrize("gpu", [g for g in all_types() if g.tflops.get("fp8")], ids=lambda g: g.id)
+def test_fp8_computes_twice_as_fast_as_bf16(gpu) -> None:  # type: ignore[no-untyped-def]
+    """Both accumulate in FP32: GeForce cards have half the rate in both."""
+    assert gpu.tflops["fp8"] / gpu.tflops["bf16"] == pytest.approx(2, rel=0.05)

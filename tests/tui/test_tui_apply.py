@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -44,12 +45,43 @@ status = "untested"
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) -> None:
+def write_preset() -> None:
     presets = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets")
     presets.mkdir(parents=True)
     (presets / "whole.toml").write_text(PRESET.format(port=free_port()))
+
+
+@pytest.mark.slow
+def test_the_key_answers_before_the_host_does_and_the_screen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host answers the look-up only when it is let: the message is there, and other keys work."""
+    write_preset()
+
+    async def scenario(s: RealScreen) -> None:
+        let = asyncio.Event()
+        plan_each = s.session.gpu.plan_each
+
+        async def later(*given: object, **options: object) -> object:
+            await let.wait()
+            return await plan_each(*given, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(s.session.gpu, "plan_each", later)
+        await s.until(lambda: any(p.id == "whole" for p in s.state.presets))
+        await s.session.plans.load_preset("whole")
+        await s.press("A")
+        await s.until("looking up what whole changes on", "nothing is changed yet")
+        await s.press("6")
+        await s.until("clocks to lock: SM")
+        let.set()
+        text = await s.until("Apply whole whole", "apply all of it")
+        assert "looking up" not in text and not s.state.servers
+
+    shown(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) -> None:
+    write_preset()
 
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: any(p.id == "whole" for p in s.state.presets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,20 @@ class ApplyController(Controller):
         if self.session.plans.untrusted():
             self.say("the preset is not trusted yet", Level.WARN, "press s to see what it would run")
             return
-        from workbench.session.preset_apply import PresetApply
+        preset_id = self.state.plan.plan.preset_id
+        self.say(f"looking up what {preset_id or 'the plan'} changes on {self.state.host.name}: nothing is changed yet")
 
-        preset = PresetApply(self.session)
-        self.attempt(preset.look(), lambda whole: self._confirm(preset, whole))
+        async def look() -> tuple[PresetApply, WholePreset]:
+            await asyncio.to_thread(_load)
+            from workbench.session.preset_apply import PresetApply
+
+            preset = PresetApply(self.session)
+            return preset, await preset.look()
+
+        self.attempt(look, lambda found: self._confirm(*found), only="look up a preset")
 
     def _confirm(self, preset: PresetApply, whole: WholePreset) -> None:
+        self.services.hush()
         state = self.state
 
         def text(width: int) -> list[Row]:
@@ -81,6 +90,13 @@ class ApplyController(Controller):
             return [*part_rows(applied.parts, width, "not applied: "), (), *paragraph(left, width)]
 
         self.services.pages.open(Page(f"{applied.preset_id}: not applied whole", text, kind="apply"))
+
+
+def _load() -> None:
+    """Import what the look-up needs, which takes too long for the thread that draws the screen."""
+    import workbench.gpu.settings.apply
+    import workbench.gpu.settings.plan
+    import workbench.session.preset_apply  # noqa: F401
 
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:

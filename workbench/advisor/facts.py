@@ -124,7 +124,16 @@ class Facts:
 
     @property
     def launch_bound(self) -> bool:
-        return self.fraction is not None and self.fraction < LAUNCH_BOUND and (self.streams or math.inf) <= _FEW_STREAMS
+        return self.fraction is not None and self.fraction < LAUNCH_BOUND and self.few_streams
+
+    @property
+    def between_bounds(self) -> bool:
+        """Whether reading takes a large part of each step, but not most of it."""
+        return self.fraction is not None and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND and self.few_streams
+
+    @property
+    def few_streams(self) -> bool:
+        return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property
     def room_pct(self) -> float:

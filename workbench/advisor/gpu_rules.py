@@ -57,7 +57,11 @@ def power_cap(facts: Facts) -> Iterator[Advice]:
         yield _unequal(known, binding)
     if capped or binding:
         yield _binding(facts, binding or known)
-    elif all((g.power_w or 0) <= _BELOW_LIMIT * (g.limit_w or 0) for g in known):
+    elif any((g.power_w or 0) > _BELOW_LIMIT * (g.limit_w or 0) for g in known):
+        share = percent(facts.share_of(_POWER_CAP))
+        text = f"the power limit hardly binds: {_watts(known)}, and the driver names it in {share} of the run"
+        yield advice(Level.INFO, "power.near", text, fix="raising it can gain little", evidence=_watts(known))
+    else:
         text = f"the power limit does not bind: {_watts(known)}. Raising it changes nothing"
         single = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
         source = single if _is_rtx_pro_6000(facts) else None
@@ -213,6 +217,22 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     yield advice(level, "util-vs-power", f"{text}. U{meaning[1:]}", fix=fix, evidence=evidence)
 
 
+def waiting_gpu(facts: Facts) -> Iterator[Advice]:
+    """Report that the GPUs ran no kernel in a part of a closed loop: they wait for something outside."""
+    gpu = facts.summary.gpu if facts.summary else None
+    util = gpu.gpu_util_pct if gpu else None
+    if util is None or util >= _BUSY_PCT or facts.streams is None:
+        return
+    shares = [g.power_w / g.limit_w for g in facts.gpus if g.power_w and g.limit_w]
+    power = f", at {percent(max(shares))} of the power limit" if shares else ""
+    text = f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the host or the client"
+    fix = (
+        "look at the CPU of the server and of the client, eager mode and the CPU governor; more streams at the same "
+        "time fill the gaps"
+    )
+    yield advice(Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util:.0f} %")
+
+
 def _rated_w(gpu: GpuFacts) -> float | None:
     known = gpu.type
     table = (known.power_default_w or _RATED_W.get(known.id)) if known else None
@@ -261,6 +281,7 @@ RULES: tuple[Rule, ...] = (
     guest,
     locks_without_effect,
     busy_at_low_power,
+    waiting_gpu,
     stuck_clock,
     drift,
 )

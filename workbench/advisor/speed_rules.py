@@ -48,6 +48,25 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
     yield advice(Level.HINT, "roofline.near-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
+def between(facts: Facts) -> Iterator[Advice]:
+    """Report that neither reading nor launching is all of a step, with the time that reading does not take."""
+    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
+    if not facts.between_bounds or facts.fraction is None or not speed or not limit:
+        return
+    step_ms, read_ms = 1000 / speed, 1000 / limit
+    text = (
+        f"decoding reaches {percent(facts.fraction)} of what the memory bandwidth allows: of {step_ms:.1f} ms per token"
+    )
+    text += (
+        f" reading takes {read_ms:.1f} ms, and {step_ms - read_ms:.1f} ms go elsewhere. Dense models reach 60 to 95 %"
+    )
+    fix = (
+        "look for that time, one change at a time: CUDA graphs (workbench inforce RUN), clocks under load, "
+        "all-reduces, the attention or MoE backend; more streams share it"
+    )
+    yield advice(Level.HINT, "roofline.between", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC)
+
+
 def above_ceiling(facts: Facts) -> Iterator[Advice]:
     """Report a speed above the limit, which means that the number of bytes per token is wrong."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
@@ -79,12 +98,15 @@ def promise(facts: Facts) -> Iterator[Advice]:
 
 
 def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
-    """Report that a memory-bound server reads 16-bit weights: quantization has the largest effect."""
+    """Report that a server reads 16-bit weights in much of each step: quantization has the largest effect."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
-    if bits is None or bits < 14 or not facts.memory_bound or sizes is None or not sizes.weight_bytes:
+    reads = facts.memory_bound or facts.between_bounds
+    if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
         return
-    text = "the weights have 16 bits: quantization reads two to four times fewer bytes, the largest gain there is"
+    text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
+    text += ", the largest gain there is" if facts.memory_bound else ""
+    half_pct = 100.0 if facts.memory_bound else 100 * (1 / (1 - (facts.fraction or 0) / 2) - 1)
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
     catalog = facts.here.catalog.flags if facts.here else {}
     changes = (PlanChange("quantization", "fp8"),) if "quantization" in catalog else ()
@@ -97,7 +119,7 @@ def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
         evidence=evidence,
         source=_ARITHMETIC,
         changes=changes,
-        gain=Gain(0, 100),
+        gain=Gain(0, half_pct),
     )
 
 
@@ -118,7 +140,7 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
 def one_stream(facts: Facts) -> Iterator[Advice]:
     """Report that more streams share each read of the weights, with the limits of their total speed."""
     limit = facts.ceiling_tok_s
-    if facts.streams != 1 or not facts.memory_bound or limit is None:
+    if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
         return
     flag, most = _most_at_once(facts)
     counts = [n for n in _STREAMS if n <= most]
@@ -279,6 +301,7 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
 
 RULES: tuple[Rule, ...] = (
     near_ceiling,
+    between,
     above_ceiling,
     promise,
     sixteen_bit_weights,

@@ -95,6 +95,8 @@ def _print(explained: ExplainedLog, document: dict[str, Any]) -> int:
         say(f"    {finding.text}")
         if finding.fix and finding.level is not Level.INFO:
             say(f"    fix: {finding.fix}")
+        if finding.changes:
+            say(f"    change: {' '.join(change.text for change in finding.changes)}")
     for number, line in explained.unknown:
         say(f"not known: line {number}: {line}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")

@@ -7,13 +7,14 @@ regular expression.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.findings import Finding, Level, PlanChange, by_severity
 
 _LEVELS = {
     "critical": Level.ERROR,
@@ -32,7 +33,8 @@ _MOST_FORMS = 5000
 @dataclass(frozen=True, slots=True)
 class LogPattern:
     """A known line of an engine's log. `engines` is empty if the line can occur in the log of any engine. `only_last`
-    means that the line is a problem only if it stays the last line of the log."""
+    means that the line is a problem only if it stays the last line of the log. `changes` are what `fix` says as data,
+    by engine, "" for any; values may refer to groups of `regex` (see engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -45,6 +47,7 @@ class LogPattern:
     sample: str
     note: str | None = None
     only_last: bool = False
+    changes: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
 
     @property
     def level(self) -> Level:
@@ -53,11 +56,40 @@ class LogPattern:
     def is_in(self, line: str) -> bool:
         return re.search(self.regex, line, re.IGNORECASE) is not None  # compiled when it is first needed
 
-    def finding(self, line: str) -> Finding:
+    def finding(self, line: str, engine: str | None) -> Finding:
+        """Return the finding about a line of the log of `engine`. Without an engine, it has the changes of the only
+        engine that can have written the line."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
-        evidence = plain(line)
-        return Finding(self.level, f"log.{self.id}", text, fix=self.fix, source=self.source, evidence=evidence)
+        evidence, changes = plain(line), self._changes(line[:_LONGEST_LINE], engine)
+        code = f"log.{self.id}"
+        return Finding(self.level, code, text, fix=self.fix, source=self.source, evidence=evidence, changes=changes)
+
+    def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
+        only = next(iter(self.changes.values())) if len(self.changes) == 1 and engine is None else ()
+        rows = self.changes.get(engine or "") or self.changes.get("") or only
+        found = re.search(self.regex, line, re.IGNORECASE) if rows else None
+        if found is None:
+            return ()
+        groups = found.groupdict()
+        filled = [(_filled(name, groups), _filled(value, groups), bool(env)) for name, value, *env in rows]
+        missing = any(_UNKNOWN in (name, value) for name, value, _ in filled)
+        return () if missing else tuple(PlanChange(str(name), value, env) for name, value, env in filled)
+
+
+_UNKNOWN = object()  # a group that the line lacks
+
+
+def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
+    """Return a name or a value of a change with the groups of the line in it, _UNKNOWN if a group is missing."""
+    if isinstance(text, dict):
+        first, second = (float(groups[name] or 0) for name in text["share"])
+        return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
+    name = text[1:-1] if isinstance(text, str) and text.startswith("{") else None
+    if name is None:
+        return text
+    value = groups[name]
+    return _UNKNOWN if value is None else int(value) if value.isdecimal() else value
 
 
 @cache
@@ -89,7 +121,7 @@ def _document() -> dict[str, Any]:
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return a finding for each known log line that occurs in `lines`, in the order of the lines. The first occurrence
     of each is its evidence."""
-    found = [(index, p.finding(line)) for p, index, line in _matches(lines, engine)]
+    found = [(index, p.finding(line, engine)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
@@ -102,7 +134,7 @@ def explain(line: str, engine: str | None = None) -> Finding | None:
 def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float) -> tuple[Finding, ...]:
     """Return why a server may be stuck that is not ready and whose log has ended with `last_line` for `silent_s`
     seconds. `phase` is the phase of the start that the log reported last."""
-    known = (p.finding(last_line) for p in patterns(engine) if p.only_last and p.is_in(last_line))
+    known = (p.finding(last_line, engine) for p in patterns(engine) if p.only_last and p.is_in(last_line))
     why = next(row for row in _document()["phases"] if re.search(row["phase"], phase or ""))
     text = f"no new line in the log for {silent_s // 60:.0f} min, in the phase “{phase or 'starting'}”: {why['cause']}"
     evidence = plain(last_line) or None
@@ -137,7 +169,7 @@ class LogScan:
         self._forms = self._forms | fresh if len(self._forms) < _MOST_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
         for pattern, index, line in sorted(_matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]):
-            finding = pattern.finding(line)
+            finding = pattern.finding(line, self.engine)
             if finding.code not in self._codes:
                 self._codes.add(finding.code)
                 number = first + chosen[index] if first is not None else None

@@ -139,11 +139,19 @@ class PlanEditor:
         changes = next((f.changes for f in same if f.changes), ())  # the changes of a view have masked secrets
         if not changes:
             raise InputError(f"nothing to apply for: {finding.text}", next_step="edit the flag, or read its help")
+        self.apply_changes(changes)
+        return changes
+
+    def apply_changes(self, changes: Sequence[PlanChange]) -> None:
+        """Make changes as one step of the undo history. Raises InputError for an invalid value, and if the plan has all
+        of the changes already."""
         plan = self.plan
         for change in changes:
             plan = self._with_change(plan, change)
+        if plan == self.plan:
+            text = f"the plan under edit has this already: {' '.join(change.text for change in changes)}"
+            raise InputError(text, next_step="start it again, or read the other findings")
         self._change(plan)
-        return changes
 
     def _with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
         if change.name == engines.EXECUTABLE and not change.env:

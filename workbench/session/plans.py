@@ -14,7 +14,7 @@ from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
 from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
 from workbench.hosts.cluster import ClusterHost
-from workbench.model.errors import PlanError, WorkbenchError
+from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
 from workbench.session.engine_flags import EngineFlags
@@ -323,6 +323,19 @@ class Plans:
         self._show_edited()
         if any(change.name == EXECUTABLE for change in changes) and self._core.host.connected:
             self._core.spawn(self.look_and_ask())
+        return " ".join(change.text for change in finding.changes)
+
+    def apply_log_fix(self, finding: Finding, made: LaunchPlan) -> str:
+        """Make the changes that a finding about the log of a server proposes; `made` is that server's plan. Return them
+        as text. Raises InputError if the plan under edit is for another engine or model, or has the changes already."""
+        now = self.current.plan if self.current is not None else None
+        if now is None or (now.engine, now.model) != (made.engine, made.model):
+            raise InputError(
+                f"the plan under edit is not that of this server ({made.engine}, {made.model})",
+                next_step="load its preset (p), then press f again",
+            )
+        self.editor.apply_changes(finding.changes)
+        self._show_edited()
         return " ".join(change.text for change in finding.changes)
 
     def undo(self) -> None:

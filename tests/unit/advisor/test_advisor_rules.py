@@ -44,6 +44,7 @@ QWEN_ON_TI = facts(8, sizes=QWEN_7B_FP8, ceiling_tok_s=59.0, summary=summary(45.
 CAPPED = {"event_reasons": {"SW power cap": 0.8}}
 HOT = {"event_reasons": {"SW thermal slowdown": 0.3}, "temperature_c": 90.0}
 FREE = 4.0 * 2**30
+HALF = {"limit_w": 600.0, "power_w": 270.0}
 CARD = {"limit_w": 400.0, "power_w": 399.0, "power_max_w": 600.0}
 
 # code -> (facts on which the rule fires, facts on which it does not)
@@ -109,6 +110,12 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0, gpu=during(**CAPPED))),
         passed_through(),
     ),
+    "roofline.between": (two_sparks(summary=summary(1.8)), two_sparks()),
+    "util.waits": (
+        facts(gpus=gpus(PRO_6000, 1, **HALF), summary=summary(10.0, gpu=during(gpu_util_pct=60.0))),
+        facts(None, gpus=gpus(PRO_6000, 1, **HALF), summary=summary(10.0, gpu=during(gpu_util_pct=60.0))),
+    ),
+    "power.near": (facts(gpus=gpus(PRO_6000, 1, **{**CARD, "power_w": 380.0}), summary=summary(1.0)), passed_through()),
     "power.not-binding": (passed_through(), facts(gpus=gpus(PRO_6000, 1, **CARD), summary=summary(1.0))),
     "clock.single-stream-flat": (passed_through(), passed_through(streams=8)),
     "thermal.remedy": (facts(summary=summary(1.0, gpu=during(**HOT))), passed_through()),
@@ -232,6 +239,23 @@ def test_eight_cards_with_different_caps_are_named_by_their_limits() -> None:
     assert "GPU4-7 200 W, GPU0-3 250 W" in here["power.unequal-caps"].text
     assert here["power.unequal-caps"].level is Level.WARN
     assert "GPU0-1 249 of 250 W, GPU4-7 199 of 200 W" in here["power.binding"].text
+
+
+@pytest.mark.parametrize("percent", range(5, 101, 5))
+def test_there_is_advice_at_any_fraction_of_a_limit(percent: int) -> None:
+    """Of the memory bandwidth, and of the power limit."""
+    speed = by_code(two_sparks(summary=summary(3.93 * percent / 100)))
+    assert len({"launch.bound", "roofline.between", "roofline.near-ceiling"} & {*speed}) == 1
+    card = gpus(PRO_6000, 1, limit_w=600.0, power_w=6.0 * percent, power_max_w=600.0)
+    power = by_code(facts(gpus=card, summary=summary(1.0, gpu=during(gpu_util_pct=float(percent)))))
+    assert len({"power.binding", "power.near", "power.not-binding"} & {*power}) == 1
+    assert len({"util.waits", "util-vs-power", "util.definition"} & {*power}) == 1
+
+
+def test_half_of_the_bandwidth_names_the_time_that_reading_does_not_take() -> None:
+    found = by_code(two_sparks(summary=summary(1.965)))
+    assert "of 508.9 ms per token, reading takes 254.5 ms, and 254." in found["roofline.between"].text
+    assert found["quant.first"].expected_gain == "up to +33 % tok/s" and "batch.ceiling" in found
 
 
 def test_a_refused_result_gives_no_advice_on_speed() -> None:

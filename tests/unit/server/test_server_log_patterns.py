@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench import engines
 from workbench.model.findings import Level, by_severity
 from workbench.server.log_lines import level_of
 from workbench.server.log_patterns import LogScan, explain, first_error, match, patterns, plain, stuck
@@ -329,3 +330,40 @@ def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
         assert finding.code.startswith("log.")
     error = first_error(text, engine)
     assert error is None or (error and len(error) <= 500)
+
+
+CHANGES = [  # of lines that name a value, or that no sample has
+    ("vllm", "Free memory on device cuda:0 (101.9/121.69 GiB) on startup is less than desired GPU memory utilization",
+     "--set gpu-memory-utilization=0.83"),
+    ("vllm", "Free memory on device (0/0 GiB) is less than desired GPU memory utilization", ""),
+    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 GiB). Based on the available "
+     "memory, the estimated maximum model length is 71328.", "--set max-model-len=71328"),
+    ("vllm", "KV cache is needed, which is larger than the available KV cache memory (2.5 GiB).", ""),
+    ("vllm", "max_model_len (8192) is greater than the derived max_model_len (max_position_embeddings=2048)",
+     "--set max-model-len=2048"),
+    ("vllm", "vllm: error: unrecognized arguments: --max-num-seq 4", "--unset max-num-seq"),
+    ("vllm", "vllm: error: unrecognized arguments: --a 4 --b", ""),
+    ("sglang", "AssertionError: Assertion error (csrc/apis/gemm.hpp:12): Unsupported architecture",
+     "--env SGLANG_ENABLE_JIT_DEEPGEMM=0"),
+    ("vllm", "AssertionError: Assertion error (csrc/apis/gemm.hpp:12): Unsupported architecture",
+     "--env VLLM_USE_DEEP_GEMM=0"),
+    (None, "AssertionError: Assertion error (csrc/apis/gemm.hpp:12): Unsupported architecture", ""),
+    (None, "Enforce eager set, disabling torch.compile", "--unset enforce-eager"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "line", "changes"), CHANGES)
+def test_the_fix_of_a_line_is_also_data(engine: str | None, line: str, changes: str) -> None:
+    (found,) = match([line], engine)
+    assert " ".join(change.text for change in found.changes) == changes
+
+
+def test_a_change_is_one_that_the_engine_knows() -> None:
+    """Each flag is one of a catalog of the engine that writes the line; each sample gives its change."""
+    for pattern in patterns():
+        for engine in pattern.changes:
+            found = pattern.finding(pattern.sample, engine or "vllm").changes
+            assert found or pattern.id == "context-too-long", pattern.id
+            for change in found:
+                known = engine == "" or change.env or change.name in engines.get(engine).catalog().flags
+                assert known, (pattern.id, change)

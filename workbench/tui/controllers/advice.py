@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
@@ -35,21 +36,41 @@ class AdviceController(Controller):
         found = [f for f in advised.findings if can_be_tested(f)]
         return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
 
-    async def _pick(self, advised: Advised, found: list[Finding]) -> None:
-        """Ask which finding to test, unless there is only one."""
+    def test(self, advised: Advised, found: Sequence[Finding]) -> None:
+        """Test one of the findings against the result of `advised`, if it has one."""
+        if advised.result is None:
+            text = "this run has no valid result to compare with"
+            self.say(text, Level.WARN, next_step="measure it (b in the Bench pane), then press t again")
+            return
+        self.attempt(self._pick(advised, found))
+
+    async def _pick(self, advised: Advised, found: Sequence[Finding]) -> None:
+        async def chosen(finding: Finding) -> None:
+            await self._test(advised, finding)
+
+        await self.pick("Test which change?", found, chosen)
+
+    async def pick(
+        self, title: str, found: Sequence[Finding], then: Callable[[Finding], Awaitable[None] | None]
+    ) -> None:
+        """Ask for one of the findings with a change, unless there is only one, and call `then` with it."""
+
+        async def chosen(number: str | None) -> None:
+            if number is not None:
+                done = then(found[int(number)])
+                if done is not None:
+                    await done
+
         if len(found) == 1:
-            await self._test(advised, found[0])
+            await chosen("0")
             return
 
-        async def chosen(code: str | None) -> None:
-            if code is not None:
-                await self._test(advised, next(f for f in found if f.code == code))
-
-        def item(finding: Finding) -> tuple[str, str, str]:
+        def item(number: int, finding: Finding) -> tuple[str, str, str]:
             changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
-            return finding.code, f"{changes}  {line_of(finding)}", "text"
+            return str(number), f"{changes}  {line_of(finding)}", "text"
 
-        await self.app.push_screen(PickModal("Test which change?", [item(f) for f in found], free=False), chosen)
+        items = [item(number, finding) for number, finding in enumerate(found)]
+        await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
     async def _test(self, advised: Advised, finding: Finding) -> None:
         from workbench.session.advice import arms_of_finding, change_of, options_of

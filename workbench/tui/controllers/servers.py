@@ -15,7 +15,7 @@ from workbench.tui.formats import elapsed
 from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
-from workbench.tui.pages.base import Page
+from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import in_force_rows, log_finding_rows
 from workbench.tui.panes.log import LogPane
 
@@ -290,7 +290,35 @@ class ServerController(Controller):
             found = self.session.servers.log_findings()
             return log_finding_rows(found, width) or paragraph("No line of this log is known.", width, "dim")
 
-        self.services.pages.open(Page("Known lines of the log", rows))
+        def keys() -> Keys:
+            found = [f for f in self.session.servers.log_findings() if f.changes]
+            if not found:
+                return {}
+            test = ("Test a change (A/B)", lambda: self._test_log_finding(found))
+            return {"f": ("Fix in the plan", lambda: self._fix_from_log(found)), "t": test}
+
+        self.services.pages.open(Page("Known lines of the log", rows, keys))
+
+    async def _fix_from_log(self, found: list[Finding]) -> None:
+        """Apply the fix of a finding about the log to the plan under edit. Ask which, unless there is only one."""
+        run_id = self.state.run_id
+
+        def apply(finding: Finding) -> None:
+            if run_id is not None:
+                plan = self.session.servers.supervisor.record(run_id).plan
+                done = self.try_now(lambda: self.session.plans.apply_log_fix(finding, plan))
+                if done:
+                    self.say(f"{done}: changed in the plan (u undoes it)", next_step="press s to start it")
+
+        await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
+
+    def _test_log_finding(self, found: list[Finding]) -> None:
+        """Test a finding about the log against the newest result of the run."""
+        run_id = self.state.run_id
+        if run_id is not None:
+            self.attempt(
+                self.session.advisor.of_run(run_id), lambda advised: self.controllers.advice.test(advised, found)
+            )
 
     def show_matches(self) -> None:
         if not self.matches:

@@ -28,7 +28,7 @@ class Page(Scrolled):
     OWN: ClassVar[str] = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "press('escape')", show=False),
-        *(Binding(key, f"press('{key}')", show=False) for key in "KRVinompty"),
+        *(Binding(key, f"press('{key}')", show=False) for key in "KRVfinompty"),
     ]
 
     def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:

@@ -135,6 +135,8 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
         about = paragraph(f"{sign} {finding.text}", room, role, "  ")
         if finding.fix and finding.level is not Level.INFO:
             about += paragraph(f"  fix: {finding.fix}", room, "text", "    ")
+        if finding.changes:
+            about += paragraph(f"  f or t: {' '.join(change.text for change in finding.changes)}", room, "text", "    ")
         about += paragraph(f"  {finding.source}", room, "dim", "  ") if finding.source else []
         place = f"line {finding.line}" if finding.line else "log"
         rows += [*beside(pad(place, 10), "dim", [*paragraph(finding.evidence or "", room, "text"), *about]), ()]

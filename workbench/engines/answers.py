@@ -90,6 +90,8 @@ SGLANG = (
     ),
     Answer(
         "KV cache, tokens",
+        "max-total-tokens",
+        info="config max_total_num_tokens",
         metric="sglang:max_total_num_tokens",
         log=((r"max_total_num_tokens=(?P<value>\d+)", "{value}"), (r"#tokens: (?P<value>\d+), K size", "{value}")),
     ),
@@ -137,6 +139,9 @@ TABBYAPI = (
     Answer("KV cache type", "cache-mode", info="/v1/model parameters.cache_mode"),
     Answer("requests at once", "max-batch-size", info="/v1/model parameters.max_batch_size"),
     Answer("chunk size", "chunk-size", info="/v1/model parameters.chunk_size"),
+    Answer("prompt template", "prompt-template", info="/v1/model parameters.prompt_template"),
+    Answer("draft model", "draft-model-name", info="/v1/model parameters.draft.id"),
+    Answer("draft KV cache type", "draft-cache-mode", info="/v1/model parameters.draft.parameters.cache_mode"),
 )
 
 _KEY = re.compile(r"""\s*(?:'(?P<quoted>\w+)'\s*:|(?P<bare>\w+)\s*=)\s*""")

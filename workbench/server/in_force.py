@@ -8,11 +8,12 @@ its place. Nothing is assumed: what no place reports is "not reported".
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.engines.answers import Answer, settings_in
 from workbench.model.errors import HostError
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from workbench.server.watched_run import WatchedRun
 
 TIMEOUT_S = 5.0
+MOST_BYTES = 4 * 2**20  # of one answer; SGLang describes itself in 30 KB
+MOST_SETTINGS = 4000  # in one configuration; SGLang has 530
 LINES = 2000  # of the log, from its start
 VALUE_CHARS = 200
+_LOOKED_AT_CHARS = 20_000  # of a value, before it is cut to what is shown
 # Variables that change how an engine works, beside those with the engine's own prefix.
 _PREFIXES = (
     "CUDA_",
@@ -74,34 +78,53 @@ async def read(run: WatchedRun) -> InForceReport:
     if process is None:
         why = "its process cannot be read by this user" if run.facts.alive else "the server has ended"
         notes.append(f"{why}: its command line and environment are those that were asked")
-    answers: dict[str, Any] = {}
-    metrics = ""
+    got: dict[str, _Got] = {}
     if run.facts.alive:
         try:
-            answers, metrics = await _ask(run, engine, notes)
+            got = await _ask(run, engine, notes)
         except HostError as error:
             notes.append(f"its server cannot be reached: {error.message}")
+    # A server may answer anything, and its answers are not small: they are read beside the screen.
     log = run.follower.ring.lines(0, LINES)
+    return await asyncio.to_thread(_read, run, engine, got, log, process, notes)
+
+
+def _read(
+    run: WatchedRun,
+    engine: Engine,
+    got: Mapping[str, _Got],
+    log: Sequence[str],
+    process: Command | None,
+    notes: list[str],
+) -> InForceReport:
+    answers, metrics = _answers(engine, got, notes)
     config, config_from = _config(answers.get("config")), "server's answer"
     logged = [_logged(log, pattern) for pattern in engine.config_logs]
     if not config and logged:
         config, config_from = logged[0], "log"
+    plan, command = run.record.plan, run.record.command
+    names = {**_aliases(engine, plan.engine_version if plan is not None else None), **engine.config_names}
     sources = Sources(
         log,
         metrics,
         answers,
-        {engine.config_names.get(name, name): value for name, value in config.items()},
+        {names.get(name, name): value for name, value in config.items()},
         config_from,
-        {name: value for settings in logged[1:] for name, value in settings.items()},
+        {names.get(name, name): value for settings in logged[1:] for name, value in settings.items()},
         process,
         run.facts.pid,
         tuple(notes),
     )
-    plan, command = run.record.plan, run.record.command
     flags = {setting.name: setting.value for setting in plan.flags} if plan is not None else {}
     if plan is not None:
         flags = {engine.model_flags[0]: plan.model, **flags}
     return report(run.record.run_id, engine, flags, dict(command.env), sources, run.secrets)
+
+
+def _aliases(engine: Engine, version: str | None) -> dict[str, str]:
+    """Return the flags by their other names: an engine may log "tp_size" for tensor-parallel-size."""
+    flags = engine.catalog(version).flags.values()
+    return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
 
 def report(
@@ -124,45 +147,87 @@ def report(
 # ---- reading
 
 
-async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Return the JSON answers of the engine's server by path, and its metrics page."""
-    http = await run.http()
-    paths = dict.fromkeys(a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config"))
+class _Got(NamedTuple):
+    """What the server answered to one request: no status, with a note, if it did not answer."""
 
-    async def get(path: str) -> tuple[int | None, bytes]:
+    status: int | None
+    body: bytes = b""
+
+
+async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
+    """Return what the engine's server answers, by path."""
+    http = await run.http()
+
+    async def get(path: str) -> _Got:
         import httpx
 
         try:
             response = await http.get(path, timeout=TIMEOUT_S)
         except httpx.HTTPError as error:
             notes.append(f"{path} cannot be read: {clean(str(error)) or type(error).__name__}")
-            return None, b""
-        return response.status_code, response.content
+            return _Got(None)
+        return _Got(response.status_code, response.content)
 
-    wanted = [*paths, *engine.config_paths, *((engine.metrics_path,) if engine.metrics_path else ())]
-    got = dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
+    metrics = (engine.metrics_path,) if engine.metrics_path else ()
+    wanted = list(dict.fromkeys((*_info_paths(engine), *engine.config_paths, *metrics)))
+    return dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
+
+
+def _info_paths(engine: Engine) -> list[str]:
+    return list(dict.fromkeys(a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config")))
+
+
+def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the JSON answers by path, and the metrics page. What cannot be used becomes a note."""
     answers: dict[str, Any] = {}
-    for path in (*paths, *engine.config_paths):
-        status, body = got[path]
-        try:
-            document = clean_json(body) if status == 200 else None
-        except ValueError:
-            document = None
-        if document is not None:
-            answers.setdefault("config" if path in engine.config_paths else path, mask_data(document))
-        elif status is not None and path in paths:
-            notes.append(f"{path} answers HTTP status {status}")
-    status, page = got.get(engine.metrics_path or "", (None, b""))
+    unused: list[str] = []
+    for path in (*_info_paths(engine), *engine.config_paths):
+        status, body = got.get(path, _Got(None))
+        name = "config" if path in engine.config_paths else path
+        if status is None or name in answers:
+            continue
+        document, problem = (None, f"HTTP status {status}") if status != 200 else _document(body)
+        if not problem:
+            answers[name] = document
+        elif name == path:
+            notes.append(f"{path} answers {problem}")
+        else:
+            unused.append(f"{path} answers {problem}")
+    if unused and "config" not in answers:
+        notes += unused
+    status, page = got.get(engine.metrics_path or "", _Got(None))
     if status not in (200, None):
         flag = f"; the server was started without --{engine.metrics_flag}" if engine.metrics_flag else ""
         notes.append(f"{engine.metrics_path} answers HTTP status {status}{flag}")
-    return answers, page.decode("utf-8", "replace") if status == 200 else ""
+    if len(page) > MOST_BYTES:
+        notes.append(f"{engine.metrics_path} answers {_too_much(page)}")
+    return answers, page.decode("utf-8", "replace") if status == 200 and len(page) <= MOST_BYTES else ""
+
+
+def _document(body: bytes) -> tuple[Any, str]:
+    """Return (JSON data with its secrets masked, why it cannot be used or "")."""
+    if len(body) > MOST_BYTES:
+        return None, _too_much(body)
+    try:
+        return mask_data(clean_json(body)), ""
+    except ValueError:
+        return None, "no JSON"
+    except RecursionError:
+        return None, "JSON that is nested too deeply"
+
+
+def _too_much(body: bytes) -> str:
+    return f"{len(body) / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} that are read"
 
 
 def _config(answer: Any) -> dict[str, str]:
-    if not isinstance(answer, dict):
+    """Return the settings of an answer. Behind its gRPC gateway, SGLang has them in "server_args"."""
+    inner = answer.get("server_args") if isinstance(answer, dict) else None
+    settings = inner if isinstance(inner, dict) else answer
+    if not isinstance(settings, dict):
         return {}
-    return {str(name).replace("_", "-"): _text(value) for name, value in answer.items()}
+    chosen = itertools.islice(settings.items(), MOST_SETTINGS)
+    return {str(name).replace("_", "-"): _text(value) for name, value in chosen}
 
 
 def _logged(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
@@ -208,7 +273,8 @@ def _metric(page: str, wanted: str) -> str | None:
         if sample["name"] != name:
             continue
         if not label:
-            return f"{float(sample['value']):g}" if _number(sample["value"]) is not None else None
+            number = _number(sample["value"])
+            return f"{number:g}" if number is not None else None
         found = re.search(rf'(?:^|,){re.escape(label)}="([^"]*)"', sample["labels"] or "")
         return found[1] if found and found[1] not in ("", "None") else None
     return None
@@ -255,7 +321,9 @@ def _safe(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
     def shown(text: str | None) -> str | None:
         if text is None:
             return None
-        return MASK if is_secret_name(row.name) and text else clean(mask_text(text, secrets), VALUE_CHARS)
+        if is_secret_name(row.name) and text:
+            return MASK
+        return clean(mask_text(text[:_LOOKED_AT_CHARS], secrets), VALUE_CHARS)
 
     return InForceRow(row.kind, clean(row.name), shown(row.asked), shown(row.in_force), row.where, row.differs)
 

@@ -9,13 +9,18 @@ from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 
-# Prints the words and the environment of a process with NUL bytes as line feeds, and line feeds in them as spaces.
+# $1: a process. Prints its words and its environment with NUL bytes as line feeds, and line feeds in them as spaces;
+# "cut" if its words are longer than what is read; "changed" if it became another program, or ended, meanwhile.
 _LOOK = r"""
+words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
 [ -r "/proc/$1/cmdline" ] || exit 3
+before=$(words "$1")
+[ "$(head -c 131073 <"/proc/$1/cmdline" | wc -c)" -gt 131072 ] && echo cut
 echo "cwd $(readlink "/proc/$1/cwd" 2>/dev/null)"
 tr '\0\n' '\n ' <"/proc/$1/cmdline" | head -c 131072 | sed 's/^/arg /'
 tr '\0\n' '\n ' <"/proc/$1/environ" 2>/dev/null | head -c 262144 | sed 's/^/env /'
 [ -r "/proc/$1/environ" ] && echo readable
+[ "$(words "$1")" = "$before" ] || echo changed
 exit 0
 """
 
@@ -30,8 +35,8 @@ class ProcessCommand:
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:
-    """Return the command of the process `pid`. Raises InputError if the host has no such process, or one without a
-    command line, and HostError if the host cannot be asked."""
+    """Return the command of the process `pid`. Raises InputError if the host has no such process, one without a command
+    line, or one that ended or became another program meanwhile, and HostError if the host cannot be asked."""
     done = await host.run(["sh", "-c", _LOOK, "sh", str(pid)])
     lines = [line.partition(" ") for line in done.out.split("\n")]
     argv = [clean(text) for kind, _, text in lines if kind == "arg"]
@@ -42,7 +47,13 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
             f"{host.name} has no process {pid} with a command line",
             next_step="`workbench servers` lists the servers that run",
         )
+    said = {kind for kind, _, _ in lines}
+    if "changed" in said:
+        text = f"process {pid} on {host.name} ended or became another program while it was read"
+        raise InputError(text, next_step="`workbench servers` lists the servers that run; give a process again")
+    if "cut" in said:
+        text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
+        raise InputError(text, next_step="give the words that matter with --command")
     pairs = [text.partition("=")[::2] for kind, _, text in lines if kind == "env" and "=" in text]
-    readable = any(kind == "readable" for kind, _, _ in lines)
     workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)
-    return ProcessCommand(tuple(argv), {n: clean(v) for n, v in pairs} if readable else None, workdir)
+    return ProcessCommand(tuple(argv), {n: clean(v) for n, v in pairs} if "readable" in said else None, workdir)

@@ -70,8 +70,9 @@ class Notes:
 
 
 def short(value: Any) -> str:
-    """Return a foreign value as one line of text for a finding."""
-    text = " ".join(str(value).split()).replace(COMPUTED, "$(…)")
+    """Return a foreign value as one line of text for a finding. Secrets are masked before the text is cut, because the
+    beginning of a secret is not recognized."""
+    text = mask_text(" ".join(str(value).split()).replace(COMPUTED, "$(…)"))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 

@@ -18,6 +18,7 @@ from workbench.hosts.base import Completed
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.recipes.imports import running_process
+from workbench.recipes.registry import read_text
 from workbench.server.process_command import ProcessCommand, read_command
 
 WAITS = (sys.executable, "-c", "import sys; print('on', flush=True); sys.stdin.read()")
@@ -118,6 +119,9 @@ def test_no_part_of_a_secret_is_shown_where_the_command_is_cut(at: int) -> None:
     argv = ("psql", "x" * at, "postgres://ada:hunter2hunter2@db/x", "--password", "hunter3hunter3")
     recipe = running_process.read(argv, {"PGPASSWORD": "hunter4"}, "/")
     assert "hunter" not in str(recipe.findings)
+    second = f"vllm serve a\nvllm serve {'x' * at} --hf-token hf_{'s3cret' * 6} postgres://ada:hunter2hunter2@db/x"
+    found = str(read_text(second).findings)
+    assert "another server command" in found and "hunter" not in found and "s3cret" not in found
 
 
 def test_a_process_that_has_ended_is_gone(spawn: Callable[..., subprocess.Popen[str]]) -> None:

@@ -8,10 +8,9 @@ from workbench.engines.command_line import starts_in
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.secrets import mask_argv
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import Notes, Recipe, finished
+from workbench.recipes.recipe import Notes, Recipe, finished, short
 
 FORM = "command of a running process"
-_SHOWN_CHARS = 120  # of a command that is no server's
 
 
 def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None) -> Recipe:
@@ -19,7 +18,7 @@ def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None
     notes = Notes()
     found = next(starts_in(argv), None)
     if found is None:
-        notes.findings.append(no_server(FORM, [" ".join(mask_argv(argv))[:_SHOWN_CHARS]]))
+        notes.findings.append(no_server(FORM, [short(" ".join(mask_argv(argv)))]))
         return finished(Recipe(None, FORM), notes)
     start = found[1]
     if env is None:

@@ -15,7 +15,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes.imports import containers
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import COMPUTED, Notes, Recipe
+from workbench.recipes.recipe import COMPUTED, Notes, Recipe, short
 from workbench.recipes.shell_text import Code, Simple, Variable, Word, simple_commands
 
 FORM = "command line"
@@ -61,9 +61,8 @@ def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Rec
     """Return the recipe of the first command. Others are noted."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
-        notes.left_out(
-            "another server command", f"a preset starts one server: {other.start.engine.title} {words[:120]}"
-        )
+        about = f"a preset starts one server: {other.start.engine.title} {short(words)}"
+        notes.left_out("another server command", about)
     return Recipe(plan_of(commands[0], notes), form, gpus=commands[0].gpus)
 
 

@@ -12,7 +12,7 @@ from workbench.model.errors import InputError
 from workbench.recipes.imports.containers import environment
 from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
-from workbench.recipes.recipe import Notes, Recipe
+from workbench.recipes.recipe import Notes, Recipe, short
 
 FORM = "vLLM recipe"
 _KNOWN = (
@@ -68,7 +68,7 @@ def _note_the_rest(document: Mapping[str, Any], chosen: str, variants: Mapping[s
             notes.left_out(f"the variant {name}", f"--entry {name} reads it")
     for name in _OVERRIDES:
         for key, value in table_of(document, name, notes).items():
-            notes.left_out(f"{name} for {key}", f"Workbench does not choose them: {value}"[:200])
+            notes.left_out(f"{name} for {key}", f"Workbench does not choose them: {short(value)}")
     dependencies = document.get("dependencies")
     for one in dependencies if isinstance(dependencies, list) else ():
         notes.refused("an installation step", one.get("command", one) if isinstance(one, Mapping) else one)

@@ -16,10 +16,11 @@ OUTPUT_MAX_BYTES = 65536
 
 # $@: ports in hex ("1F40"). Prints key=value lines. A simulated host's own lines come first: of several lines with one
 # key the first counts. What belongs to the machine below it is then not read. `timeout` guards what may hang: a file
-# system over the network, and a program.
+# system over the network, and a program. It sends KILL: a program may ignore TERM, and `timeout` leaves the group that
+# Workbench ends.
 _SCRIPT = r"""
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
-limit=$(command -v timeout) && limit="$limit 1"
+limit=$(command -v timeout) && limit="$limit -s KILL 1"
 look() {
     say files_soft "$(ulimit -Sn)"
     say files_hard "$(ulimit -Hn)"

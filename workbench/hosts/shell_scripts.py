@@ -267,7 +267,7 @@ FACTS = r"""
 if [ "$1" = ping ]; then IFS= read -r ping; echo "ping=$ping"; fi
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
 first() { word=; { IFS= read -r word <"$2"; } 2>/dev/null; say "$1" "$word"; }
-limit=$(command -v timeout) && limit="$limit 5"
+limit=$(command -v timeout) && limit="$limit -s KILL"
 say user "$(id -un 2>/dev/null)"
 say uid "$(id -u)"
 say hostname "$(uname -n)"
@@ -280,13 +280,13 @@ say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev
 if python=$(command -v python3); then
     say python3 "$python"
     look='import platform; print(platform.python_version())'
-    say python3_version "$($limit python3 -c "$look" 2>/dev/null | head -c 64)"
+    say python3_version "$(${limit:+$limit 5} python3 -c "$look" 2>/dev/null | head -c 64)"
 fi
 say nvidia_smi "$(command -v nvidia-smi)"
 first uid_map /proc/self/uid_map
 if command -v systemd-detect-virt >/dev/null 2>&1; then
-    say detect_container "$($limit systemd-detect-virt --container 2>/dev/null | head -c 64)"
-    say detect_vm "$($limit systemd-detect-virt --vm 2>/dev/null | head -c 64)"
+    say detect_container "$(${limit:+$limit 2} systemd-detect-virt --container 2>/dev/null | head -c 64)"
+    say detect_vm "$(${limit:+$limit 2} systemd-detect-virt --vm 2>/dev/null | head -c 64)"
 fi
 first container_manager /run/systemd/container
 [ -e /run/.containerenv ] && say container_file podman

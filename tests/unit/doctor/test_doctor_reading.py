@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.procs import eventually
 
 from workbench.doctor import engine_packages, host_values
 from workbench.doctor.engine_packages import EnginePackages
@@ -145,14 +148,46 @@ def test_a_lost_host_ends_the_examination() -> None:
         asyncio.run(TimedParts().read("the disk", lose(), 5, LocalHost()))
 
 
+ESCAPES = r"release 1=2 \033]52;c;cHduZWQ=\007\033[2J x"
+HOSTILE = {
+    "print without end": f"exec yes \"$(printf '{ESCAPES}')\"",
+    "print 1 GB": f"printf '{ESCAPES}'; exec head -c 1000000000 /dev/zero",
+    "print escapes": f"printf '{ESCAPES}\\n%s\\n' \"$*\"; printf '{ESCAPES}' >&2; exit 3",
+    "never end": "trap '' TERM INT HUP; printf x; while :; do sleep 1; done",
+    "leave a child": "(trap '' TERM HUP; while :; do sleep 1; done) & echo 1.2.3",
+}
+NAMES = ("nvidia-smi", "python3", "nvcc", "vllm", "llama-server", "df", "systemd-detect-virt", "sudo")
+
+
+def processes_in(directory: Path) -> list[str]:
+    """Return the command lines of living processes that run a program of `directory`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
+            found += [words.decode("utf-8", "replace")] if os.fsencode(directory) in words else []
+    return found
+
+
 @pytest.mark.slow
-def test_a_host_whose_programs_print_without_end(tmp_path: Path) -> None:
-    """The whole command: it ends, names what is broken, and nothing of the output reaches the terminal."""
-    for name in ("python3", "nvcc", "vllm", "llama-server", "df", "systemd-detect-virt", "sudo"):
-        program(tmp_path / name, "#!/bin/sh\nexec yes \"$(printf 'release 1=2 \\033]52;c;cHduZWQ=\\007 x')\"\n")
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_host_whose_programs_are_hostile(tmp_path: Path, kind: str) -> None:
+    """The whole command: it ends, names what is broken, nothing of the output reaches the terminal, no process is
+    left, and it needs no more memory than 64 MiB of one program's output."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in NAMES:
+        program(programs / name, f"#!/bin/sh\n{HOSTILE[kind]}\n")
+    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
     argv = [sys.executable, "-m", "workbench", "doctor"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert "llama-server is on that host: it prints without end" in done.stdout
-    assert "does not print its version" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
-    assert "vllm" in done.stdout  # the other engines are still shown
+    began = time.monotonic()
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate(timeout=90)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert process.returncode == 0 and time.monotonic() - began < 45, err
+    assert not {"\x1b", "\x07"} & set(out + err) and "Traceback" not in err and len(out) < 40_000
+    assert "vllm" in out and "llama-server" in out  # every engine is shown
+    assert usage.ru_maxrss < 500_000  # KiB
+    if kind == "print without end":
+        assert "llama-server is on that host: it prints without end" in out and "does not print its version" in out
+    eventually(lambda: processes_in(programs) == [], "the end of all programs", 20)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
+from workbench.hosts.swept_command import run_swept
 from workbench.model.untrusted_text import clean
 from workbench.server.file_limit import UNLIMITED
 
@@ -136,7 +137,7 @@ class HostValues:
 
 async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
     """Return the values of `host`. `ports` are those to look for. Raises HostError if the host does not answer."""
-    done = await host.run(sh(_SCRIPT, *(f"{port:04X}" for port in ports)), timeout_s=timeout_s)
+    done = await run_swept(host, sh(_SCRIPT, *(f"{port:04X}" for port in ports)), timeout_s=timeout_s)
     return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.procs import eventually
 from support.serving import free_port
+from support.typed_screen import TypedScreen
 
 from workbench.model.errors import SettingsError
 from workbench.model.server_run import ServerState
@@ -303,6 +304,35 @@ def test_a_kill_in_the_middle_is_reverted_by_the_guard() -> None:
         steps = iter(process.stdout.readline, "")
         assert any("warming up" in step for step in steps) and box.now == APPLIED
         process.send_signal(signal.SIGKILL)
+    eventually(lambda: box.now == BEFORE and box.journal == [], "the revert by the guard", 40.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["Apply whole whole", "starting the server", "applying the settings", "warming up"])
+def test_a_screen_that_is_killed_at_its_key_leaves_no_setting(moment: str, tmp_path: Path) -> None:
+    """SIGKILL while the page asks, while the server starts, while the settings are applied, and in the warm-up."""
+    write_preset(requests=500)
+    config = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "config.toml")
+    config.write_text("[gpu]\nheartbeat_s = 5.0\n")
+    box = Box()
+    screen = TypedScreen(["--simulate", PRO], (120, 40), {**os.environ, "TERM": "xterm-256color"}, tmp_path)
+    try:
+        screen.until("SIMULATED", "RTX PRO 6000")
+        screen.press("p")
+        screen.type("whole")
+        screen.press("enter")
+        screen.until("$ vllm serve", lambda text: "whole" in text.split("\n")[0])
+        screen.press("A")
+        screen.until("Apply whole whole", "apply all of it")
+        assert box.now == BEFORE
+        if moment != "Apply whole whole":
+            screen.press("enter")
+            screen.until(f"applying the preset: {moment}")
+        if moment == "warming up":
+            assert box.now == APPLIED
+        screen.kill()
+    finally:
+        screen.close()
     eventually(lambda: box.now == BEFORE and box.journal == [], "the revert by the guard", 40.0)
 
 

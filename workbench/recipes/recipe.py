@@ -18,6 +18,10 @@ from workbench.model.preset import IMAGE
 from workbench.model.secrets import mask_plan, mask_text
 
 COMPUTED = "\ue000"  # stands in a word for a part that only a shell could compute
+# A word that a template leaves for somebody to replace: VLLM_MODEL_PLACEHOLDER, <model>, {{ model }}.
+_PLACEHOLDER = re.compile(
+    r"(?P<name>[A-Z][A-Z0-9_]*?)_?PLACEHOLDER|<(?P<named>[A-Za-z][\w -]*)>|\{\{ *(?P<inner>\w+) *\}\}"
+)
 _MOST_SHOWN = 200  # characters of a foreign text in a finding
 
 
@@ -94,6 +98,9 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
             notes.not_understood("the image", image)
             image = None
         model = plan.model
+        if (name := _placeholder(model)) is not None:
+            model = notes.variable(name, recipe.form)
+            notes.add(Level.WARN, "placeholder", f"the model is a placeholder ({plan.model}); the preset asks for it")
         if COMPUTED in model or mask_text(model) != model:
             notes.add(Level.ERROR, "no-model", "the model's name is a secret or computed by a shell")
             model = ""
@@ -120,14 +127,23 @@ def _kept(
 ) -> tuple[FlagSetting, ...]:
     kept = []
     for setting, shown in zip(settings, masked, strict=True):
-        name = f"{dashes}{setting.name}"
+        name, option = f"{dashes}{setting.name}", "--set " if dashes else "--env "
         if COMPUTED in str(setting.value):
             notes.add(Level.WARN, "computed", f"{name} is left out: only a shell could compute its value", setting.name)
+        elif _placeholder(setting.value) is not None:
+            text = f"{name} is left out: {setting.value} is a placeholder"
+            notes.add(Level.WARN, "placeholder", text, setting.name, f"set it at the start: {option}{setting.name}=…")
         elif shown.value != setting.value:
-            fix = f"set it when you start the server: {'--set ' if dashes else '--env '}{setting.name}=…"
+            fix = f"set it when you start the server: {option}{setting.name}=…"
             notes.add(
                 Level.WARN, "secret", f"a secret is left out, because no preset stores one: {name}", setting.name, fix
             )
         else:
             kept.append(setting)
     return tuple(kept)
+
+
+def _placeholder(value: Any) -> str | None:
+    """Return the name of a placeholder, None if `value` is none."""
+    found = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
+    return next((text for text in found.groups() if text is not None), "value") if found else None

@@ -404,3 +404,17 @@ def test_parallel_sizes_of_a_recipe_for_one_node_give_the_number_of_gpus() -> No
         SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace("tensor_parallel: 2", "tensor_parallel: 1")
     )
     assert document_of(two_nodes, "r", "r.yaml")["hardware"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "variable"),
+    [("VLLM_MODEL_PLACEHOLDER", "vllm_model"), ("<your model>", "your_model"), ("{{ model }}", "model")],
+)
+def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(word: str, variable: str) -> None:
+    """The unit of a write-up has them for its model, its name and its port."""
+    line = f"vllm serve --model '{word}' --served-model-name VLLM_SERVED_MODEL_NAME_PLACEHOLDER"
+    recipe = read_text(f"{line} --port VLLM_PORT_PLACEHOLDER --max-model-len 8192")
+    assert recipe.plan is not None and recipe.plan.model == f"${{{variable}}}" and variable in recipe.variables
+    assert [setting.name for setting in recipe.plan.flags] == ["max-model-len"]
+    named = [f.flag for f in recipe.findings if f.code == "recipe.placeholder"]
+    assert {"served-model-name", "port", None} == {*named} and "PLACEHOLDER" not in str(recipe.plan)

@@ -23,6 +23,19 @@ def test_a_running_server_shows_cause_and_fix_of_its_known_lines(
             assert all(f.level != "info" for f in screen.state.server.findings)
             await screen.press("i")
             await screen.until("Known lines of the log", "line ", "fix: unset enforce-eager")
+            await screen.until("f or t: --unset enforce-eager")
+            await screen.press("t")
+            await screen.until("no valid result to compare with")
+            await screen.press("f")
+            await screen.until("--unset enforce-eager: changed in the plan")
+            plan = screen.session.plans.editor
+            assert plan.plan.flag("enforce-eager") is None
+            await screen.press("f")
+            await screen.until("the plan under edit has this already")
+            await screen.press("escape", "1", "u")
+            await screen.until(lambda: plan.plan.flag("enforce-eager") is True)
+            await screen.press("3", "i")
+            await screen.until("Known lines of the log")
             await screen.press("escape")
             await screen.until(lambda: "Known lines of the log" not in screen.text)
 

@@ -32,7 +32,7 @@ def test_a_running_server_shows_cause_and_fix_of_its_known_lines(
             assert plan.plan.flag("enforce-eager") is None
             await screen.press("f")
             await screen.until("the plan under edit has this already")
-            await screen.press("escape", "1", "u")
+            await screen.press("escape", "2", "u")
             await screen.until(lambda: plan.plan.flag("enforce-eager") is True)
             await screen.press("3", "i")
             await screen.until("Known lines of the log")

@@ -316,26 +316,24 @@ class Plans:
         self.editor.unset_env(name)
         self._show_edited()
 
-    def apply_fix(self, finding: Finding) -> str:
-        """Make the changes that a finding of the plan proposes. Return them as text, such as "--unset max-num-seqs".
-        Raises InputError if there is nothing to change."""
-        changes = self.editor.apply(finding)
+    def apply_fix(self, finding: Finding, made: LaunchPlan | None = None) -> str:
+        """Make the changes that a finding proposes: one about the plan under edit, or with `made` one about the log of
+        the server that has that plan. Return them as text, such as "--unset max-num-seqs". Raises InputError if there
+        is nothing to change, or if the plan under edit is for another engine or model than `made`."""
+        if made is None:
+            changes = self.editor.apply(finding)
+        else:
+            now = self.current.plan if self.current is not None else None
+            if now is None or (now.engine, now.model) != (made.engine, made.model):
+                raise InputError(
+                    f"the plan under edit is not that of this server ({made.engine}, {made.model})",
+                    next_step="load its preset (p), then press f again",
+                )
+            changes = finding.changes
+            self.editor.apply_changes(changes)
         self._show_edited()
         if any(change.name == EXECUTABLE for change in changes) and self._core.host.connected:
             self._core.spawn(self.look_and_ask())
-        return " ".join(change.text for change in finding.changes)
-
-    def apply_log_fix(self, finding: Finding, made: LaunchPlan) -> str:
-        """Make the changes that a finding about the log of a server proposes; `made` is that server's plan. Return them
-        as text. Raises InputError if the plan under edit is for another engine or model, or has the changes already."""
-        now = self.current.plan if self.current is not None else None
-        if now is None or (now.engine, now.model) != (made.engine, made.model):
-            raise InputError(
-                f"the plan under edit is not that of this server ({made.engine}, {made.model})",
-                next_step="load its preset (p), then press f again",
-            )
-        self.editor.apply_changes(finding.changes)
-        self._show_edited()
         return " ".join(change.text for change in finding.changes)
 
     def undo(self) -> None:

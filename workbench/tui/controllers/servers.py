@@ -306,7 +306,7 @@ class ServerController(Controller):
         def apply(finding: Finding) -> None:
             if run_id is not None:
                 plan = self.session.servers.supervisor.record(run_id).plan
-                done = self.try_now(lambda: self.session.plans.apply_log_fix(finding, plan))
+                done = self.try_now(lambda: self.session.plans.apply_fix(finding, plan))
                 if done:
                     self.say(f"{done}: changed in the plan (u undoes it)", next_step="press s to start it")
 

@@ -89,4 +89,3 @@ GUARD = PythonProgram(
     ),
     kept=False,
 )
-PROGRAMS = (AGENT, REGISTER, MEASUREMENT_LOCK, GUARD)

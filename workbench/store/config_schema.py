@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +55,3 @@ def checked(document: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
     """Return the configuration in a document, and its problems. A value that cannot be used has its default."""
     problems: list[Problem] = []
     return _CONFIG(dict(document), (), problems), problems
-
-
-def setting_names() -> Iterator[str]:
-    """Yield the name of each setting and table: those with a fixed name."""
-    for name, default in ((f, getattr(Config(), f)) for f in Config.__dataclass_fields__):
-        inner = getattr(default, "__dataclass_fields__", None)
-        yield from inner if inner is not None else (name,)

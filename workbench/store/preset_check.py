@@ -32,12 +32,8 @@ class Checked:
     preset: Preset | None = None
 
 
-def check(path: Path) -> tuple[Finding, ...]:
-    """Return all findings about one file, sorted by line."""
-    return check_file(path).findings
-
-
 def check_file(path: Path) -> Checked:
+    """Check one file. The findings are sorted by line."""
     text = read_text(path)
     if isinstance(text, Finding):
         return Checked((text,))

@@ -202,7 +202,8 @@ def _with_reason(text: str, reason: str | None) -> str:
 
 def _claim(claim: DocumentClaim) -> Line:
     lines = f"; lines {claim.lines}" if claim.lines else ""
-    text = f"{claim.verdict}: {claim.text} -> {claim.correct} ({claim.basis}{lines})"
+    impact = f"; {claim.impact} impact" if claim.impact else ""
+    text = f"{claim.verdict}: {claim.text} -> {claim.correct} ({claim.basis}{lines}{impact})"
     return Line(text, sign=_SIGNS[claim.verdict])
 
 

@@ -160,10 +160,6 @@ class _Current:
     palette = PALETTES[DEFAULT]
 
 
-def current() -> Palette:
-    return _Current.palette
-
-
 def current_name() -> str:
     return _Current.name
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workbench.gpu.settings import owners, register
+from workbench.gpu.settings import claims, owners, register
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
@@ -36,7 +36,8 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def told(directory: Path, journal: str = "b") -> list[Any]:
     """What another journal sees."""
-    return [e["now"] for one in register.others(str(directory), journal, BOOT) for e in one["entries"]]
+    found, _ = claims.from_register(register.read(str(directory), BOOT), os.geteuid(), journal)
+    return [claim.now for claim in found]
 
 
 def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench.model.findings import Finding, Level
-from workbench.store.preset_check import MAX_FINDINGS, check, check_file, check_text
+from workbench.store.preset_check import MAX_FINDINGS, check_file, check_text
 from workbench.store.preset_file import MAX_BYTES
 
 
@@ -219,7 +219,7 @@ def test_id_baseline_and_file_name_are_compared(minimal: str, tmp_path: Path) ->
     assert one('baseline = "mine"\n' + minimal, "preset.baseline").level is Level.ERROR
     path = tmp_path / "other.toml"
     path.write_text(minimal)
-    (finding,) = check(path)
+    (finding,) = check_file(path).findings
     assert finding.code == "preset.file-name" and finding.level is Level.WARN and "mine.toml" in str(finding.fix)
 
 
@@ -282,7 +282,7 @@ def test_prose_with_many_full_stops_is_not_a_deep_key(minimal: str) -> None:
 def test_a_byte_order_mark_is_accepted(minimal: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xef\xbb\xbf" + minimal.encode())
-    assert check(path) == ()
+    assert check_file(path).findings == ()
 
 
 def test_the_check_runs_nothing_and_writes_nothing(minimal: str, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_the_check_runs_nothing_and_writes_nothing(minimal: str, tmp_path: Path)
     path = tmp_path / "mine.toml"
     path.write_text(minimal.replace("max-num-seqs = 16", f'x = "$(touch {marker})"\ny = "`touch {marker}`"'))
     before = sorted(tmp_path.iterdir())
-    assert check(path)
+    assert check_file(path).findings
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -17,7 +17,7 @@ from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
 from workbench.store import paths
 from workbench.store import presets as presets_module
-from workbench.store.preset_check import check
+from workbench.store.preset_check import check_file
 from workbench.store.preset_edit import from_plan
 from workbench.store.presets import PresetLibrary
 
@@ -144,7 +144,7 @@ def test_save_and_read_back(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
     path = library.save({**library.document("mine"), "title": "New"}, "new-one")
-    assert path == dirs[0] / "new-one.toml" and check(path) == ()
+    assert path == dirs[0] / "new-one.toml" and check_file(path).findings == ()
     saved = library.get("new-one")
     assert saved.title == "New" and saved.flags == library.get("mine").flags
     assert [p.name for p in dirs[0].iterdir()] == ["new-one.toml"]

@@ -17,7 +17,7 @@ from workbench.model.findings import Level
 from workbench.model.json_records import to_json
 from workbench.model.preset import Preset
 from workbench.store.paths import shipped_presets_dir
-from workbench.store.preset_check import check, check_text
+from workbench.store.preset_check import check_file, check_text
 from workbench.store.presets import PresetLibrary
 from workbench.store.toml_edit import without_none
 
@@ -43,7 +43,7 @@ def values(preset: Preset) -> dict[str, str]:
 
 @pytest.mark.parametrize("file", FILES, ids=IDS)
 def test_every_shipped_preset_has_no_findings(file: Path) -> None:
-    assert check(file) == ()
+    assert check_file(file).findings == ()
 
 
 @pytest.mark.parametrize("preset_id", IDS)

@@ -253,13 +253,6 @@ def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, An
     return [*recent, *fresh][-CHANGES_KEPT:]
 
 
-def others(directory: str, journal: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return the contents of all published journals but this one. Another journal of the same user counts as another
-    Workbench's."""
-    mine = os.geteuid()
-    return [one for one in read(directory, boot_id) if (one["uid"], one["journal"]) != (mine, journal)]
-
-
 def main() -> None:
     """Publish this journal's entries in the register if requested, then read the register. argv[1] is JSON: {"root":
     directory of the journal, "register": the register's directory or null for the usual places, "publish": whether the

@@ -1,4 +1,4 @@
-"""The panes of the main screen, in the order of their numbers, and the table of all keys.
+"""The panes of the main screen, in the order of their numbers, and the table of all keys of the main screen.
 
 A pane is a subclass of `Pane` in a file of its own, with a title, keys, and the state fields that it draws.
 
@@ -10,9 +10,7 @@ search                     the input row above a pane
 
 from __future__ import annotations
 
-from typing import Any
-
-from workbench.tui.bindings import FLEET_KEYS, SCREEN_KEYS, Key, ScreenKey
+from workbench.tui.bindings import SCREEN_KEYS, Key
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.compare import Compare
 from workbench.tui.panes.gpus import GpuPane
@@ -32,4 +30,3 @@ def _number_key(number: int, pane: type[Pane]) -> Key:
 SCREEN: tuple[Key, ...] = (*SCREEN_KEYS, *(_number_key(n, pane) for n, pane in enumerate(PANES, 1)))
 MAIN_KEYS: tuple[Key, ...] = (*SCREEN, *(key for pane in PANES for key in pane.KEYS))
 KEYS: dict[str, Key] = {key.id: key for key in MAIN_KEYS}
-ALL_KEYS: tuple[ScreenKey[Any], ...] = (*MAIN_KEYS, *FLEET_KEYS)

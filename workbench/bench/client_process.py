@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from workbench.bench.client import Client
 from workbench.bench.poller import IN, OUT
-from workbench.bench.records import TERMINATED, UNHEARD
+from workbench.bench.records import TERMINATED, UNHEARD, RequestRecord
 
 _PROGRESS_NS = 200_000_000
 _NICE = -10
@@ -47,6 +47,10 @@ class WorkerOutput:
 
     def line(self, data: dict[str, Any]) -> None:
         self.raw_line(json.dumps(data, separators=(",", ":")).encode())
+
+    def record(self, record: RequestRecord) -> None:
+        """Write the record of a request that has ended."""
+        self.line({"type": "request", **record.as_json()})
 
     def raw_line(self, line: bytes) -> None:
         self._waiting += line + b"\n"

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from workbench.bench.student_t import t_cdf, t_quantile
 from workbench.engines import registry
@@ -86,7 +86,7 @@ def _outlying_pair(
     limit = t_quantile(1 - _FALSE_ALARMS / (2 * count), count - 2)
     for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
         rest = [*ratios[:place], *ratios[place + 1 :]]
-        centre, size = _mean(rest), math.sqrt(_squares(rest) / (count - 2))
+        centre, size = fmean(rest), math.sqrt(_squares(rest) / (count - 2))
         away = abs(ratio - centre)
         if away < _LEAST or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
             continue
@@ -148,7 +148,7 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     """Yield a sentence if the metric rises or falls steadily over the order of the runs. The difference between the
     arms is removed first."""
     in_order = sorted(
-        (run.run.place, run.run.place - _mean([r.run.place for r in arm]), run.log - _centre(arm))
+        (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
         for run in arm
     )
@@ -199,15 +199,11 @@ def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[Measu
 
 
 def _centre(runs: Sequence[MeasuredRun]) -> float:
-    return _mean([r.log for r in runs])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return fmean([r.log for r in runs])
 
 
 def _squares(values: Sequence[float]) -> float:
-    mean = _mean(values)
+    mean = fmean(values)
     return math.fsum((v - mean) ** 2 for v in values)
 
 

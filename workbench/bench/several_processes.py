@@ -255,11 +255,7 @@ def _fork(
 def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int) -> None:
     wake = wake_on_signals()
     output = WorkerOutput(1)
-
-    def on_record(record: RequestRecord) -> None:
-        output.line({"type": "request", **record.as_json()})
-
-    client = Client(spec, endpoint, key, on_record, share=share, began_ns=began_ns)
+    client = Client(spec, endpoint, key, output.record, share=share, began_ns=began_ns)
     control = _Control(client, output, wake)
     client.agree, client.on_steady = control.agree, control.steady
     client.watch(0, IN, lambda _: control.read())

@@ -19,6 +19,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from workbench.model.errors import InputError
 from workbench.model.experiment import ExperimentSpec
@@ -80,7 +81,7 @@ def separated(differences: Sequence[float], kinds: Sequence[bool], least: float)
     groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
     if not all(groups):
         return None
-    plus, minus = map(_mean, groups)
+    plus, minus = map(fmean, groups)
     error = None
     if min(map(len, groups)) >= 2:
         spread = max(least, variance_inside(differences, kinds))
@@ -91,9 +92,5 @@ def separated(differences: Sequence[float], kinds: Sequence[bool], least: float)
 def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
     """Return the variance of log(B/A) inside the two kinds of pairs, of which there are three or more."""
     groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
-    squares = math.fsum((d - _mean(group)) ** 2 for group in groups for d in group)
+    squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(differences) - 2)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -27,7 +27,7 @@ from workbench.bench.client_process import Loop, WorkerOutput, drive, wake_on_si
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve
 from workbench.bench.poller import IN
-from workbench.bench.records import ORPHANED, TERMINATED, RequestRecord
+from workbench.bench.records import ORPHANED, TERMINATED
 from workbench.bench.share import processes_for
 from workbench.model.api_key import api_key
 from workbench.model.bench import ENDPOINTS, BenchSpec
@@ -77,10 +77,7 @@ def _send_alone(
 ) -> dict[str, Any]:
     """Send the load from this process. Return the worker's last message."""
 
-    def on_record(record: RequestRecord) -> None:
-        output.line({"type": "request", **record.as_json()})
-
-    client = Client(spec, endpoint, key, on_record)
+    client = Client(spec, endpoint, key, output.record)
     _watch_for_the_end_of_the_parent(client)
     drive(client, output, wake)
     if client.stopped and (client.stopped not in kept_after or not any(r.ok for r in client.counted)):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _NAME = option("name NAME", "a cluster of hosts.toml")
-_LIVE = (ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE, ServerState.UNKNOWN)
 _TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 
@@ -65,7 +64,7 @@ async def stop(arguments: argparse.Namespace) -> int:
         emit(servers.status_json(status))
     else:
         _say_server(status)
-    return 1 if status.outlived or status.state in _LIVE else 0
+    return 1 if status.outlived or not status.state.ended else 0
 
 
 @command(
@@ -128,7 +127,7 @@ async def _chosen(session: Session, run: str | None) -> ServerStatus:
     exactly one."""
     if run is not None:
         return await servers.find_run(session, run)
-    living = [s for s in await session.servers.supervisor.runs() if s.alive or s.outlived or s.state in _LIVE]
+    living = [s for s in await session.servers.supervisor.runs() if s.alive or s.outlived or not s.state.ended]
     if len(living) == 1:
         return living[0]
     listed = ", ".join(s.run_id for s in living)

@@ -85,10 +85,8 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
     """Ask the user before the sweep stops the running server. A server that the sweep itself has started (run id
     `own_run`) is stopped without a question.
     """
-    from workbench.session.servers import LIVE
-
     server = session.state.server
-    if server is None or server.state not in LIVE or server.run_id == own_run:
+    if server is None or not server.state.alive or server.run_id == own_run:
         return
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"

@@ -10,21 +10,11 @@ from workbench.engines.base import Engine
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
-from workbench.model.plan import LaunchPlan, Node
+from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, Node
 
-_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 # The lines of NCCL's log that name the transport. Without them a fall-back to TCP stays unseen.
 _NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
-
-
-def gpus_of(plan: LaunchPlan) -> int:
-    """Return the number of GPUs of a plan on all nodes together."""
-    count = 1
-    for name in _SIZES:
-        value = plan.flag(name)
-        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-    return count
 
 
 def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
@@ -40,7 +30,7 @@ def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Lau
 
 def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tuple[Node, ...]:
     count, head = len(places), places[0].address or places[0].host
-    if gpus_of(plan) < count or count < 2:
+    if plan.gpu_count < count or count < 2:
         return ()
     if ray.uses_ray(plan):
         beside = (
@@ -131,6 +121,6 @@ def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> 
     if engine.rank_flags(plan, 0, len(places), head) is None:
         text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"
         return Finding(Level.WARN, "cluster.one-node", text)
-    size = _SIZES[0]
-    text = f"the plan uses {gpus_of(plan)} of the GPUs of {len(places)} nodes: the server runs on {head} alone"
+    size = PARALLEL_SIZES[0]
+    text = f"the plan uses {plan.gpu_count} of the GPUs of {len(places)} nodes: the server runs on {head} alone"
     return Finding(Level.INFO, "cluster.one-node", text, size, f"set {size} to at least {len(places)} to use all nodes")

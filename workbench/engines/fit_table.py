@@ -12,10 +12,10 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.roofline import ceiling
 from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
 from workbench.model.gpu import GpuInfo
-from workbench.model.plan import LaunchPlan, ModelFacts
+from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, ModelFacts
 
 CONTEXTS = (4096, 32_768, 131_072)  # tokens, if the user names no others
-_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "nnodes", "kv-cache-memory-bytes")
+_PARALLEL = (*PARALLEL_SIZES, "nnodes", "kv-cache-memory-bytes")
 _SHARE_STEP = 0.01
 
 

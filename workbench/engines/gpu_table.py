@@ -46,15 +46,18 @@ def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
 @cache
 def all_types() -> tuple[GpuType, ...]:
     """Return every GPU type of the table."""
+    return tuple(GpuType(**row) for row in rows_of("gpu_table", "gpus"))
+
+
+def rows_of(table: str, key: str) -> list[dict[str, Any]]:
+    """Return the rows in the field `key` of TABLE.json, a file of this package. Lists in them become tuples."""
     import json
     from importlib.resources import files
 
-    rows = json.loads(files("workbench.engines").joinpath("gpu_table.json").read_text("utf-8"))["gpus"]
-    return tuple(GpuType(**{key: _frozen(value) for key, value in row.items()}) for row in rows)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    document = json.loads(files("workbench.engines").joinpath(f"{table}.json").read_text("utf-8"))
+    return [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()} for row in document[key]
+    ]
 
 
 @cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workbench.engines.gpu_table import GpuType, all_types, find
+from workbench.engines.gpu_table import GpuType, all_types, find, rows_of
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of, four_digits
 
@@ -69,15 +69,7 @@ class Reference:
 @cache
 def references() -> tuple[Reference, ...]:
     """Return every reference."""
-    import json
-    from importlib.resources import files
-
-    rows = json.loads(files("workbench.engines").joinpath("references.json").read_text("utf-8"))["references"]
-    return tuple(Reference(**{key: _frozen(value) for key, value in row.items()}) for row in rows)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(Reference(**row) for row in rows_of("references", "references"))
 
 
 def nearest(

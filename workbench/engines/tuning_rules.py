@@ -15,9 +15,9 @@ from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import Origin
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import PARALLEL_SIZES, LaunchPlan
 
-_TP, _PP, _DP = "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
+_TP, _PP, _DP = PARALLEL_SIZES
 FITS_WELL = 0.6  # weights up to this share of a GPU's memory leave room for a KV cache: an assumption
 _REPLICAS_SOURCE = (
     "vLLM documentation, Parallelism and Scaling; two replicas against one server on two GB10: unslothai/unsloth#10280"

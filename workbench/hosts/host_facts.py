@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host, HostFacts, timed_out, too_much
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean, whole_number
 
 FACTS_S = 30.0
 FACTS_LINES = 10_000
@@ -65,18 +65,18 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
         key, equals, value = clean(text).partition("=")
         if equals:
             facts.setdefault(key, value.strip())
-    memory_kib = _number(facts.get("memory_kib"))
+    memory_kib = whole_number(facts.get("memory_kib"))
     return HostFacts(
         name=name,
         kind=kind,
         user=facts.get("user"),
-        uid=_number(facts.get("uid")),
+        uid=whole_number(facts.get("uid")),
         hostname=facts.get("hostname"),
         os=facts.get("os"),
         kernel=facts.get("kernel"),
         arch=facts.get("arch"),
         boot_id=facts.get("boot_id"),
-        cpu_count=_number(facts.get("cpu_count")),
+        cpu_count=whole_number(facts.get("cpu_count")),
         memory_total_bytes=memory_kib * 1024 if memory_kib is not None else None,
         python3=facts.get("python3"),
         python3_version=_version(facts.get("python3_version")),
@@ -94,10 +94,6 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
 
 def _version(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 def _initial_namespace(uid_map: str | None) -> bool | None:

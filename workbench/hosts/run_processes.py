@@ -16,6 +16,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from workbench.model.untrusted_text import whole_number
+
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code looks the same.
 SIGNAL_BASE = 128
 TICKS_PER_S = 100  # USER_HZ, which Linux reports to all programs of every architecture that has NVIDIA GPUs
@@ -137,16 +139,16 @@ def parse(output: bytes) -> Survey | None:
 
 
 def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
-    ended = [_int(word) for word in values.get("exit", "").split()]
+    ended = [whole_number(word) for word in values.get("exit", "").split()]
     code, ticks, unix = (*ended, None, None, None)[:3]
     seen = files.pop("members", b"").decode("ascii", "replace").split()
-    started = _int(values.get("started"))
+    started = whole_number(values.get("started"))
     return RunFiles(
         run_dir,
-        pid=_int(values.get("pid")),
-        start=_int(values.get("starttime")),
-        sid=_int(values.get("sid")),
-        sid_start=_int(values.get("sid_starttime")),
+        pid=whole_number(values.get("pid")),
+        start=whole_number(values.get("starttime")),
+        sid=whole_number(values.get("sid")),
+        sid_start=whole_number(values.get("sid_starttime")),
         boot_id=values.get("boot_id"),
         token=values.get("token") or None,
         started_unix_s=None if started is None else float(started),
@@ -157,10 +159,6 @@ def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> Ru
         marked="ended" in values,
         files=files,
     )
-
-
-def _int(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 def members(run: RunFiles, survey: Survey) -> Members:

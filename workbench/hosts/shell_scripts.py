@@ -5,10 +5,10 @@ Each script is a constant. Variable parts are passed as positional parameters or
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+from workbench.model.untrusted_text import VARIABLE_NAME
+
 SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo would ask for a password
 
 
@@ -82,7 +82,7 @@ def order(
     value appears on a command line. Raises ValueError for an invalid variable name or a NUL.
     """
     for name, value in (env or {}).items():
-        if not _NAME.fullmatch(name) or "\0" in value:
+        if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
     newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
     exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())

@@ -13,6 +13,7 @@ node_network         network interfaces of hosts, and the places of a cluster's 
 cluster_run          a server that spans several hosts
 model_copy           copies of a model's files on hosts
 engine_live          the live metrics of an engine
+systemd_text         words of the file of a systemd unit
 server_run           state, log and counters of a server run
 process_container    the container of a process, from its control groups
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values

@@ -10,10 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workbench.model.plan import LaunchPlan
-
 VISIBLE_TO_CUDA = "CUDA_VISIBLE_DEVICES"  # a scheduler sets it for the GPUs that it assigns
-_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _SBATCH = {  # run options, and the options of sbatch that they become
     "partition": "partition",
     "account": "account",
@@ -53,15 +50,6 @@ class PbsWords:
     chunk: str
     nodes: str
     others: tuple[str, ...]
-
-
-def gpu_count(plan: LaunchPlan) -> int:
-    """Return the number of GPUs that the plan's parallel sizes need, 1 if it names none."""
-    count = 1
-    for name in _PARALLEL:
-        value = plan.flag(name)
-        count *= value if isinstance(value, int) and 0 < value <= 64 else 1
-    return count
 
 
 def job_name(text: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from workbench.model.flags import FlagSetting, FlagValue, Origin
 from workbench.model.model_shape import ModelShape
 
+PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -100,6 +102,15 @@ class LaunchPlan:
         settings = (s.value for s in (*self.flags, *self.env))
         nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
         return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
+
+    @property
+    def gpu_count(self) -> int:
+        """The number of GPUs on all nodes that the parallel sizes need, 1 if the plan names none."""
+        count = 1
+        for name in PARALLEL_SIZES:
+            value = self.flag(name)
+            count *= value if isinstance(value, int) and 0 < value < 10_000 else 1
+        return count
 
     def flag(self, name: str) -> FlagValue | None:
         return next((f.value for f in self.flags if f.name == name), None)

@@ -23,6 +23,16 @@ class ServerState(StrEnum):
     UNRESPONSIVE = "unresponsive"  # alive after it was ready, but its endpoints no longer answer
     UNKNOWN = "unknown"  # the host cannot be queried (link lost); the reason has the last state and its time
 
+    @property
+    def ended(self) -> bool:
+        """Whether the server has ended. False for UNKNOWN."""
+        return self in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server starts, serves or stops. False for UNKNOWN."""
+        return not self.ended and self is not ServerState.UNKNOWN
+
 
 def run_and_time(run_id: str) -> str:
     """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start is read from the

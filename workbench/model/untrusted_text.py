@@ -28,6 +28,7 @@ _UNSEEN = re.compile(
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\[bfnrtu]")  # of JSON: a character that cannot be typed into it as it is
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of the environment, as a shell accepts it
 UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")  # characters that `clean` removes, besides line breaks
 
 

@@ -15,7 +15,6 @@ from workbench.engines.containers import image_of, words_in_image
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
-from workbench.model.job_request import gpu_count
 from workbench.model.plan import LaunchPlan, Node
 from workbench.model.secrets import is_secret_name, mask_plan
 from workbench.recipes.recipe import Notes
@@ -64,7 +63,7 @@ def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int |
     Raises PlanError for a plan that cannot be started."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
-    count = max(1, (gpus or gpu_count(plan)) // max(1, len(plan.nodes)))
+    count = max(1, (gpus or plan.gpu_count) // max(1, len(plan.nodes)))
     whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
     nodes = tuple((node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes)
     return replace(whole, nodes=nodes)

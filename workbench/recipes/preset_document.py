@@ -8,7 +8,6 @@ from typing import Any
 from workbench.engines import registry
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding
-from workbench.model.job_request import gpu_count
 from workbench.recipes.recipe import Recipe
 
 
@@ -42,7 +41,7 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
         "caveats": [_line(caveat, 2000) for caveat in recipe.caveats if caveat.strip()],
         "hardware": {
             "gpu_names": list(recipe.gpu_names),
-            "count": min(recipe.gpus or gpu_count(plan), 64),
+            "count": min(recipe.gpus or plan.gpu_count, 64),
             "memory_gib": recipe.memory_gib,
         },
         "engine": {

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from workbench.model.errors import InputError
+from workbench.model.untrusted_text import VARIABLE_NAME
 
 MAX_CHARS = 256 * 1024
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
 _REDIRECT = re.compile(r"[0-9]*(?:&>>|&>|<<<|<<-|<<|>>|>\||>&|<&|<>|<|>)")
 _WITH_DEFAULT = re.compile(r"(@|[A-Za-z_][A-Za-z0-9_]*)(?::?([-=?+])(.*))?", re.DOTALL)
@@ -176,7 +176,7 @@ class _Lexer:
             end = self._closing("'", begin + 2)
             self.at = end + 1
             return re.sub(r"\\(.)", lambda m: _ANSI.get(m[1], m[0]), text[begin + 2 : end])
-        if found := _NAME.match(text, begin + 1):
+        if found := VARIABLE_NAME.match(text, begin + 1):
             self.at = found.end()
             return Variable(found[0])
         if following and following in "@*":

@@ -15,12 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from workbench.engines.cluster import gpus_of
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError, ServerError, WorkbenchError
-from workbench.model.server_run import LogBatch, ServerState, ServerStatus
+from workbench.model.server_run import LogBatch, ServerStatus
 from workbench.server import cluster_log, cluster_state, preflight, ray_cluster
 from workbench.server.cluster_state import RankState
 from workbench.server.log_lines import LogMatch, LogRing
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 OTHERS_GRACE_S = 4.0  # from TERM to KILL for ranks whose server is lost anyway
 _LOOK_S = 3.0  # between two looks for ranks that were not found
 _SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the screen ends
-_ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED, ServerState.STOPPED})
 
 
 class ClusterSupervisor(Supervisor):
@@ -303,7 +301,7 @@ class ClusterSupervisor(Supervisor):
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands
-        address, wanted = str(head.flags["address"]), gpus_of(plan)
+        address, wanted = str(head.flags["address"]), plan.gpu_count
         found = await ray_cluster.gpus(self.host, plan, address, dict(commands[0][1].env))
         if found is None:
             return commands
@@ -323,7 +321,7 @@ class ClusterSupervisor(Supervisor):
         await start(next(at for at, (each, _) in enumerate(commands) if each is node))
         await wait(0)
         await asyncio.gather(*(start(at) for at in places.values()))
-        await wait(gpus_of(plan))
+        await wait(plan.gpu_count)
 
     @property
     def _cluster_entry(self) -> ClusterEntry:
@@ -354,7 +352,7 @@ class ClusterSupervisor(Supervisor):
         if self._cluster(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
-            while not until(status := self.status(run_id)) and not (status.state in _ENDED and not status.outlived):
+            while not until(status := self.status(run_id)) and not (status.state.ended and not status.outlived):
                 for _, supervisor in self._every():
                     supervisor._ensure_watch()
                 await self._changed.wait()

@@ -12,10 +12,8 @@ from workbench.hosts.base import Host
 from workbench.model.errors import ServerError
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
-from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.server_run import ServerStatus
 from workbench.server.launchers import launcher_of
-
-_ENDED = frozenset({ServerState.STOPPED, ServerState.CRASHED, ServerState.FAILED})
 
 # $1 executable, $2 working directory, $3 model path, $4 port, $5 PATH (each but $1 and $4 may be empty).
 # Prints key=value lines. Reads /proc/net/tcp, since `ss` is not installed everywhere. State 0A is LISTEN.
@@ -142,4 +140,4 @@ def _port_problem(
 
 
 def _alive(run: ServerStatus) -> bool:
-    return run.alive or run.state not in _ENDED
+    return run.alive or not run.state.ended

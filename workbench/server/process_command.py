@@ -9,7 +9,7 @@ from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean
 
-# $1: a process. Prints its words and its environment with NUL bytes as line feeds, and line feeds in them as spaces;
+# $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes the character 036.
 # "cut" if its words are longer than what is read; "changed" if it became another program, or ended, meanwhile.
 _LOOK = r"""
 words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
@@ -17,9 +17,9 @@ words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
 before=$(words "$1")
 [ "$(head -c 131073 <"/proc/$1/cmdline" | wc -c)" -gt 131072 ] && echo cut
 echo "cwd $(readlink "/proc/$1/cwd" 2>/dev/null)"
-tr '\0\n' '\n ' <"/proc/$1/cmdline" | head -c 131072 | sed 's/^/arg /'
-tr '\0\n' '\n ' <"/proc/$1/environ" 2>/dev/null | head -c 262144 | sed 's/^/env /'
-[ -r "/proc/$1/environ" ] && echo readable
+tr '\0\n' '\n\036' <"/proc/$1/cmdline" | head -c 131072 | sed 's/^/arg /'
+tr '\0\n' '\n\036' <"/proc/$1/environ" 2>/dev/null | head -c 262144 | sed 's/^/env /'
+head -c 1 "/proc/$1/environ" >/dev/null 2>&1 && echo readable
 [ "$(words "$1")" = "$before" ] || echo changed
 exit 0
 """
@@ -27,11 +27,17 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
-    """The words, environment and working directory of a process. `env` is None if this user may not read it."""
+    """The words, environment and working directory of a process, with their secrets. `env` is None if this user may not
+    read it."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
     workdir: str | None
+
+    def cleaned(self) -> ProcessCommand:
+        """Return a copy without control characters, which can be stored and shown."""
+        env = None if self.env is None else {name: clean(value) for name, value in self.env.items()}
+        return ProcessCommand(tuple(map(clean, self.argv)), env, self.workdir)
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:
@@ -39,7 +45,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     line, or one that ended or became another program meanwhile, and HostError if the host cannot be asked."""
     done = await host.run(["sh", "-c", _LOOK, "sh", str(pid)])
     lines = [line.partition(" ") for line in done.out.split("\n")]
-    argv = [clean(text) for kind, _, text in lines if kind == "arg"]
+    argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
     while argv and not argv[-1]:
         argv.pop()
     if done.returncode or not argv:
@@ -54,6 +60,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     if "cut" in said:
         text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
         raise InputError(text, next_step="give the words that matter with --command")
-    pairs = [text.partition("=")[::2] for kind, _, text in lines if kind == "env" and "=" in text]
+    settings = [text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text]
+    env = dict(text.partition("=")[::2] for text in settings)
     workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)
-    return ProcessCommand(tuple(argv), {n: clean(v) for n, v in pairs} if "readable" in said else None, workdir)
+    return ProcessCommand(tuple(argv), env if "readable" in said else None, workdir)

@@ -12,7 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import FileError, Host
+from workbench.model.errors import InputError
 from workbench.model.plan import Command
+from workbench.server.process_command import read_command
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -32,11 +34,10 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
     """Return the arguments and environment of process `pid`. None if the process has ended, or if this user may not
     read them."""
     try:
-        argv = _words(await host.read_file(f"/proc/{pid}/cmdline"))
-        pairs = [word.partition("=") for word in _words(await host.read_file(f"/proc/{pid}/environ"))]
-    except FileError:
+        process = await read_command(host, pid)
+    except InputError:
         return None
-    return Command(tuple(argv), {name: value for name, found, value in pairs if found})
+    return None if process.env is None else Command(process.argv, process.env)
 
 
 async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command | None:
@@ -71,7 +72,3 @@ async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str 
         return None
     found = engine.key_file_pattern.search(text)
     return found.group(1) if found else None
-
-
-def _words(data: bytes) -> list[str]:
-    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]

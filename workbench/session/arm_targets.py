@@ -20,7 +20,6 @@ from workbench.model.server_run import ServerState
 from workbench.session import server_address
 from workbench.session.conditions import gpus_of
 from workbench.session.plan_editor import PlanEditor
-from workbench.session.servers import LIVE
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class ArmTargets:
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
                     next_step="give the preset of the run instead",
                 )
-            if run.state in LIVE:  # the experiment stops it, like the selected run of a common base
+            if run.state.alive:  # the experiment stops it, like the selected run of a common base
                 await session.servers.select(run.run_id)
             return replace(target, name=run.run_id), _started_by(plan, target.executable)
         if run.state is not ServerState.READY:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RIGHTS_S = 10.0
 RUNS_S = 10.0
-_ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED, ServerState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _rights(rights: Rights | None) -> Iterator[Finding]:
 def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
     """Report runs of Workbench that have ended and still have processes, and those that no longer answer."""
     for run in runs:
-        if run.outlived or (run.alive and run.state in _ENDED):
+        if run.outlived or (run.alive and run.state.ended):
             text = f"run {run.run_id} is {run.state}, and processes of it still live: they may hold GPU memory"
             evidence = f"{run.outlived or 1} processes"
         elif run.state is ServerState.UNRESPONSIVE:

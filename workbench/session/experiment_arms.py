@@ -19,7 +19,6 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import label_of, place_of
 from workbench.session.conditions import gpus_of
 from workbench.session.experiment_run import StartFailed, Stopped, Tell
-from workbench.session.servers import LIVE
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -72,10 +71,10 @@ class Arms:
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
-            if leftover is not None and leftover in statuses and statuses[leftover].state in LIVE:
+            if leftover is not None and leftover in statuses and statuses[leftover].state.alive:
                 await session.servers.end(leftover)
             standing = statuses.get(experiment.replaces or "")
-            if session.state.server is None and standing is not None and standing.state in LIVE:
+            if session.state.server is None and standing is not None and standing.state.alive:
                 await session.servers.select(standing.run_id)  # the killed experiment had not ended it yet
             selected = session.state.server
             if selected is None and experiment.runs and not self._restarts:  # a resumed one measures the same server
@@ -94,7 +93,7 @@ class Arms:
     def _in_the_way(self, status: ServerStatus) -> bool:
         """Return whether a live server occupies the GPUs and the port of a server that the experiment starts."""
         starts = any(side.standing is None for side in self._sides.values())
-        return starts and status.state in LIVE and status.run_id not in [s.run_id for s in self._sides.values()]
+        return starts and status.state.alive and status.run_id not in [s.run_id for s in self._sides.values()]
 
     def _serves_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not be started again."""

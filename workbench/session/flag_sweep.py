@@ -17,7 +17,6 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.servers import LIVE
 from workbench.session.sweep_progress import SweepProgress, TimeUp
 from workbench.session.uninterrupted import uninterrupted
 
@@ -72,7 +71,7 @@ class FlagSweep:
         """Stop the selected server. Its run id is stored first, so that a killed sweep can start that server again when
         it is resumed."""
         server = self.parts.core.state.server
-        if server is not None and server.state in LIVE:
+        if server is not None and server.state.alive:
             self.progress.change(before=server.run_id)
             await self.progress.save()
             await self.parts.servers.end(server.run_id)

@@ -18,7 +18,6 @@ from workbench.model.sweep import Sweep, SweepSpec
 from workbench.session.arm_targets import with_secrets
 from workbench.session.flag_sweep import Combination, FlagSweep
 from workbench.session.plan_editor import PlanEditor
-from workbench.session.servers import LIVE
 from workbench.session.sweep_parts import (
     PlannedSweep,
     SweepParts,
@@ -119,7 +118,7 @@ class FlagSweepPlanner:
         """Return the plan with which the selected live run, or else the run `stopped`, can be started again. None if
         there is no such run. Raises PlanError if the run cannot be started again."""
         status = self.parts.core.state.server
-        run_id = status.run_id if status is not None and status.state in LIVE else stopped
+        run_id = status.run_id if status is not None and status.state.alive else stopped
         if run_id is None:
             return None
         current = self.parts.plans.editor
@@ -153,7 +152,7 @@ class FlagSweepPlanner:
         if sweep.experiment_id is not None:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
         for status in await self.parts.servers.supervisor.runs():
-            if status.run_id in left and status.state in LIVE:
+            if status.run_id in left and status.state.alive:
                 await self.parts.servers.end(status.run_id)
 
 

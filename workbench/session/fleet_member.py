@@ -23,7 +23,6 @@ from workbench.server import external_servers
 from workbench.server.engine_rates import between
 from workbench.server.supervisor import Supervisor
 from workbench.session.fleet_state import FOUND, TRAIL, FleetHost, FleetServer
-from workbench.session.servers import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -121,7 +120,7 @@ class FleetMember:
 
     def _servers(self) -> tuple[FleetServer, ...]:
         statuses = self._supervisor.statuses() if self._supervisor is not None else ()
-        shown = [s for s in statuses if s.state in LIVE or s.state is ServerState.UNKNOWN]
+        shown = [s for s in statuses if s.state.alive or s.state is ServerState.UNKNOWN]
         if not shown and statuses and statuses[0].state in _ENDED_BADLY:
             shown = [statuses[0]]
         own = [

@@ -18,7 +18,9 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
+from workbench.model.run_options import PROCESS
 from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.server.launchers import launcher_of
 from workbench.session.host_settings import HostSettings
 from workbench.store.config import ConfigStore
 
@@ -35,8 +37,6 @@ _LOOK_S = 10.0
 _SKEW_S = 2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
 _LEAST_FREE = 2**30  # bytes for run directories and logs
 _PYTHON = (3, 8)
-# Way to start a server: its program on the host.
-PROGRAMS = {"systemd": "systemd-run", "docker": "docker", "podman": "podman", "slurm": "sbatch", "pbs": "qsub"}
 
 # $1: Workbench's state directory, $2: a program to look for (may be ""), $3: "sudo" to ask sudo; the others are
 # directories. Prints key=value lines.
@@ -148,7 +148,7 @@ class _Looked:
 
 async def _look(session: Session, entry: HostEntry | None) -> _Looked:
     host = session.host
-    program = PROGRAMS.get(entry.run_as or "", "") if entry else ""
+    program = _start_program(entry) if entry else ""
     sudo = "sudo" if entry is None or entry.sudo is not False else ""
     try:
         state_dir = await host.state_dir()
@@ -172,6 +172,12 @@ async def _look(session: Session, entry: HostEntry | None) -> _Looked:
         tuple(value for key, value in rows if key == "absent"),
         tuple(value for key, value in rows if key == "there"),
     )
+
+
+def _start_program(entry: HostEntry) -> str:
+    """Return the program that starts servers as the entry says; "" if Workbench starts them itself."""
+    launcher = launcher_of(entry.run_as or PROCESS)
+    return launcher.start_program if launcher else ""
 
 
 def _skew(now: str, started: float, took_s: float) -> float | None:
@@ -223,7 +229,7 @@ def _about_entry(
             found.append(_finding(Level.WARN, "engine", engine.problem or f"{engine.engine} is not there", fix))
     if entry is None:
         return found
-    wanted = PROGRAMS.get(entry.run_as or "")
+    wanted = _start_program(entry)
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
         found.append(_finding(Level.ERROR, "run-as", text, f"install {wanted}, or change run_as in hosts.toml"))

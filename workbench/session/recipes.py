@@ -97,7 +97,7 @@ class Recipes:
         from workbench.server.process_command import read_command
 
         host = self._core.host
-        found = await read_command(host, pid)
+        found = (await read_command(host, pid)).cleaned()
         recipe = running_process.read(found.argv, found.env, found.workdir)
         return self._imported(recipe, f"process {pid} on {host.name}", preset_id)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
     from workbench.session.walltime import WalltimeWarnings
 
-LIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.STOPPING, ServerState.UNRESPONSIVE})
 SHOWN = 50  # newest runs in the state
 POWER = "the server would have power over its host"
 _STARTING = "starting"
@@ -92,7 +91,7 @@ class Servers:
             self._presets.remember_variables(event.run_id, plan)
         if before is not None and before.state != event.state:
             self._on_change(before, event)
-        elif before is not None and event.state in LIVE:
+        elif before is not None and event.state.alive:
             self._tell_of_new_findings(before, event)
 
     def _warn_before_end(self, status: ServerStatus) -> None:
@@ -140,7 +139,7 @@ class Servers:
         """List the runs of this host. If no run is selected, select the newest live one."""
         statuses = await self.supervisor.runs()
         self._core.update(servers=statuses[:SHOWN])
-        alive = next((s for s in statuses if s.state in LIVE), None)
+        alive = next((s for s in statuses if s.state.alive), None)
         if self._core.state.run_id is None and alive is not None:
             await self.select(alive.run_id)
 
@@ -152,7 +151,7 @@ class Servers:
         known = {status.run_id for status in self._core.state.servers}
         await self.adopt()
         for status in self._core.state.servers:
-            if status.run_id not in known | {self._core.state.run_id} and status.state in LIVE:
+            if status.run_id not in known | {self._core.state.run_id} and status.state.alive:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose it")
 
@@ -173,7 +172,7 @@ class Servers:
         """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the plan under edit."""
         await self.supervisor.load_log(run_id)
         self._follow(run_id)
-        if self.supervisor.status(run_id).state not in LIVE:
+        if not self.supervisor.status(run_id).state.alive:
             await self.supervisor.mark_read(run_id)
         plan = self.supervisor.record(run_id).plan
         # A plan with a masked secret cannot be started again.
@@ -219,7 +218,7 @@ class Servers:
         """Return the differences between the selected live run and the plan under edit. () if one of the two is
         missing."""
         status, editor = self._core.state.server, self._plans.current
-        if status is None or status.state not in LIVE or editor is None:
+        if status is None or not status.state.alive or editor is None:
             return ()
         running = self.supervisor.record(status.run_id).plan
         return diff(running, mask_plan(editor.plan)) if running is not None else ()
@@ -332,7 +331,7 @@ class Servers:
         self.check_startable(editor.effective, editor)
         async with self._start:
             with self._core.busy(_STARTING):
-                if before is not None and (before.state in LIVE or before.outlived):
+                if before is not None and (before.state.alive or before.outlived):
                     await self.end(before.run_id)
                 status = await self.launch(editor)
         return status.run_id
@@ -344,7 +343,7 @@ class Servers:
 
         editor, selected = self._plans.editor, self._core.state.server
         command = editor.command()
-        stopped = selected is not None and (selected.state in LIVE or bool(selected.outlived))
+        stopped = selected is not None and (selected.state.alive or bool(selected.outlived))
         if stopped and selected is not None and selected.port == command.port:
             return None
         return await preflight.port_problem(self._core.host, editor.plan, command, await self.supervisor.runs())

@@ -174,6 +174,10 @@ class Api:
         reply = ApiReply(self, request, body, chat, length)
         sequence = Sequence(prompt, length, reply.deliver)
         reply.sequence = sequence
+        self._add(sequence, request)
+
+    def _add(self, sequence: Sequence, request: Request) -> None:
+        """Add the sequence of a request to the replica with the least load."""
         replica = min(self.replicas, key=lambda r: r.load)
         request.on_gone = lambda: replica.abort(sequence)
         replica.add(sequence)
@@ -195,9 +199,7 @@ class Api:
                 request.reply(200, {"id": self.next_id(False), "created": int(time.time()), **frame})
 
         sequence = Sequence(prompt, 1, deliver, embedding=True)
-        replica = min(self.replicas, key=lambda r: r.load)
-        request.on_gone = lambda: replica.abort(sequence)
-        replica.add(sequence)
+        self._add(sequence, request)
 
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
         """Return the number of tokens to generate. It is the limit if the request ignores the end of text, otherwise a

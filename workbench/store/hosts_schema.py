@@ -19,14 +19,13 @@ from workbench.hosts.container_kinds import KINDS
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
-from workbench.model.untrusted_text import UNSAFE, clean
+from workbench.model.untrusted_text import UNSAFE, VARIABLE_NAME, clean
 from workbench.store.toml_schema import UNUSABLE, Kind, Problem, choice, list_of, number, table, wrong, yes_or_no
 from workbench.store.toml_schema import text as any_text
 
 LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_STEPS = 16  # from a host to the machine that its `ssh` means at last
 _NODE = re.compile(r"[^\s]+")
 
@@ -124,7 +123,7 @@ _FIELDS: dict[str, Kind] = {
     "container": _container,
     "label": _label,
     "engines": _keyed(_ENGINES, f"the name of an engine ({', '.join(registry.names())})", _program),
-    "env": _keyed(_VARIABLE, "the name of an environment variable", _value),
+    "env": _keyed(VARIABLE_NAME, "the name of an environment variable", _value),
     "run_as": choice(*OPTIONS),
     "run_options": _keyed(_OPTION, "the name of an option", _values),
     "models": list_of(_directory),

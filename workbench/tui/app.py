@@ -14,7 +14,7 @@ from workbench.session.session import Session
 from workbench.tui.interfaces import KeyTaker, OrderedKeys
 from workbench.tui.screen import MainScreen
 from workbench.tui.textual_private import is_leaving, run_bindings
-from workbench.tui.themed_app import ThemedApp, as_typed
+from workbench.tui.themed_app import ThemedApp
 
 CLOSE_S = 5.0
 
@@ -42,18 +42,7 @@ class WorkbenchApp(ThemedApp):
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
-    async def on_event(self, event: events.Event) -> None:
-        """Run keys in the order in which they were typed, also if several arrive in one packet.
-
-        Textual runs a binding only after the event has bubbled up from the widget that had the focus when the key
-        arrived. Of the keys p and q, q would run before p has moved the focus to the filter.
-        """
-        event = as_typed(event)
-        if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
-            return
-        await super().on_event(event)
-
-    async def _take_key(self, event: events.Key) -> bool:
+    async def take_key(self, event: events.Key) -> bool:
         if is_leaving(self):
             return True
         if not isinstance(self.screen, OrderedKeys):

@@ -8,6 +8,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from workbench.model.findings import Level
+
+# Severity of a finding: its sign, and the role of its text.
+LEVELS: Mapping[str, tuple[str, str]] = {
+    Level.ERROR: ("x", "bad"),
+    Level.WARN: ("!", "warn"),
+    Level.HINT: ("i", "dim"),
+    Level.INFO: ("i", "dim"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:

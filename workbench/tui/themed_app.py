@@ -1,4 +1,5 @@
-"""What the applications of the screen and of the fleet share: the theme, signals, and the end without a terminal."""
+"""What the applications of the screen and of the fleet share: the theme, the order of keys, signals, and the end
+without a terminal."""
 
 from __future__ import annotations
 
@@ -123,6 +124,21 @@ class ThemedApp(PlainEnd):
                 loop.call_soon_threadsafe(self.exit, 128 + signal.SIGHUP)
 
         when_terminal_hangs_up(self, gone)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Run keys in the order in which they were typed, also if several arrive in one packet.
+
+        Textual runs a binding only after the event has bubbled up from the widget that had the focus when the key
+        arrived. Of the keys p and q, q would run before p has moved the focus to the filter.
+        """
+        event = as_typed(event)
+        if isinstance(event, events.Key) and not event.is_forwarded and await self.take_key(event):
+            return
+        await super().on_event(event)
+
+    async def take_key(self, event: events.Key) -> bool:
+        """Run the action of a key now. Return False for a key that Textual handles."""
+        return False
 
     async def ask_login(self, prompt: str) -> str | None:
         """Ask for a passphrase, password or code of an ssh login. Return the answer; None if the user declines."""

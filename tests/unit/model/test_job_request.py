@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.model.flags import FlagSetting
-from workbench.model.job_request import JobRequest, gpu_count, job_name, pbs_words, slurm_words
+from workbench.model.job_request import JobRequest, job_name, pbs_words, slurm_words
 from workbench.model.plan import LaunchPlan
 
 ALL = {"gpus": "2", "cpus": "8", "memory": "64G", "walltime": "8:00:00", "account": "proj", "node": "c01"}
@@ -36,7 +36,7 @@ def test_pbs_pro_and_torque_are_asked_for_the_same_resources() -> None:
 @pytest.mark.parametrize("gpus", ["0", None])
 def test_the_gpus_are_those_of_the_plan_unless_the_user_names_another_number(gpus: str | None) -> None:
     flags = (FlagSetting("tensor-parallel-size", 2), FlagSetting("data-parallel-size", 2))
-    request = JobRequest("wb", gpu_count(LaunchPlan("vllm", "m", flags=flags)), options={"gpus": gpus} if gpus else {})
+    request = JobRequest("wb", LaunchPlan("vllm", "m", flags=flags).gpu_count, options={"gpus": gpus} if gpus else {})
     asked = any("gpu" in word for word in (*slurm_words(request), pbs_words(request).chunk))
     assert asked == (gpus is None)
     assert gpus or ("--gres=gpu:4" in slurm_words(request) and pbs_words(request).chunk == "select=1:ngpus=4")

@@ -18,10 +18,10 @@ from typing import Any
 from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry
-from workbench.gpu.settings.rights import ENGLISH, SUDO, SUDO_ASKED, Rights, granted
+from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host
 from workbench.hosts.python_programs import TOO_OLD
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_records import GuardView

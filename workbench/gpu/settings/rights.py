@@ -10,11 +10,10 @@ from fnmatch import fnmatchcase
 from workbench.gpu.settings.root_owned import only_roots
 from workbench.gpu.settings.sudoers import PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model.errors import HostError, SettingsError
 
 CAP_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
-SUDO = ("sudo", "-n")
 # Reads the password from stdin, says nothing, and takes no credentials of before: the line is read, whatever was.
 SUDO_ASKED = ("sudo", "-k", "-S", "-p", "")
 ENGLISH = {"LC_ALL": "C"}  # sudo's messages are parsed

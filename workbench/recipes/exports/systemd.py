@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.systemd_text import escaped, literal, quoted
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes, short
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def unit(launch: Launch, notes: Notes) -> str:
@@ -19,7 +18,7 @@ def unit(launch: Launch, notes: Notes) -> str:
         if not launch.workdir.startswith("/") or "\n" in launch.workdir or launch.workdir.endswith("\\"):
             raise InputError(f"systemd needs an absolute working directory, not {launch.workdir!r}")
         lines.append(f"WorkingDirectory={_plain(launch.workdir)}")
-    lines += [f"Environment={_quoted(f'{name}={text}')}" for name, text in launch.env.items()]
+    lines += [f"Environment={quoted(f'{name}={text}')}" for name, text in launch.env.items()]
     if launch.secrets:
         file = f"/etc/workbench/{launch.name}.env"
         lines.append(f"EnvironmentFile={_plain(file)}")
@@ -37,16 +36,8 @@ def unit(launch: Launch, notes: Notes) -> str:
 def _word(word: Word) -> str:
     """Return one word of ExecStart, in which a dollar sign is doubled."""
     if isinstance(word, Secret):
-        return f'"{_escaped(word.prefix).replace("$", "$$")}${{{word.variable}}}"'
-    return _quoted(word.replace("$", "$$"))
-
-
-def _quoted(text: str) -> str:
-    return f'"{_escaped(text)}"'
-
-
-def _escaped(text: str) -> str:
-    return "".join(_ESCAPES.get(c, c if c.isprintable() else "".join(f"\\x{b:02x}" for b in c.encode())) for c in text)
+        return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
+    return quoted(literal(word))
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,10 +13,10 @@ from workbench.engines.command_line import StartOfEngine, read_plan, recognize
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, Origin
 from workbench.model.plan import LaunchPlan
+from workbench.model.untrusted_text import VARIABLE_NAME
 from workbench.recipes.recipe import COMPUTED, Notes
 
 VISIBLE_TO_CONTAINER = "NVIDIA_VISIBLE_DEVICES"
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _usable(name: str, notes: Notes) -> bool:
-    if not _ENV_NAME.fullmatch(name):
+    if not VARIABLE_NAME.fullmatch(name):
         notes.add(Level.ERROR, "env-name", f"{name!r} is not the name of an environment variable; it is left out")
         return False
     return name != VISIBLE_TO_CONTAINER

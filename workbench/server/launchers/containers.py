@@ -70,7 +70,7 @@ class Containers:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.name = program.name
+        self.name = self.start_program = program.name
 
     # ---- what a start needs
 

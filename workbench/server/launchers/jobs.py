@@ -7,7 +7,6 @@ The job's script and the keeper are constant shell code (job_scripts.py). The wo
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,15 +16,14 @@ from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
-from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest, gpu_count
+from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
 from workbench.model.plan import Command
-from workbench.model.untrusted_text import whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, whole_number
 from workbench.server.launchers import job_scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 
 STOP_S = 90.0  # Slurm waits 30 s (KillWait) from TERM to KILL, and then runs the epilog of the node
 _ASK_S = 40.0
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
 # $1 directory, which may be missing, $2 number of programs, the programs, then the command that prints the names of the
@@ -76,6 +74,10 @@ class JobLauncher(ABC):
     def name(self) -> str:
         return self.scheduler.name
 
+    @property
+    def start_program(self) -> str:
+        return self.scheduler.programs[0]
+
     @abstractmethod
     def words(self, request: JobRequest) -> tuple[str, ...]:
         """Return the arguments of the shell function `submit` for this request."""
@@ -117,7 +119,7 @@ class JobLauncher(ABC):
         others = [node for node in facts.get("node", ()) if node.split(".")[0] not in own]
         if others:
             found += _of_other_nodes(launch, others[0], facts.get("files", [""])[0])
-        request, needed = _request(launch), gpu_count(launch.plan)
+        request, needed = _request(launch), launch.plan.gpu_count
         asked = request.gpus_text.rpartition(":")[2]
         if 0 < int(asked) < needed:
             text = f"the job asks for {asked} GPUs, but the parallel sizes of the plan need {needed}"
@@ -195,7 +197,7 @@ def job_name_of(run_id: str) -> str:
 
 
 def _request(launch: Launch) -> JobRequest:
-    return JobRequest(job_name_of(launch.run_id), gpu_count(launch.plan), 1, launch.plan.run_options)
+    return JobRequest(job_name_of(launch.run_id), launch.plan.gpu_count, 1, launch.plan.run_options)
 
 
 def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
@@ -220,7 +222,7 @@ def _server_file(launch: Launch) -> str:
     The GPUs are those that the scheduler assigns. Raises InputError for what a shell cannot hold."""
     lines = []
     for name, value in launch.env.items():
-        if not _NAME.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise InputError(f"{name!r} is not a valid name of an environment variable")
         if name != VISIBLE_TO_CUDA:
             lines.append(f"export {name}={shlex.quote(value)}")

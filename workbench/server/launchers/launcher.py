@@ -98,6 +98,7 @@ class Launcher(Protocol):
     """What runs servers on a host in place of Workbench itself. `name` is the word of `--as`."""
 
     name: str
+    start_program: str  # the program on the host that starts a server, such as "sbatch"
     stop_s: float  # `stop` may take this long
     looks_at: frozenset[str]  # of {"files", "port"}: those of the host that the server uses, checked before its start
 

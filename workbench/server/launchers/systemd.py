@@ -17,6 +17,7 @@ from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
+from workbench.model.systemd_text import literal, quoted
 from workbench.server.launchers import systemd_keeper as script
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 from workbench.server.process_command import read_command
@@ -35,6 +36,7 @@ def launcher(word: str) -> Systemd:
 class Systemd:
     """Runs servers as units of systemd."""
 
+    start_program = "systemd-run"
     looks_at = frozenset({"files", "port"})
     stop_s = STOP_S + 10.0
 
@@ -57,7 +59,7 @@ class Systemd:
         argv = ["systemd-run", f"--{scope}", f"--unit={unit_of(launch.run_id)}", *_properties(launch)]
         argv += [f"--setenv={name}" for name in launch.env]
         argv += [f"--working-directory={launch.workdir}"] if launch.workdir else []
-        words = (*argv, "--", *map(_literal, launch.argv))
+        words = (*argv, "--", *map(literal, launch.argv))
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
     def keeper(self, launch: Launch) -> Keeper:
@@ -65,7 +67,7 @@ class Systemd:
         if kind := _installed(launch):
             argv = sh(script.KEEPER, "install", launch.run_dir, unit, scope, _home_of(launch), kind)
             return Keeper(argv, launch.env, {"unit": unit_text(launch)})
-        words = (*_properties(launch), "--", *map(_literal, _program(launch, launch.run_dir)))
+        words = (*_properties(launch), "--", *map(literal, _program(launch, launch.run_dir)))
         argv = sh(script.KEEPER, "start", launch.run_dir, unit, scope, *words)
         return Keeper(argv, launch.env)
 
@@ -135,7 +137,7 @@ class Systemd:
                 command=f"systemctl --{_scope(options)} status {unit}",
                 next_step=f"start the unit, or look in the other manager with --run-option scope={other}",
             )
-        command = await read_command(host, pid)
+        command = (await read_command(host, pid)).cleaned()
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
 
     async def _show(self, host: Host, options: Mapping[str, str], unit: str) -> Mapping[str, str]:
@@ -158,19 +160,11 @@ class Systemd:
 
 def unit_text(launch: Launch) -> str:
     """Return the text of an installed unit. Its environment is in a file that only the user can read."""
-    command = " ".join(_quoted(_literal(word)) for word in _program(launch, _home_of(launch)))
+    command = " ".join(quoted(literal(word)) for word in _program(launch, _home_of(launch)))
     target = "default.target" if _scope(launch.plan.run_options) == "user" else "multi-user.target"
     lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
     lines += ["After=network-online.target", "", "[Service]", *_settings(launch), f"ExecStart={command}"]
     return "\n".join([*lines, "", "[Install]", f"WantedBy={target}", ""])
-
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
-
-
-def _quoted(word: str) -> str:
-    """Return one word of a command line in a unit file."""
-    return '"' + "".join(_ESCAPES.get(c, c) for c in word) + '"'
 
 
 def _program(launch: Launch, home: str) -> tuple[str, ...]:
@@ -196,11 +190,6 @@ def _home_of(launch: Launch) -> str:
     """Return the directory with the environment of an installed unit, which must outlive the run's directory."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _new_unit(launch))
-
-
-def _literal(word: str) -> str:
-    """Return a word of a unit's command line that stands for `word`: systemd replaces $NAME, and $$ by $."""
-    return word.replace("$", "$$")
 
 
 def unit_of(run_id: str) -> str:

@@ -11,6 +11,7 @@ from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import path_text
+from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.flag_edit import FlagEdit
@@ -18,7 +19,7 @@ from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import command_rows, finding_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import fit_page_rows, preset_rows
-from workbench.tui.panes.launch import LEVELS, NOT_FLAGS, Launch
+from workbench.tui.panes.launch import NOT_FLAGS, Launch
 from workbench.tui.panes.presets import Presets
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import elapsed
 from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
-from workbench.tui.modals.launch import ALIVE, StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
+from workbench.tui.modals.launch import StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import in_force_rows, log_finding_rows
 from workbench.tui.panes.log import LogPane
@@ -68,7 +68,7 @@ class ServerController(Controller):
             await self._ask_trust(untrusted)
             return
         server = state.server
-        alive = server is not None and server.state in ALIVE
+        alive = server is not None and server.state.alive
         in_the_way = server if server is not None and (alive or server.outlived) else None
         changes = self.try_now(self.session.servers.changes_against_running) if alive else ()
         before = self.services.panes.active
@@ -126,7 +126,7 @@ class ServerController(Controller):
 
     async def stop(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
-        if server is None or not (server.state in ALIVE or server.outlived):
+        if server is None or not (server.state.alive or server.outlived):
             self.say("no server that Workbench started is running on this host")
             return
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need

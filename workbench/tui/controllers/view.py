@@ -11,7 +11,6 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.interfaces import Themed
 from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
-from workbench.tui.modals.launch import ALIVE
 from workbench.tui.pages.base import Page
 from workbench.tui.pages.texts import activity_rows
 from workbench.tui.panes.search import Search
@@ -77,7 +76,7 @@ class ViewController(Controller):
         leave on."""
         state = self.state
         server = state.server
-        alive = f"{server.engine} :{server.port}" if server is not None and server.state in ALIVE else None
+        alive = f"{server.engine} :{server.port}" if server is not None and server.state.alive else None
         measuring = state.bench.running or any(
             one is not None and one.state == "running" for one in (state.experiment, state.sweep)
         )

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from workbench.session.fleet import Fleet
 from workbench.tui.fleet.screen import FleetScreen, FleetView
 from workbench.tui.textual_private import is_leaving, run_bindings
-from workbench.tui.themed_app import ThemedApp, as_typed
+from workbench.tui.themed_app import ThemedApp
 
 
 class FleetApp(ThemedApp):
@@ -37,14 +37,7 @@ class FleetApp(ThemedApp):
         self.opened = host
         self.exit(0)
 
-    async def on_event(self, event: events.Event) -> None:
-        """Run keys in the order in which they were typed, also if several arrive in one packet."""
-        event = as_typed(event)
-        if isinstance(event, events.Key) and not event.is_forwarded and await self._take_key(event):
-            return
-        await super().on_event(event)
-
-    async def _take_key(self, event: events.Key) -> bool:
+    async def take_key(self, event: events.Key) -> bool:
         if is_leaving(self) or not isinstance(self.screen, FleetScreen):
             return is_leaving(self)
         return self.screen.take_key(event) or await run_bindings(self, event.key)

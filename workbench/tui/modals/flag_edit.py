@@ -13,8 +13,9 @@ from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import value_text
+from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
-from workbench.tui.panes.launch import LEVELS, range_text
+from workbench.tui.panes.launch import range_text
 from workbench.tui.widgets.entry import Entry
 
 UNSET = "\0unset"

@@ -12,26 +12,23 @@ from textual.widget import Widget
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.plan import Command, PlanDifference
-from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
 from workbench.tui.cells import Make, Row, beside, paragraph
 from workbench.tui.formats import value_text
-from workbench.tui.glyphs import G
+from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.modals.base import Modal, TextBody
-from workbench.tui.panes.launch import LEVELS
 
 if TYPE_CHECKING:
     from workbench.model.measurement_owner import MeasurementOwner
     from workbench.server.external_servers import FoundServer
-
-ALIVE = frozenset({ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING})
 
 
 def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
     """Return the findings with their fixes, the worst first."""
     rows: list[Row] = []
     for f in by_severity(findings):
-        sign, role = LEVELS[str(f.level)]
+        sign, role = LEVELS[f.level]
         flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
         rows += paragraph(f"{sign} {flag}{f.text}", width, role, "  ")
         changes = " ".join(change.text for change in f.changes)
@@ -112,7 +109,7 @@ class StartPlan(Modal[bool]):
     ) -> None:
         """`disturbed` makes rows about measurements that the start disturbs."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
-        self.restart = server is not None and (server.state in ALIVE or bool(server.outlived))
+        self.restart = server is not None and (server.state.alive or bool(server.outlived))
         verb = "restart" if self.restart else "start"
         super().__init__(
             f"{verb.capitalize()} {plan.plan.engine}",

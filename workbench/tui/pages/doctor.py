@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.findings import Level
 from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.glyphs import LEVELS
 
 if TYPE_CHECKING:
     from workbench.session.doctor import HostReport
-
-SIGNS = {Level.ERROR: ("x ", "bad"), Level.WARN: ("! ", "warnb"), Level.HINT: ("i ", "text"), Level.INFO: ("  ", "dim")}
 
 
 def doctor_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
@@ -22,9 +20,9 @@ def doctor_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
     rows: list[Row] = [] if report.findings else paragraph("Nothing is missing on this host.", width, "good")
     room = max(20, width - 2)
     for finding in report.findings:
-        sign, role = SIGNS[finding.level]
+        sign, role = LEVELS[finding.level]
         fix = paragraph(f"-> {finding.fix}", room, "key", "   ") if finding.fix else []
-        rows += beside(sign, role, [*paragraph(finding.text, room, "strong"), *fix])
+        rows += beside(f"{sign} ", role, [*paragraph(finding.text, room, "strong"), *fix])
     rows += [(), (("Facts of the host", "title"),)]
     for label, text in report.lines:
         rows += beside(pad(label, 9), "dim", paragraph(text, max(20, width - 9)))

@@ -12,7 +12,7 @@ from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, beside, cell, cut, pad, paragraph
 from workbench.tui.formats import clock, value_text
-from workbench.tui.glyphs import G
+from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import about_text
 
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from workbench.tui.bindings import Key
 
 WIDE_TABLE = 100  # cells from which the table of what is in force has a column for the place
-LEVEL_SIGNS = {
-    Level.ERROR: ("x", "bad"),
-    Level.WARN: ("!", "warn"),
-    Level.HINT: ("!", "warn"),
-    Level.INFO: ("=", "dim"),
-}
 SIGNS = {
     "": (" ", "text"),
     "good": ("ok", "good"),
@@ -131,7 +125,7 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
     rows: list[Row] = []
     room = max(20, width - 10)
     for finding in by_severity(findings):
-        sign, role = LEVEL_SIGNS[finding.level]
+        sign, role = LEVELS[finding.level]
         about = paragraph(f"{sign} {finding.text}", room, role, "  ")
         if finding.fix and finding.level is not Level.INFO:
             about += paragraph(f"  fix: {finding.fix}", room, "text", "    ")

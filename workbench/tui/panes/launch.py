@@ -12,7 +12,7 @@ from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, beside, cut_middle, pad, paragraph
 from workbench.tui.formats import value_text
-from workbench.tui.glyphs import G
+from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
 NOT_FLAGS = ("executable", "run-as")  # rows about the start that are no flags of the engine
-LEVELS = {"error": ("x", "bad"), "warn": ("!", "warn"), "hint": ("i", "dim"), "info": ("i", "dim")}
 
 
 class Launch(Pane, PickList):

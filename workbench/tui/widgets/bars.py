@@ -14,20 +14,12 @@ from workbench.model.findings import Level
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import SHOWN, Key, footer_keys
 from workbench.tui.cells import Painted, Row, Run, beside, cut, fit, joined, paragraph, row_width, spread, width_of
-from workbench.tui.glyphs import G
+from workbench.tui.glyphs import LEVELS, G
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
     from workbench.tui.bindings import Key
     from workbench.tui.pages.base import Page
-
-NOTICE_SIGNS = {
-    Level.ERROR: ("x ", "bad"),
-    Level.WARN: ("! ", "warnb"),
-    Level.HINT: ("i ", "good"),
-    Level.INFO: ("i ", "good"),
-}
-
 
 LEADING_KEYS = 5  # of the situation and of the only pane, so that ? has room beside them
 FIRST = (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "what is this"))
@@ -139,7 +131,7 @@ def _first_keys(width: int, without_gpu: bool) -> Row:
 
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
     """Return a message with its next step below it. If both take more than `most` rows, the message is cut."""
-    sign, role = NOTICE_SIGNS[notice.level]
+    sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
     lines = paragraph(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
     after = paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
@@ -147,7 +139,7 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
         after = after[: most - 1]
         lines = lines[: most - len(after)]
         lines[-1] = (*fit(lines[-1], room - 1), (G.more, "text"))
-    return beside(sign, role, [*lines, *after])
+    return beside(f"{sign} ", "good" if notice.level in (Level.HINT, Level.INFO) else role, [*lines, *after])
 
 
 class NoticeBar(Painted):

@@ -17,8 +17,8 @@ THRIFT = "tok/J"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The gain to expect in percent, from `low_pct` to `high_pct`. A `low_pct` of 0 means "up to". `of` is the unit of
-    what rises."""
+    """The expected gain as a range in percent, from `low_pct` to `high_pct`. A `low_pct` of 0 means "up to". `of` names
+    the metric that improves, such as "tok/s"."""
 
     low_pct: float
     high_pct: float
@@ -39,7 +39,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding, and its gain if a source or arithmetic gives one."""
+    """A finding with its expected gain. The gain is None if no source and no calculation gives one."""
 
     finding: Finding
     gain: Gain | None = None

@@ -30,7 +30,8 @@ def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Exp
 
 
 def sentence(experiment: Experiment) -> str:
-    """Return what the experiment's finding expected and what was measured. "" if it tests no finding."""
+    """Return a sentence that compares the gain that the experiment's finding predicted with the measured gain. "" if
+    the experiment tests no finding."""
     tested = experiment.advice
     if tested is None:
         return ""

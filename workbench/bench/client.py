@@ -306,7 +306,8 @@ class Client:
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
     def report(self) -> ClientReport:
-        """Return what the client knows beside the records. Call it after `run`."""
+        """Return the data that the client has collected besides the records of the requests. Call this method after
+        `run`."""
         clock = self.clock
         return ClientReport(
             began_ns=self._began_ns,

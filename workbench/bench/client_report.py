@@ -60,8 +60,8 @@ def summary_message(
     counted: Sequence[RequestRecord],
     warmups: Sequence[RequestRecord],
 ) -> dict[str, Any]:
-    """Return the message with the summary of a run, as the worker writes it. `reports` are those of all processes of
-    the load client, and the records are of all of them together."""
+    """Return the worker's message with the summary of a run. `reports` has one report for each process of the load
+    client; the records are those of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
     facts = _facts(spec, reports, warmups, window)

@@ -70,8 +70,8 @@ def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str
 
 
 def environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
-    """Return the environment variables that tell the command the server's address, model and API key, under the names
-    that OpenAI clients read."""
+    """Return the environment variables with the server's address, model and API key, under the names that OpenAI
+    clients read."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_BASE": base_url,  # clients before 1.0

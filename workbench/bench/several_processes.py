@@ -38,7 +38,7 @@ _SMALLEST = ("silent_s",)
 
 
 class _Process:
-    """One process of the run, as the worker sees it: its id, its pipes, and what it has written."""
+    """One process of the run, as the worker knows it: its id, its pipes, and its output so far."""
 
     def __init__(self, pid: int, output: int, control: int) -> None:
         self.pid, self.output, self.control = pid, output, control
@@ -265,7 +265,7 @@ def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Sha
 
 
 class _Control:
-    """The client's side of the agreement with the other processes."""
+    """Coordinates the client of this process with the other processes, which share the load."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake
@@ -279,7 +279,7 @@ class _Control:
             self._output.line({"type": "steady"})
 
     def agree(self, warmed: WarmedUp) -> WarmedUp:
-        """Send what the warm-up has shown. Wait until all processes have, and return what they agree on."""
+        """Send the result of this process's warm-up, and wait for those of all processes. Return the common result."""
         self._output.line({"type": "warmed up", **asdict(warmed)})
         while self._agreed is None and not self._client.stopped:
             self._output.flush()

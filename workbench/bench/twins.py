@@ -54,7 +54,7 @@ def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
 
 
 def balanced(spec: ExperimentSpec, pairs: int) -> bool:
-    """Return whether as many of the first `pairs` pairs are swapped as not, so that the experiment may end there."""
+    """Return whether half of the first `pairs` pairs are swapped, so that the experiment can end after them."""
     return not spec.twins or pairs % 2 == 0
 
 

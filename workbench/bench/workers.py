@@ -60,7 +60,7 @@ cat "$1" && rm -f "$1"
 
 
 class NoClientThere(BenchError):
-    """Raised if the load client cannot run on the host of the server; the text says why."""
+    """Raised if the load client cannot run on the host of the server. The text of the exception is the reason."""
 
 
 class Worker(Protocol):

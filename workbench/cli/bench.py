@@ -89,7 +89,8 @@ async def bench(arguments: argparse.Namespace) -> int:
 
 
 def _load_ahead() -> None:
-    """Import in a thread what the benchmark needs later, while the command waits for programs on the host."""
+    """Import in a thread the modules that the benchmark needs later, while the command waits for programs on the
+    host."""
 
     def load() -> None:
         for module in ("workbench.session.bench", "httpx"):

@@ -109,7 +109,8 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 async def _transport(session: Session, status: ServerStatus) -> str | None:
-    """Return what the log says about the transport between the ranks. None if it says nothing."""
+    """Return the transport between the ranks, such as RDMA or TCP, as the log names it. None if the log does not name
+    one."""
     await session.servers.supervisor.load_log(status.run_id)
     found = session.servers.supervisor.log_findings(status.run_id)
     return next((f.text for f in found if f.code in _TRANSPORTS), None)

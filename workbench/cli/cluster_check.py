@@ -58,7 +58,7 @@ def _line(node: NodeReport) -> str:
 
 
 def _report_json(report: ClusterReport) -> dict[str, Any]:
-    """Return what was compared, as JSON data."""
+    """Return the compared facts of the nodes as JSON data."""
     nodes = [
         {
             **asdict(node.place),

@@ -55,9 +55,8 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return what an arm is measured on: the base that both arms change, or the first word of the arm if no base is
-    given.
-    """
+    """Return the server that an arm is measured on: the base that both arms change, or the first word of the arm if no
+    base is given."""
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")

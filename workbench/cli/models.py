@@ -131,7 +131,8 @@ async def models_download(arguments: argparse.Namespace) -> int:
 
 
 def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str | None]:
-    """Return the hosts to look on: those that are named, all nodes of a cluster, all hosts, or the command's own."""
+    """Return the hosts to search for models: the named ones, all nodes of a cluster, all hosts of hosts.toml, or the
+    command's own host."""
     from workbench.store.hosts_file import HostsStore
 
     if named:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def can_ask(arguments: argparse.Namespace) -> bool:
-    """Return whether the user can be asked: stdin is a terminal and --json is not given."""
+    """Return whether the command can ask the user: stdin is a terminal, and --json is not given."""
     return sys.stdin.isatty() and not arguments.json
 
 

@@ -16,5 +16,5 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 
 
 def findings(seen: Examination) -> Sequence[Finding]:
-    """Return what is missing or wrong on the host, each with its fix."""
+    """Return the problems of the host, each with its fix."""
     return [finding for check in CHECKS for finding in check(seen)]

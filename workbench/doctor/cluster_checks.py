@@ -20,7 +20,7 @@ GLOO = "https://docs.pytorch.org/docs/stable/distributed.html#common-environment
 
 
 def nodes(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes that cannot be reached or looked at, and a cluster of one node."""
+    """Report nodes that cannot be reached or examined, and a cluster that has only one node."""
     for node in report.nodes:
         if node.problem is not None:
             yield unreached(node)
@@ -328,5 +328,5 @@ CHECKS: tuple[Callable[[ClusterReport], Iterable[Finding]], ...] = (
 
 
 def findings(report: ClusterReport) -> list[Finding]:
-    """Return what is missing or wrong on the cluster, each with its fix."""
+    """Return the problems of the cluster, each with its fix."""
     return [finding for check in CHECKS for finding in check(report)]

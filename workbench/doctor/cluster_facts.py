@@ -29,9 +29,10 @@ _NO_PYTHON = "it has no python3 from 3.8 on, which looks at names, ports, proces
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What was found on one node. `place` is its way in the network between the nodes. `look` is the answer of
-    cluster_node.look. `clock_ahead_s` is the node's clock minus that of this machine, to `clock_error_s`. `problem`
-    says why nothing is known of the node, `unlooked` why `look` is empty."""
+    """The facts about one node. `place` is its address in the network between the nodes. `look` is the answer of the
+    program cluster_node.py. `clock_ahead_s` is the node's clock minus the clock of this machine, with the error
+    `clock_error_s`. `problem` is the reason why nothing is known about the node, `unlooked` the reason why `look` is
+    empty."""
 
     place: NodePlace
     network: NodeNetwork = field(default_factory=NodeNetwork)
@@ -128,8 +129,8 @@ class NodeProgram:
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node and what to look for there. `ports` are those that a server would take, `executables` the programs of
-    engines, and `model` makes the digest of the model's files."""
+    """A node, and the facts to collect there. `ports` are the ports that a server would use, `executables` the programs
+    of engines. `model` computes the digest of the model's files."""
 
     host: Host
     place: NodePlace
@@ -140,8 +141,8 @@ class NodeToCheck:
 
 
 async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
-    """Return what is found on each node, and the attempts of each node to reach each other. A node that cannot be
-    reached has only a problem."""
+    """Return the facts about each node, and the attempts of each node to connect to the others. The report of a node
+    that cannot be reached has only a problem."""
     names = [node.place.host for node in nodes]
     programs = dict(zip(names, await asyncio.gather(*map(_start, nodes)), strict=True))
     try:

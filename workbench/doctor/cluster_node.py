@@ -77,7 +77,8 @@ def connect(address: str, port: int) -> dict[str, Any]:
 
 
 def look(names: list[str], ports: list[int]) -> dict[str, Any]:
-    """Return what is on this node. `names` are to be resolved, `ports` are those that a server would take."""
+    """Return the facts about this node: the addresses of `names`, those of `ports` that are in use, memory, processes
+    of engines and Ray, and shared memory segments."""
     processes = _processes()
     return {
         "hostname": socket.gethostname(),

@@ -77,8 +77,8 @@ class EnginePackages:
 
 
 async def ask(host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float) -> EnginePackages:
-    """Return what `python` says about the engine's own `packages` and those of every engine. A Python that does not
-    answer in time, or answers something else, is a `problem`."""
+    """Return the versions of the engine's own `packages` and of the packages of every engine, as `python` reports them.
+    If that Python does not answer in time, or answers something else, the result has a `problem`."""
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:

@@ -77,7 +77,7 @@ class TimedParts:
 
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
-    """Return what is found on `host`. `executables` are programs that the user has chosen, by engine. Raises
+    """Return the facts about `host`. `executables` are the programs that the user has chosen, by engine. Raises
     HostUnreachable if there is no connection."""
     engines = [registry.get(name) for name in registry.names()]
     ports = [engine.default_port for engine in engines]

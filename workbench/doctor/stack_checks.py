@@ -172,7 +172,8 @@ def _below(stack: EnginePackages, package: str, bound: str) -> bool:
 
 
 def _same(have: str, wanted: str) -> bool:
-    """Return whether the installed version is the wanted one. What follows "+" counts only if it is wanted."""
+    """Return whether the installed version is the wanted one. The part after "+" is compared only if the wanted version
+    has one."""
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)
 
 

@@ -156,7 +156,8 @@ class Engine:
         return None
 
     def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return a plan that was read from a command line in the form in which `command` writes it."""
+        """Convert a plan that was read from a command line to the form that `command` converts back to the same command
+        line."""
         return plan
 
     def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:

@@ -43,7 +43,7 @@ def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tup
 
 
 def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
-    """Return the variables of a node with their values and where these are from."""
+    """Return the environment variables that the cluster gives a node, by name: (value, reason for the value)."""
     found: dict[str, tuple[str, str]] = {}
     if place.address and engine.host_address_env:
         found[engine.host_address_env] = place.address, f"address of {place.host}: {place.origins.get('address', '')}"
@@ -58,8 +58,8 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
 
 
 def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
-    """Return the node on its host, with the variables that the plan does not set otherwise. A value of the whole plan
-    that is the head's own gives way to the node's own: both are from the cluster."""
+    """Return the node on its host, with the variables that the plan does not set. A variable of the whole plan that has
+    only the head's own value is replaced by the node's value, because both come from the cluster."""
     whole = {e.name: str(e.value) for e in plan.env}
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
@@ -72,7 +72,7 @@ def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Ma
 
 
 def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield what the cluster means for a plan that `spread` has put on its nodes."""
+    """Yield findings about a plan that `spread` has put on the nodes of a cluster."""
     for place in places:
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"

@@ -99,8 +99,8 @@ def read_plan(
     workdir: str | None = None,
     version: str | None = None,
 ) -> tuple[LaunchPlan, tuple[Finding, ...]]:
-    """Return the plan that a command line says, and findings about the words that were not understood. `version` is the
-    engine's, if it is known. A flag that the catalog does not contain is kept as it is written."""
+    """Return the plan that a command line describes, and findings about the words that were not understood. `version`
+    is the engine's version if it is known. A flag that the catalog does not contain is kept as it is written."""
     engine = start.engine
     settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)

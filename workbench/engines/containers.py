@@ -23,7 +23,7 @@ _HUB_REPOSITORY = re.compile(r"(.*/models--[^/]+)/snapshots/.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that runs containers, and what it does differently."""
+    """A program that runs containers, and the options in which it differs from others."""
 
     name: str
     cdi: bool  # finds GPUs by their CDI names, not by --gpus
@@ -78,7 +78,7 @@ def version_in_tag(image: str, engine: Engine) -> str | None:
 
 
 def words_in_image(plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]) -> tuple[_Word | str, ...]:
-    """Return the words that start in the image what `argv` starts on the host."""
+    """Return the command in the image that does what `argv` does on the host."""
     return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
 
 

@@ -19,8 +19,8 @@ FILES = ("config.toml", FILE)  # that name programs for a host
 
 
 def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
-    """Return the plan for a host: with the environment and the way to start of `entry`, and with the program that a
-    file names, as (program, file)."""
+    """Return the plan with the settings of a host: the environment and the launcher of `entry`, and the `program`, a
+    pair (program, file that names it). None if the files name neither."""
     if program is not None and not plan.executable:
         plan = with_executable(plan, *program)
     if entry is None:
@@ -41,7 +41,8 @@ def _run_options(entry: HostEntry) -> dict[str, str]:
 
 
 def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
-    """Return the plan without what `for_host` has added for the host of `entry`."""
+    """Return the plan without the settings that `for_host` has added. `entry` is the entry of the former host, None if
+    it had none."""
     plan = replace(plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST))
     if plan.executable_from in FILES:
         plan = with_executable(plan, "")
@@ -53,7 +54,7 @@ def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
 
 
 def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
-    """Yield what hosts.toml adds to a plan, and what of it the plan does not use."""
+    """Yield findings about the settings of hosts.toml that the plan uses, and about those that it does not use."""
     if entry is None:
         return
     if names := [setting.name for setting in plan.env if setting.origin is Origin.HOST]:

@@ -77,7 +77,7 @@ def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: f
 
 
 def _kept(one: KvLayers, length: int, rule: KvRule) -> float:
-    """Return the tokens of a sequence that one layer keeps."""
+    """Return the number of tokens of a sequence that one layer keeps in the KV cache."""
     if one.window is None or rule.kind == "all":
         return length
     return length * rule.share if rule.kind == "share" else min(length, one.window + rule.in_flight)

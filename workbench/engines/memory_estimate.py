@@ -91,7 +91,8 @@ def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What one GPU must hold, in GiB: `total` is its memory, `working` the memory for activations and graphs."""
+    """The memory that a plan needs on one GPU, in GiB. `total` is the GPU's memory; `working` is the memory for
+    activations and CUDA graphs."""
 
     here: Situation
     total: float

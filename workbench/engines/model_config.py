@@ -87,7 +87,7 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
-    """Return what the layers keep in the KV cache. () if that is unknown."""
+    """Return the layers with a KV cache of their own, one entry for each kind of layer. () if they are unknown."""
     kinds = layer_kinds(text)
     if kinds is None:
         return ()

@@ -55,9 +55,8 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
 
 
 def model_key(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return what decides which model files a plan loads: the model, its revision, and the directory of local
-    models.
-    """
+    """Return the values of the plan that decide which model files it loads: the model, its revision, and the directory
+    of local models."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 

@@ -25,8 +25,8 @@ def _pynvml() -> Path:
 
 
 def _used_of_pynvml() -> dict[str, str]:
-    """Return the source of pynvml with only those definitions that the agent uses, directly or through others. That is
-    a tenth: the host receives and compiles the rest in vain."""
+    """Return the source of pynvml with only those definitions that the agent uses, directly or through others. They are
+    a tenth of the source, so the host has less to receive and to compile."""
     here = Path(__file__).parents[1]
     own = "".join((here / f"{module.replace('.', '/')}.py").read_text("utf-8") for module in AGENT.modules)
     whole = _pynvml().read_text("utf-8")
@@ -39,8 +39,8 @@ def _used_of_pynvml() -> dict[str, str]:
 
 
 def used_definitions(source: str, user: str) -> str:
-    """Return the module `source` without the functions, classes and variables whose names stand neither in `user` nor
-    in a part that is kept. Other statements are kept, such as imports and calls."""
+    """Return the source of a module without the functions, classes and variables that `user`, the source of another
+    module, does not use directly or through others. Other statements, such as imports and calls, are kept."""
     statements: list[str] = []
     for text in _STATEMENT.split(source):
         if statements and _DECORATED.fullmatch(statements[-1]):

@@ -46,8 +46,8 @@ class NodeHost:
 
 
 class ClusterHost(BaseHost):
-    """The hosts of a cluster. `nodes` has them all, the head first. The link of this host is that of the head: a node
-    that cannot be reached does not keep the others from being used."""
+    """The hosts of a cluster as one host. `nodes` contains all of them, the head first. This host is reachable if the
+    head is, so a node that cannot be reached does not prevent the use of the others."""
 
     kind = "cluster"
 
@@ -93,8 +93,8 @@ class ClusterHost(BaseHost):
         await self.read_network()
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of the nodes. A node that cannot be asked has a problem in
-        `places`."""
+        """Find the addresses, interfaces and RDMA devices of the nodes. The entry in `places` of a node that cannot be
+        asked has a problem."""
         networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
         self.places = places(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)

@@ -67,8 +67,8 @@ def _networks(interface: Interface) -> list[str]:
 
 
 def _shared_network(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> str | None:
-    """Return the network that an interface of every node is in: the one with RDMA, then the fastest, then the first by
-    name. Loopback counts only if there is no other."""
+    """Return a network that every node has an interface in: the network with RDMA, then the fastest, then the first by
+    name. Loopback counts only if there is no other network."""
     options: dict[str, list[tuple[bool, int]]] = {}
     for network in networks:
         own: dict[str, tuple[bool, int]] = {}

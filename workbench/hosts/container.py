@@ -136,8 +136,8 @@ class ContainerStream:
         await self.inner.write(data)
 
     async def wait(self) -> int:
-        """Return the command's exit code. Raises HostUnreachable if the command was cut off: what enters the container
-        was killed, or the container does not run any more."""
+        """Return the command's exit code. Raises HostUnreachable if the command was cut off, because the program that
+        entered the container was killed or the container stopped."""
         ended = await self.inner.wait()
         _, code = shell_scripts.exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
@@ -314,7 +314,7 @@ class ContainerHost(BaseHost):
         return "the container was replaced by a new one"
 
     def lost(self, running: _Running, why: HostError) -> None:
-        """End the streamed commands and look for the container again, because it cannot be entered any more."""
+        """End the streamed commands, and search for the container again, because it can no longer be entered."""
         self._why = why
         self._link.lost(running, why.message)
         for stream in tuple(self._streams):

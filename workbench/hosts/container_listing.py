@@ -23,7 +23,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ContainerList:
-    """The running containers of a host. `problems` has a sentence for each program that is there and lists none."""
+    """The running containers of a host. `problems` has a sentence for each installed program that could not list its
+    containers."""
 
     containers: tuple[ListedContainer, ...] = ()
     problems: tuple[str, ...] = ()

@@ -256,8 +256,8 @@ class ContainerPorts:
         self._relays: list[Relay] = []
 
     async def forward(self, running: object, port: int, address: str) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container sees it. `running` stands for the time that
-        the container has been running, during which its network does not change."""
+        """Open a local port that leads to `address`:`port` as the container sees it. `running` identifies the present
+        start of the container, during which its network does not change."""
         if running is not self._running:
             self._network = _parsed((await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out)
             self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)
@@ -296,7 +296,7 @@ class ContainerPorts:
         return await self._inner.forward(port, addresses[0])
 
     async def _program(self) -> _Inside | None:
-        """Return the program in the container. None if no python3 there runs it."""
+        """Return the program in the container. None if the container has no python3 that can run it."""
         async with self._opening:
             if self._inside is not None and not self._inside.ended:
                 return self._inside

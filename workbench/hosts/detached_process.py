@@ -222,7 +222,7 @@ async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
 
 
 async def living(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
-    """Return those of the run directories of which a process lives."""
+    """Return those of the run directories that have a living process."""
     survey = await _survey(host, run_dirs, ())
     return frozenset(run.run_dir for run in survey.runs if run_processes.members(run, survey).all)
 

@@ -46,7 +46,7 @@ async def read(host: Host) -> NodeNetwork:
 
 
 def parse(text: str, errors: str = "") -> NodeNetwork:
-    """Return what the script printed on stdout and stderr."""
+    """Parse the script's output on stdout and stderr."""
     lines = clean(text, len(text), lines=True).splitlines()
     states = {w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) == 5}
     try:

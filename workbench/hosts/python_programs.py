@@ -179,7 +179,8 @@ class PythonProgram:
 
 
 class ProgramStream:
-    """A running program that may ask for its sources. What was written before it asked is written again after them."""
+    """A running program that may ask for its sources. Input that was written before that request is written again after
+    the sources."""
 
     def __init__(self, stream: Stream, program: PythonProgram) -> None:
         self._stream = stream

@@ -17,8 +17,8 @@ class ClusterRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """What the record of each rank says about all of them. The first rank is the head: its run id names the whole
-    server, and its port, readiness and counters are those of the server."""
+    """The facts about all ranks of a server, which the record of each rank contains. The first rank is the head. Its
+    run id identifies the whole server, and its port, readiness and counters are those of the server."""
 
     cluster: str
     label: str  # of the rank whose record this is

@@ -38,8 +38,8 @@ LIVE_METRICS = (*RATES, *GAUGES, *SHARES)
 class EngineView:
     """The server whose engine is watched, and the newest value of each of its live metrics.
 
-    A metric that is missing in `values` has its reason in `absent`, or nothing happened that it could be a share of.
-    `problem` says why nothing can be read at all.
+    If a metric is missing in `values`, `absent` has the reason. A share, such as prefix cache hits, is also missing
+    while its total is 0. `problem` is the reason why no metric can be read.
     """
 
     server: str  # run id, or the URL of a server that Workbench did not start

@@ -4,7 +4,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def escaped(text: str) -> str:
-    """Return `text` as it stands between double quotes in a unit file."""
+    """Return `text` with the escapes that it needs between double quotes in a unit file."""
     return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal(char)) for char in text)
 
 

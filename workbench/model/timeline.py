@@ -162,8 +162,8 @@ class Series:
             ring.add(unix_s, value)
 
     def load(self, unix_s: float, value: float, step_s: int) -> None:
-        """Add the mean of the `step_s` seconds from `unix_s` on: to the ring of seconds, or else to the coarser ones,
-        because the means of all steps are loaded side by side."""
+        """Add the mean of the `step_s` seconds that begin at `unix_s`. A mean of few seconds is added to the ring of
+        seconds, any other mean to the coarser rings, because the means of all steps are loaded."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
             ring.add(unix_s, value)
 
@@ -187,8 +187,8 @@ class Series:
         return self._mean(int(unix_s), 1)
 
     def _mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of one cell, from the coarsest ring whose slots fit into it, or a coarser one that reaches
-        back far enough."""
+        """Return the mean of one cell. It is read from the coarsest ring whose slots fit into the cell and that reaches
+        back to `start`, or else from a coarser ring that does."""
         fitting = [r for r in self._rings if r.slot_s <= cell_s]
         covering = [r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)]
         return covering[0].mean(start, cell_s) if covering else None

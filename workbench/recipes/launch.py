@@ -93,7 +93,7 @@ def _of_node(
 
 
 def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[LaunchPlan, tuple[str, ...]]:
-    """Return the plan with a mark in place of each secret, and the names of the variables that give them."""
+    """Return the plan with a placeholder for each secret, and the names of the variables that contain the secrets."""
     secrets: list[str] = []
     masked = mask_plan(plan)
     flags: list[FlagSetting] = []

@@ -61,7 +61,7 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
 
 
 def _note(findings: tuple[Finding, ...]) -> str | None:
-    """Return what the preset does not contain of its recipe."""
+    """Return the parts of a recipe that its preset does not contain, as text; None if there are none."""
     missing = [f.text for f in findings if f.level in ("error", "warn")]
     return _line(f"Not taken over: {'; '.join(missing)}", 2000) if missing else None
 

@@ -96,8 +96,8 @@ def export_form(name: str) -> ExportForm:
 
 
 def read_text(text: str, entry: str | None = None) -> Recipe:
-    """Return what Workbench understands of a foreign recipe: a document in one of IMPORT_FORMS, or a command line.
-    Nothing in it is run. Raises InputError if the text cannot be read."""
+    """Return the recipe in a text: a document in one of IMPORT_FORMS, or a command line. Nothing in the text is run.
+    Raises InputError if the text cannot be read."""
     text = clean(text, len(text), lines=True).replace(COMPUTED, "")
     document = _document(text)
     notes = Notes()
@@ -148,7 +148,7 @@ def _mapping(document: Any) -> Mapping[str, Any]:
 
 
 def _looks_like_yaml(text: str) -> bool:
-    """Return whether the first line that says something is a field ("model: x") or begins a YAML document."""
+    """Return whether the first line with content is a field ("model: x") or begins a YAML document."""
     import re
 
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))

@@ -165,7 +165,7 @@ class ClusterSupervisor(Supervisor):
         return next((s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None)
 
     def _consider(self, server: ClusterRun) -> None:
-        """Show the status of a server if it has changed, and stop what must not live on without another rank."""
+        """Publish the status of a server if it has changed, and stop its other ranks if one of them has ended."""
         server_id, status = server.server_id, self._merged(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
@@ -297,7 +297,8 @@ class ClusterSupervisor(Supervisor):
     async def _without_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return the commands without those that start Ray, if it runs already: such a Ray is not stopped either."""
+        """Return the commands. Those that start Ray are left out if Ray runs already; Workbench does not stop such a
+        Ray either."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands

@@ -44,7 +44,7 @@ _NO_GPU_NO_NETWORK: Mapping[str, str] = {
 
 
 def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
-    """Return why the engine cannot be asked for its own flags; None if it can."""
+    """Return the reason why the engine cannot be asked for its own flags; None if it can be asked."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None or found.version is None:

@@ -16,8 +16,8 @@ _MARKED = ("warn", "error")
 
 
 class ExplainedLog:
-    """Collects what is known of a log while its lines are added, in bounded memory. `engine` is None if it is not
-    known which engine wrote the log; the patterns of all engines then count."""
+    """Collects the known lines of a log while its lines are added, in bounded memory. `engine` is the engine that wrote
+    the log; if it is None, the patterns of all engines are used."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine

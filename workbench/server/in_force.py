@@ -55,8 +55,9 @@ _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What was read of a running server. `answers` are JSON documents by path, `config` the settings in force that the
-    engine has logged or answered, `parsed` those that it was asked for, as it understood them."""
+    """The data read from a running server. `answers` are the JSON documents of its endpoints by path. `config` has the
+    settings in force, as the engine logged or reported them. `parsed` has the engine's own reading of its command
+    line."""
 
     log: Sequence[str] = ()
     metrics: str = ""

@@ -32,7 +32,7 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
 
 
 def is_lost(run: WatchedRun) -> bool:
-    """Return whether the keeper of a run is gone without saying that the server has ended."""
+    """Return whether the keeper of a run has ended without a report that the server has ended."""
     facts = run.facts
     said = facts.launched is not None and facts.launched.ended is not None
     left_running = facts.stop_unix_s is not None and run.record.adopts is not None
@@ -41,7 +41,7 @@ def is_lost(run: WatchedRun) -> bool:
 
 
 async def is_current(host: Host, run: WatchedRun) -> bool:
-    """Return whether the last reading of a run has what its keeper has reported since."""
+    """Return whether the last reading of a run contains the keeper's newest report."""
     if run.record.plan.run_as == PROCESS:
         return True
     try:

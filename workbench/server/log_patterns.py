@@ -127,7 +127,7 @@ def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...
 
 @lru_cache(maxsize=4096)
 def explain(line: str, engine: str | None = None) -> Finding | None:
-    """Return what is known about one line of a log: the most severe finding about it, or None."""
+    """Return the most severe known finding about one line of a log; None if the line is not known."""
     return next(iter(by_severity(match((line,), engine))), None)
 
 

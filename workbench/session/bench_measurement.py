@@ -142,7 +142,7 @@ class Measurement:
             return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(lost)
 
     async def _with_gpus(self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch) -> Measured:
-        """Return the measurement with what the GPUs did during the run."""
+        """Return the measurement with the readings of the server's GPUs during the run."""
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
         summary = meter.with_gpus(outcome, gpus, idle)

@@ -29,7 +29,7 @@ _ADDRESSES = ("dist-init-addr",)
 
 
 async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
-    """Return what is found on the nodes of a cluster, and what the plan of `editor` needs there."""
+    """Return the facts about the nodes of a cluster, and about the things on them that the plan of `editor` needs."""
     networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
     plan = editor.effective if editor is not None else None
     ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
@@ -52,7 +52,7 @@ async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport
 
 
 def findings(report: ClusterReport) -> Sequence[Finding]:
-    """Return what is missing or wrong on the cluster, the most severe first."""
+    """Return the problems of the cluster, the most severe first."""
     return by_severity(cluster_checks.findings(report))
 
 

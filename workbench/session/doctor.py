@@ -27,7 +27,7 @@ RUNS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What was found on a host, and what to do about it: the most severe finding first."""
+    """The facts about a host, and its problems with the most severe first."""
 
     seen: Examination
     findings: Sequence[Finding]
@@ -56,8 +56,8 @@ class HostReport:
 
 
 async def examine(session: Session) -> HostReport:
-    """Return what is found on the session's host and in the user's own files. Raises HostUnreachable if
-    there is no connection."""
+    """Return the report about the session's host and about the user's own files. Raises HostUnreachable if there is no
+    connection."""
     from workbench.doctor import examination
     from workbench.doctor.checks import findings
     from workbench.store.config import ConfigStore

@@ -66,8 +66,8 @@ class Arms:
         return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Clear what a crash of this experiment left behind: stop its server and revert its settings. Then find the
-        servers that run now. Raises SettingsError if other altered GPU settings are on."""
+        """Clean up after a crash of this experiment: stop its server and revert its settings. Then find the servers
+        that run now. Raises SettingsError if other GPU settings are altered."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}

@@ -63,9 +63,9 @@ class _Rates:
 
 
 class FleetMember:
-    """Reads one host from `start` to `close`. `begin_due` begins what is due, in tasks with time limits. The first look
-    for servers is made `first_look_s` seconds after the host is connected, so that not all hosts are looked at
-    together."""
+    """Reads one host from `start` to `close`. `begin_due` starts the readings that are due, in tasks with time limits.
+    The host is searched for servers `first_look_s` seconds after the connection, so that not all hosts are searched at
+    the same time."""
 
     def __init__(self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0) -> None:
         self._name, self._label, self._open_host = name, label, open_host
@@ -89,7 +89,7 @@ class FleetMember:
     # ---- what is known
 
     def view(self) -> FleetHost:
-        """Return what is known of the host now."""
+        """Return the present state of the host."""
         telemetry, arrived_s = self._telemetry, self._arrived_s
         simulated = (self._host is not None and self._host.simulated is not None) or bool(
             telemetry and telemetry.simulated
@@ -216,8 +216,8 @@ class FleetMember:
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
     def begin_due(self) -> None:
-        """Begin a look for servers and settings, and a reading of the servers' counters, if they are due and the ones
-        before have ended."""
+        """Start the reading of servers and settings, and the reading of the servers' counters, if they are due and the
+        previous ones have ended."""
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return

@@ -221,7 +221,7 @@ def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
 def _about_entry(
     seen: Examination, looked: _Looked, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
-    """Return what the files say about the host and what is not so."""
+    """Return findings about the parts of the host's entry in hosts.toml that do not match the host."""
     found = list[Finding]()
     for engine in seen.engines:
         if engine.engine in programs and engine.path is None:

@@ -85,9 +85,9 @@ class Load:
 async def prestarted(
     host: Host, lock: AbstractAsyncContextManager[None], *, worker: str | None, meter: bool
 ) -> AsyncIterator[Prestarted]:
-    """Hold `lock`, and yield the worker and the meter of a benchmark, as far as they are asked for. They are ended with
-    the block. `worker` is HERE, THERE (on `host`), or ANYWHERE (there if that is possible); None for no worker. The
-    worker does nothing before it gets its spec. Raises NoClientThere if it must run on `host` and cannot."""
+    """Hold `lock`, and yield the worker and the meter of a benchmark. Both end with the block. `worker` says where the
+    worker runs: HERE, THERE (on `host`), or ANYWHERE (on `host` if possible). None: there is no worker. The worker is
+    idle until it gets its spec. Raises NoClientThere if it must run on `host` and cannot."""
     made = Prestarted(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
         if worker in (THERE, ANYWHERE):

@@ -29,14 +29,14 @@ _SILENT: Progress = lambda done, total, text: None  # noqa: E731
 
 @dataclass(frozen=True, slots=True)
 class HostModels:
-    """The copies of models on one host. `problem` says why they are not known."""
+    """The copies of models on one host. `problem` is the reason why they are not known."""
 
     host: str
     copies: tuple[ModelCopy, ...] = ()
     problem: str | None = None
 
     def lines(self, model: str = "") -> Iterator[str]:
-        """Yield a line for each copy, or one that says that there is none of `model`."""
+        """Yield a line for each copy. If there is no copy of `model`, yield one line that says so."""
         if self.problem:
             yield f"{self.host}: cannot be read: {self.problem}"
         elif not self.copies:
@@ -202,8 +202,8 @@ class Models:
         replace_different: bool,
         on_progress: Progress,
     ) -> tuple[str, Sequence[str]]:
-        """Send what remains to the staging directory, by rsync if that is possible. When the link was cut, go on as
-        long as bytes arrive between two cuts. Return the way, and notes about other ways."""
+        """Send the remaining files to the staging directory, by rsync if possible. After a lost link, continue as long
+        as bytes arrive between two losses. Return the way that was used, and notes about the other ways."""
         if not rest.names:
             return "", ()
         total = sum(shipment.sizes.values())

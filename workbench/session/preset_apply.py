@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PresetPart:
-    """One part of a preset: what it changes, from which value to which. `problem` says why it cannot be applied or was
-    not applied; "" if it can be or was."""
+    """One part of a preset, with the values before and after it is applied. `problem` is the reason why the part cannot
+    be applied or was not applied; "" if there is none."""
 
     name: str  # "server", "GPU0 power limit", "CPU C-states", "open files", "warm-up"
     before: str
@@ -53,7 +53,7 @@ class PresetPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePreset:
-    """All that applying the loaded preset will change. `settings` are those that this host has, by GPU."""
+    """All changes that applying the loaded preset makes. `settings` are the GPU settings that this host has, by GPU."""
 
     preset_id: str
     parts: tuple[PresetPart, ...]

@@ -33,7 +33,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A launch as text in another form, and findings about what the form does not say."""
+    """A launch as text in another form, and findings about the parts that the form cannot express."""
 
     form: str
     text: str

@@ -31,7 +31,7 @@ _WHOLE = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
 
 
 class RecordedHost(BaseHost):
-    """The host of a recording. Whatever would run there raises HostError."""
+    """The host of a recording. Every command on it raises HostError."""
 
     kind = "recording"
     connected = True
@@ -129,7 +129,7 @@ class Replay(Session):
         self.core.notify(Level.INFO, "the recording ends here", "[ and ] go through its time, q leaves")
 
     def _advance(self, until_s: float) -> None:
-        """Show what the recording has up to the Unix time `until_s`."""
+        """Show the content of the recording up to the Unix time `until_s`."""
         cell: Cell | None = None
         for item in self._due(until_s):
             if isinstance(item, Cell):

@@ -46,7 +46,7 @@ def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult
 
 
 def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
-    """Return what differs in the GPU settings and in the shape of the load."""
+    """Return the differences in the GPU settings and in the shape of the load."""
     parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
     timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))

@@ -32,7 +32,7 @@ class RunLog:
         return level_of(line)
 
     def explain(self, line: str, engine: str) -> Finding | None:
-        """Return what is known about a log line of `engine`: the most severe finding about it, or None."""
+        """Return the most severe known finding about a log line of `engine`; None if the line is not known."""
         from workbench.server.log_patterns import explain
 
         return explain(line, engine)

@@ -26,7 +26,7 @@ class WalltimeWarnings:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
 
     def see(self, status: ServerStatus) -> None:
-        """Set the warnings for the end that `status` names, in place of those for another end."""
+        """Set the warnings for the end of the server that `status` contains, and cancel those for an earlier value."""
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
         if ends == before or (ends is not None and before is not None and abs(ends - before) <= _SAME_S):

@@ -109,7 +109,7 @@ def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
 
 
 def first_of(value: Any, default: str) -> tuple[str, ...]:
-    """Return the values of a flag that may be repeated, or `default` if it is not set."""
+    """Return the values of a flag that may be given several times, as texts. If it is not set, return (`default`,)."""
     if isinstance(value, list):
         return tuple(map(str, value)) or (default,)
     return (str(value),) if value else (default,)

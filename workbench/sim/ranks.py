@@ -50,7 +50,7 @@ class RankLinks:
         await self._joined.wait()
 
     def pass_on(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
-        """Give the other ranks the load of rank 0: in tensor parallel all GPUs do the same."""
+        """Send the load of rank 0 to the other ranks, because in tensor parallelism all GPUs do the same work."""
         line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
         for writer in self._writers if self._launch.node_rank == 0 else ():
             writer.write(line)

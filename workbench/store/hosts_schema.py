@@ -164,7 +164,7 @@ class Checked:
 
 
 def checked(document: Mapping[str, Any]) -> Checked:
-    """Return what a document says about hosts and clusters."""
+    """Return the hosts and clusters of a document, with the problems of their entries."""
     problems = [Problem((name,), None) for name in document if name not in SECTIONS]
     unusable: set[tuple[str, str]] = set()
 

@@ -32,7 +32,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the directory for what Workbench can find out again."""
+    """Return the directory for files that Workbench can create again."""
     return _base("XDG_CACHE_HOME", ".cache")
 
 

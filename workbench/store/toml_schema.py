@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """A value that cannot be used: its place in the document, and what is wrong; None for an unknown setting."""
+    """A value that cannot be used: its place in the document, and the problem. The problem is None for an unknown
+    setting."""
 
     path: tuple[str, ...]
     text: str | None
@@ -77,7 +78,7 @@ def map_of(kind: Kind) -> Kind:
 
 
 def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
-    """Return the check of a table whose keys, those of `kinds`, become the arguments of `made`."""
+    """Return the check of a table. `kinds` has the check of each key; the values become the arguments of `made`."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):

@@ -129,7 +129,7 @@ class MainScreen(Screen[None]):
         self._show_first_keys()
 
     def _show_first_keys(self) -> None:
-        """Put the keys of what the user is at in front of the footer: a replay, an earlier time, or the next step."""
+        """Put the keys of the present situation in front of the footer: a replay, an earlier time, or the next step."""
         replay = self.session.state.host.replay is not None
         past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
         self.footer.show_first(past or first_keys(self.session.state))

@@ -151,9 +151,9 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return (words before the guard's command, problem). The words are () or sudo's, and the problem is None or why no
-    guard could revert these settings. The guard runs as the user if sudo allows its reverts without a password,
-    otherwise as root, for which sudo must need no password or a known one."""
+    """Return (words before the guard's command, problem). The words are () or sudo's. The problem is the reason why no
+    guard could revert these settings, None if one can. The guard runs as the user if sudo allows its reverts without a
+    password. Otherwise it runs as root, for which sudo must need no password or a known one."""
     if not rights.prefix:
         return (), None
     back = [

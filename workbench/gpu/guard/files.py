@@ -45,7 +45,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class UnreadableJournal(Exception):
-    """Raised if the journal cannot be read; the text says why."""
+    """Raised if the journal cannot be read. The text of the exception is the reason."""
 
 
 def open_directory(path: str) -> int:
@@ -159,8 +159,8 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """Write the request that the running guard makes way for this process. With `wanted` false, remove the
-        request."""
+        """Ask the running guard to end and let this process take over, by a file. If `wanted` is false, remove that
+        file."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))

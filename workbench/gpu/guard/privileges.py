@@ -34,7 +34,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}  # of a r
 
 
 class Unsafe(Exception):
-    """Raised if the guard must not work as root; the text says why."""
+    """Raised if it is not safe for the guard to work as root. The text of the exception is the reason."""
 
 
 class Programs:

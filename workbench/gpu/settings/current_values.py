@@ -99,7 +99,8 @@ async def cores_on(host: Host) -> Cores:
 
 
 def _without(facts: HostFacts, unreadable: bool) -> str:
-    """Return why a host's CPU cores lack a setting. `unreadable` says that the files of the C-states cannot be read."""
+    """Return the reason why a host's CPU cores lack a setting. `unreadable` is true if the files of the C-states cannot
+    be read."""
     if unreadable:
         return "that can be read here"
     if facts.container:

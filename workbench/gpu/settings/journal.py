@@ -322,7 +322,7 @@ def _recovered(known: Journal, why: str) -> Journal | None:
 
 
 class DamagedJournal(SettingsError):
-    """Raised if the journal's file is damaged; `why` says how."""
+    """Raised if the journal's file is damaged. `why` describes the damage."""
 
     why = ""
 

@@ -133,8 +133,8 @@ class GpuReader:
         return None
 
     def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
-        """Return the value of the newer function, or of the older one if this driver or board lacks the newer one for
-        good. Each function is given by its name and arguments."""
+        """Return the value of the newer function, or of the older one if this driver or board does not have the newer
+        one. Each function is given by its name and arguments."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.ask(mark, *newer)

@@ -33,7 +33,7 @@ CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apa
 
 
 class Abandoned(Exception):
-    """Raised if the agent or nvidia-smi did not answer and was abandoned; the text says why."""
+    """Raised if the agent or nvidia-smi did not answer and was abandoned. The text of the exception is the reason."""
 
 
 class DriverHung(Abandoned):

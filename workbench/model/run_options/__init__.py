@@ -34,7 +34,7 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 
 
 def check_word(word: str) -> str:
-    """Return a word of `--as`. Raises InputError for an unknown one."""
+    """Return `word` if it is a word of `--as`. Raises InputError for another one."""
     if word not in OPTIONS:
         raise InputError(f"{word!r} is not a way to start a server", next_step=f"use one of {', '.join(OPTIONS)}")
     return word

@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = "a preset starts the server on the host, not in a container"
 
 @dataclass(slots=True)
 class Container:
-    """A container that a recipe starts: its image, its words, and what it sees of the host."""
+    """A container that a recipe starts: its image, its command, and the paths and ports of the host that it uses."""
 
     image: str
     entrypoint: list[str] = field(default_factory=list)

@@ -33,7 +33,8 @@ class ServerCommand:
 
 
 def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
-    """Return the plan that starts on a host what the command starts. Notes what the plan cannot say."""
+    """Return the plan that starts the same server on a host. Parts of the command that a plan cannot contain become
+    notes."""
     engine = command.start.engine
     tag = (command.image or "").partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None

@@ -36,7 +36,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOT
 
 @dataclass(slots=True)
 class _State:
-    """What the commands so far have set. `variables` has those of the shell, `env` those that programs get."""
+    """The effect of the commands so far. `variables` are the shell's variables, `env` the environment of programs."""
 
     notes: Notes
     variables: dict[str, str]

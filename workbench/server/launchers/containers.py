@@ -245,8 +245,8 @@ class Containers:
         return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Return whether the container is still there. One that has ended counts as living: its log and its exit code
-        are to be taken by a keeper."""
+        """Return whether the container exists. A container that has ended counts as living, because a keeper must still
+        copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
         argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name)

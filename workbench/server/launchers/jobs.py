@@ -201,8 +201,8 @@ def _request(launch: Launch) -> JobRequest:
 
 
 def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
-    """Return what is against a server on a node that is not this host, such as `node`. `files` is the type of the file
-    system of the run directory."""
+    """Return the problems of a server on `node`, a node that is not this host. `files` is the type of the run
+    directory's file system."""
     found: list[Finding] = []
     if launch.address in ("localhost", "::1") or launch.address.startswith("127."):
         text = f"the server would listen on {launch.address} of its node only, where this host does not reach it"

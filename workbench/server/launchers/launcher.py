@@ -38,7 +38,7 @@ class Launch:
 
 
 def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
-    """Return what a launcher is given of a plan and its engine's command."""
+    """Return the input of a launcher for a plan and the command of its engine."""
     files, host, port = command.open_files, command.host, command.port
     return Launch(run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port)
 
@@ -72,7 +72,8 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What a launcher knows of a server whose keeper is gone. `lives` is also true for a server that still waits."""
+    """The state of a server whose keeper has ended, as its launcher reports it. `lives` is also true for a server that
+    is still waiting to start."""
 
     lives: bool
     handle: str | None = None

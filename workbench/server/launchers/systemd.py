@@ -223,7 +223,7 @@ def _settings(launch: Launch) -> list[str]:
 
 
 def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
-    """Return what the answers of the script CHECK say against a start."""
+    """Return findings about the answers of the script CHECK that speak against a start."""
     version = int(seen.get("version") or 0)
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""

@@ -72,8 +72,8 @@ class ViewController(Controller):
 
     # leaving
     async def quit(self) -> None:
-        """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask what to stop, revert or
-        leave on."""
+        """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask which servers to stop and
+        whether to revert the settings."""
         state = self.state
         server = state.server
         alive = f"{server.engine} :{server.port}" if server is not None and server.state.alive else None

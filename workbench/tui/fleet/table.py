@@ -112,7 +112,7 @@ def _name(host: FleetHost, cells: int) -> str:
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
-    """Return what the GPUs are, and the utilization, power and token rate over time."""
+    """Return the names of the GPUs, and graphs of utilization, power and token rate."""
     if host.telemetry is None:
         return ()
     title = INDENT * 2 + gpus_title(host)
@@ -177,7 +177,7 @@ def _figures(gpu: GpuSample) -> list[str]:
 
 
 def notes_row(host: FleetHost) -> Row:
-    """Return what is particular about the host: its problem, throttled GPUs, altered settings, problems of servers."""
+    """Return the notes about the host: its problem, throttled GPUs, altered settings, and problems of servers."""
     parts: list[Row] = []
     if host.problem and host.telemetry is not None:
         parts.append(((f"! {host.problem}", "warnb"),))

@@ -80,7 +80,7 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
 
 
 def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) -> list[Row]:
-    """Return what is known of a flag: help, value, default, then what the preset and its document say about it."""
+    """Return the page of a flag: help, value, default, and the notes of the preset and its document."""
     spec = item.spec
     rows = paragraph(about_text(item), width)
     facts = [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")] if spec else []

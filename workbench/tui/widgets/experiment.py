@@ -241,7 +241,8 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def _machine_rows(e: Experiment, table: _Forest) -> list[Row]:
-    """Return the row of what is the machine on twins: the first host in the column of A, the second in that of B."""
+    """Return the row with the effect of the machine on twins: the first host in the column of A, the second in that of
+    B."""
     machine = e.comparison.machine if e.comparison is not None else None
     if machine is None or machine.change_pct is None:
         return []

@@ -58,7 +58,7 @@ def test_both_arms_run_on_both_hosts_and_the_verdict_has_two_parts(cli: Cli) -> 
         (("--twins", ONE), "twins are two different hosts"),
         (("--twins", f"{ONE},{ONE}"), "twins are two different hosts"),
         ((*TWINS, "--pairs", "3"), "an even number of pairs, at least 4, got 3"),
-        ((*TWINS, "--host-b", TWO), "--host-a and --host-b do not go with it"),
+        ((*TWINS, "--host-b", TWO), "so it cannot be combined with --host-a and --host-b"),
     ],
     ids=str,
 )

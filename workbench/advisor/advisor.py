@@ -25,7 +25,7 @@ def _sum(facts: Facts) -> Advice:
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
     fix = (
-        f"all of them together cannot pass {limit:.4g} tok/s per stream with the same bytes per token"
+        f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per token"
         if limit
         else None
     )

@@ -103,7 +103,7 @@ def _binding(facts: Facts, gpus: list[GpuFacts]) -> Advice:
         setting = f"{POWER_LIMIT.name}={most:g}"
         fix = f"measure {setting}: more watts are a gain only if tok/s rise as well"
         return advice(Level.HINT, "power.binding", text, fix=fix, evidence=_watts(gpus), settings=(setting,))
-    fix = "the limit is the card's highest, or its range is unknown: cooling and fewer computations are left"
+    fix = "the limit is the card's highest, or its range is unknown; only better cooling or less computation can help"
     return advice(Level.INFO, "power.binding", text, fix=fix, evidence=_watts(gpus))
 
 

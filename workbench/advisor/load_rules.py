@@ -75,7 +75,7 @@ def low_kv_use(facts: Facts) -> Iterator[Advice]:
     if use is None or use >= _KV_LOW_PCT or queued:
         return
     text = f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache costs no speed"
-    fix = "more streams or longer contexts would fit; the signs of too little are waiting requests and preemptions"
+    fix = "more streams or longer contexts would fit; waiting requests and preemptions are the signs of a full cache"
     yield advice(Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %")
 
 

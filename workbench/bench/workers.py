@@ -166,7 +166,7 @@ class HostWorker:
         try:
             stream = await CLIENT.stream(host, {"name": name})
         except CommandNotFound:
-            raise _none_there(host, "it has no python3") from None
+            raise _none_there(host, "the host has no python3") from None
         lines = stream.lines()
         try:
             async with asyncio.timeout(_START_S):
@@ -183,7 +183,8 @@ class HostWorker:
             raise
         await stream.close()
         least = ".".join(map(str, CLIENT.least_python))
-        why = f"its python3 is older than {least}" if code == TOO_OLD else ": ".join([f"exit code {code}", *said])
+        old = f"the host's python3 is older than {least}"
+        why = old if code == TOO_OLD else ": ".join([f"exit code {code}", *said])
         raise _none_there(host, why)
 
     async def send(self, line: bytes) -> None:

@@ -27,7 +27,8 @@ def use_cluster(arguments: argparse.Namespace) -> None:
     """Make the command use the cluster that it names. Raises InputError if the command line names another one."""
     if arguments.cluster not in (None, arguments.name):
         step = "leave out --cluster"
-        raise InputError(f"the command names {arguments.name}, and --cluster {arguments.cluster}", next_step=step)
+        text = f"the command names the cluster {arguments.name}, but --cluster names {arguments.cluster}"
+        raise InputError(text, next_step=step)
     arguments.cluster = arguments.name
 
 

@@ -120,7 +120,7 @@ def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
         return ()
     if arguments.host_a or arguments.host_b:
         raise InputError(
-            "--twins puts A and B on both hosts, so --host-a and --host-b do not go with it",
+            "--twins puts A and B on both hosts, so it cannot be combined with --host-a and --host-b",
             next_step="leave out --host-a and --host-b",
         )
     hosts = tuple(name.strip() for name in arguments.twins.split(",") if name.strip())

@@ -74,7 +74,8 @@ def _read(path: str) -> Iterator[bytes | None]:
             if found.st_size > _PART_BYTES:
                 yield from _part(file, _PART_BYTES)
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}", next_step="see whether its disk works") from None
+            step = "check the disk that the file is on"
+            raise InputError(f"cannot read {path}: {error.strerror}", next_step=step) from None
 
 
 def _part(file: BinaryIO, size: int) -> Iterator[bytes]:

@@ -52,7 +52,7 @@ def fleet(arguments: argparse.Namespace) -> int:
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
             "a fleet takes its hosts as arguments",
-            next_step="name them after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
+            next_step="name the hosts after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
         )
     names, labels = _hosts(arguments.hosts, arguments.cluster)
     if len(names) > MOST_HOSTS and not arguments.hosts:

@@ -34,10 +34,10 @@ def host_named(arguments: argparse.Namespace) -> str | None:
         from workbench.session.host_names import CLUSTER
 
         if host is not None:
-            raise InputError("a host and a cluster are given", next_step="use either --host or --cluster")
+            raise InputError("--host and --cluster are both given", next_step="use either --host or --cluster")
         if arguments.container is not None:
             step = "name the containers of its nodes in hosts.toml"
-            raise InputError("a cluster and a container are given", next_step=step)
+            raise InputError("--cluster and --container are both given", next_step=step)
         return f"{CLUSTER}{arguments.cluster}"
     if arguments.container is None:
         return host

@@ -242,7 +242,7 @@ async def restart(arguments: argparse.Namespace) -> int:
         shown = await adoption.restart_command(session, status.run_id)
         question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
         problem = f"nobody can be asked whether to run: {shown}"
-        if not await confirm(arguments, question, problem=problem, next_step="add --yes to run it"):
+        if not await confirm(arguments, question, problem=problem, next_step="add --yes to restart the server"):
             raise InputError("nothing was restarted")
         await warn_if_measured(session)
         await adoption.restart(session, status.run_id)

@@ -235,7 +235,7 @@ def clocks(report: ClusterReport) -> Iterator[Finding]:
     for (a, at), (b, bt) in combinations(known, 2):
         apart_s = abs(at - bt)
         if apart_s > most_s + a.clock_error_s + b.clock_error_s:
-            text = f"the clocks of {a.name} and {b.name} are {apart_s:.1f} s apart: the times of their logs do not fit"
+            text = f"the clocks of {a.name} and {b.name} are {apart_s:.1f} s apart: their logs cannot be compared"
             fix = "switch on time synchronization on both: sudo timedatectl set-ntp true"
             yield Finding(Level.WARN, "cluster.clocks", text, fix=fix, source=source)
 
@@ -255,12 +255,12 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
                 f"{node.name} has {free / _GIB:.1f} GiB of {kind} free; "
                 f"the plan needs {need / _GIB:.1f} GiB there{kept}"
             )
-            fix = "stop what holds it (`nvidia-smi`), or lower gpu-memory-utilization or the context of the plan"
+            fix = "stop programs that use it (see `nvidia-smi`), or lower the plan's memory share or its context length"
             yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
         elif need is None and node.unified and free < reserve:
             text = f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
             yield Finding(
-                Level.ERROR, "cluster.memory", text, fix=f"`ps aux --sort -rss` on {node.name} shows who has it"
+                Level.ERROR, "cluster.memory", text, fix=f"`ps aux --sort -rss` on {node.name} lists its users"
             )
         swap = node.look.get("memory", {})
         if node.unified and swap.get("SwapTotal"):

@@ -144,7 +144,7 @@ def held_memory(seen: Examination) -> Iterator[Finding]:
             if held < least or process.pid in own or process.pid in workers:
                 continue
             text = (
-                f"{_named(process)} holds {held / 2**30:.1f} GiB of GPU {sample.index}, and no run of Workbench owns it"
+                f"{_named(process)} uses {held / 2**30:.1f} GiB of GPU {sample.index}, and Workbench did not start it"
             )
             fix = f"ps -o user,etime,args -p {process.pid}: end it if nobody needs it, or give the server less memory"
             yield Finding(Level.HINT, "gpu.held", text, fix=fix, source=source, evidence=f"{held >> 20} MiB")

@@ -132,7 +132,7 @@ def disk(seen: Examination) -> Iterator[Finding]:
     free = seen.values.disk_free_kib
     if free is not None and free < wanted:
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
-        fix = "`hf cache ls` lists models that can go; HF_HOME names a directory on another disk"
+        fix = "`hf cache ls` lists the models, so that you can delete some; HF_HOME names a directory on another disk"
         yield Finding(Level.WARN, "host.disk", text, fix=fix, source=source, evidence=f"{free} KiB free")
 
 

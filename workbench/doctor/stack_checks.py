@@ -20,12 +20,14 @@ def known(seen: Examination) -> Iterator[Finding]:
     for stack in seen.packages:
         if stack.problem:
             text = f"the packages of {stack.engine} are unknown: {stack.problem}"
-            fix = f"run it by hand: {stack.python} -V" if stack.python else "look at the first line of the program"
+            fix = "check the Python in the first line of the engine's program"
+            if stack.python:
+                fix = f"run it by hand: {stack.python} -V"
             yield Finding(Level.WARN, "stack.unread", text, fix=fix, evidence=stack.python)
     newest = version_key(data()["architectures"][-1]["capability"])
     for capability in seen.capabilities:
         if version_key(capability) > newest:
-            text = f"the table has no compute capability {capability}: versions are not compared with these GPUs"
+            text = f"no version was checked for these GPUs, because their compute capability {capability} is unknown"
             yield Finding(Level.INFO, "stack.new-gpu", text, fix="a newer Workbench may know it", evidence=capability)
 
 

@@ -66,5 +66,5 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
             yield Finding(Level.INFO, "host.env-unused", text, setting.name, f"--unset {setting.name} uses {FILE}")
     if entry.run_as not in (None, PROCESS) and plan.run_as == entry.run_as:
         options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
-        text = f"{FILE} says how servers are started on {entry.name}: {entry.run_as}{options}"
-        yield Finding(Level.INFO, "host.run-as", text, fix="start it otherwise with --as")
+        text = f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} says so"
+        yield Finding(Level.INFO, "host.run-as", text, fix="choose another way to start it with --as")

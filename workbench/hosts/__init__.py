@@ -97,7 +97,7 @@ def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     """
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
-        raise InputError(f"{name[:80]!r}… names more than {_MOST_AROUND} containers in one another")
+        raise InputError(f"{name[:80]!r}… names more than {_MOST_AROUND} nested containers")
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None

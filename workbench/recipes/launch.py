@@ -100,7 +100,11 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
     for flag, shown in zip(plan.flags, masked.flags, strict=True):
         if not is_secret_name(flag.name):
             if shown.value != flag.value:
-                notes.add(Level.WARN, "masked", f"the secret in --{flag.name} is masked as ***; put it in before use")
+                notes.add(
+                    Level.WARN,
+                    "masked",
+                    f"the secret in --{flag.name} is masked: replace *** by the secret",
+                )
             flags.append(shown)
             continue
         by_env = flag.name == "api-key" and engine.api_key_env is not None
@@ -113,13 +117,16 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
             secrets.append(variable.name)
         else:
             if shown.value != variable.value:
-                text = f"the secret in the variable {variable.name} is masked as ***; put it in before use"
+                text = f"the secret in the variable {variable.name} is masked: replace *** by the secret"
                 notes.add(Level.WARN, "masked", text)
             env.append(shown)
     for node in plan.nodes:
         for name in (*node.flags, *node.env):
             if is_secret_name(name):
-                raise InputError(f"{node.name} has a secret of its own ({name})", next_step="move it to the whole plan")
+                raise InputError(
+                    f"{node.name} has a secret of its own ({name})",
+                    next_step="set it for the whole plan, not for one node",
+                )
     return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
 
 

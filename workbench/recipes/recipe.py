@@ -60,7 +60,7 @@ class Notes:
 
     def refused(self, what: str, code: Any) -> None:
         """Note a part of the recipe that is a program or a script. It is shown and never run."""
-        fix = "look at it, and run it yourself if the server needs it"
+        fix = "read it, and run it yourself on the host if the server needs it"
         self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
 
     def left_out(self, what: str, why: str) -> None:

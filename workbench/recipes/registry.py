@@ -62,7 +62,7 @@ class ExportForm:
         """Return the launch as text in this form. Raises InputError if the form cannot say it."""
         if launch.nodes and not self.for_nodes:
             names = ", ".join(node.name for node, _ in launch.nodes)
-            raise InputError(f"the {self.title} starts one node", next_step=f"choose it with --node: {names}")
+            raise InputError(f"the {self.title} starts one node", next_step=f"choose the node with --node: {names}")
         if launch.files and not self.with_files:
             names = ", ".join(launch.files)
             raise InputError(
@@ -114,7 +114,7 @@ def read_text(text: str, entry: str | None = None) -> Recipe:
     known = ", ".join(form.title for form in IMPORT_FORMS)
     raise InputError(
         f"the document is no recipe that Workbench knows; its fields: {', '.join(document)[:200]}",
-        next_step=f"it reads {known}, scripts and command lines",
+        next_step=f"Workbench reads {known}, scripts and command lines",
     )
 
 

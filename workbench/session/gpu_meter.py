@@ -167,7 +167,8 @@ class Meter:
         if seconds >= SHORTEST_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
-        why = f"{what} took {seconds:.1f} s, too short for power, a mean over 1 s: run {SHORTEST_S:.0f} s or longer"
+        short = f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
+        why = f"{short}: run {SHORTEST_S:.0f} s or longer"
         return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
 
 

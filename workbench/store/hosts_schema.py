@@ -207,7 +207,7 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
         wrong((section, name), "nodes is missing", problems)
     for field_name, inner in value.items():
         if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
-            text = f'a name that contains dots in quotes is expected: [hosts."{name}.{field_name}"]'
+            text = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
             wrong((section, name, field_name), text, problems)
     if section == "hosts" and name == LOCAL and (value.get("ssh", LOCAL) != LOCAL or "container" in value):
         wrong((section, name), "local is this machine: another name is expected for another host", problems)

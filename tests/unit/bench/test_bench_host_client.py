@@ -130,7 +130,11 @@ def test_several_processes_there() -> None:
 
 @pytest.mark.parametrize(
     ("python", "why"),
-    [("3.9", "its python3 is older than 3.10"), ("missing", "it has no python3"), ("false", "exit code 1")],
+    [
+        ("3.9", "the host's python3 is older than 3.10"),
+        ("missing", "the host has no python3"),
+        ("false", "exit code 1"),
+    ],
 )
 def test_a_host_that_cannot_run_it_is_said(python: str, why: str) -> None:
     path = {"missing": "/no/such/python3", "false": "/bin/false"}.get(python) or interpreter(python)

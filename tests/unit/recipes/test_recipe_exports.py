@@ -185,7 +185,7 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
             "systemd",
             "needs the file config.yml",
         ),
-        (LaunchPlan("vllm", "m", nodes=(Node("h", 0), Node("w", 1))), "systemd", "choose it with --node: h, w"),
+        (LaunchPlan("vllm", "m", nodes=(Node("h", 0), Node("w", 1))), "systemd", "choose the node with --node: h, w"),
     ],
 )
 def test_what_a_form_cannot_say_is_an_error(plan: LaunchPlan, form: str, said: str) -> None:

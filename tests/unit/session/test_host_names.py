@@ -149,7 +149,7 @@ def test_the_command_line_names_hosts_containers_and_clusters() -> None:
     with pytest.raises(InputError, match="does not name a container") as mistyped:
         named("--container", "podmn:x")
     assert str(mistyped.value.next_step).startswith("did you mean podman?")
-    with pytest.raises(InputError, match="a host and a cluster are given"):
+    with pytest.raises(InputError, match="--host and --cluster are both given"):
         named("--cluster", "sparks", "--host", "box")
 
 

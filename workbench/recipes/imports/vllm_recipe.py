@@ -34,7 +34,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     variants = table_of(document, "variants", notes)
     chosen = entry or "default"
     if entry is not None and entry not in variants:
-        raise InputError(f"the recipe has no variant {entry!r}", next_step=f"it has: {', '.join(variants) or 'none'}")
+        raise InputError(
+            f"the recipe has no variant {entry!r}", next_step=f"its variants: {', '.join(variants) or 'none'}"
+        )
     variant = table_of(variants, chosen, notes)
     rest_of(document, _KNOWN, notes)
     arguments = words_of(model, "base_args", notes)

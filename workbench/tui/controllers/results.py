@@ -69,7 +69,11 @@ class ResultController(Controller):
         a = self.state.mark_a or (comparison.a if comparison else None)
         b = self.state.mark_b or (comparison.b if comparison else None)
         if a is None or b is None:
-            self.say("timelines of two results: mark A and B first", Level.WARN, "a and B in the Bench pane mark")
+            self.say(
+                "no two results are marked, so there are no timelines to show",
+                Level.WARN,
+                "mark two results in the Bench pane with a and B",
+            )
             return
 
         async def read(first: int, second: int) -> Sequence[ResultTimeline | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,14 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import label_of, place_of
 from workbench.session.conditions import gpus_of
 from workbench.session.experiment_run import StartFailed, Stopped, Tell
+from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.plan import LaunchPlan
     from workbench.model.setting_records import Alteration
     from workbench.session.arm_targets import Side
+    from workbench.session.plan_editor import PlanEditor
     from workbench.session.session import Session
 
 SETTLE_S = 300.0  # the longest wait for a temperature
@@ -138,16 +139,12 @@ class Arms:
             return side.standing or ""
         if self._run is None:
             await self._make_room(side)
-            starting = asyncio.ensure_future(side.session.servers.launch(side.editor))
             self._run_side = side
-            try:
-                status = await asyncio.shield(starting)
-            except asyncio.CancelledError:  # it may run by now, and is to be ended
-                with suppress(WorkbenchError):
-                    self._run = self.started = (await starting).run_id
-                raise
-            self._run = self.started = status.run_id
-        return self._run
+            await uninterrupted(self._launch(side.session, side.editor))  # a cancelled run must end this server too
+        return self._run or ""
+
+    async def _launch(self, session: Session, editor: PlanEditor) -> None:
+        self._run = self.started = (await session.servers.launch(editor)).run_id
 
     async def _make_room(self, side: Side) -> None:
         selected = side.session.state.server

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -115,19 +114,18 @@ class FlagSweep:
     async def _start(self, editor: PlanEditor) -> str:
         """Start a server, and return its run id once the server is READY. Raises WorkbenchError with the reason if the
         server does not become READY."""
-        starting = asyncio.ensure_future(self.parts.servers.launch(editor))
-        try:
-            self._server = (await asyncio.shield(starting)).run_id
-        except asyncio.CancelledError:  # the server may run by now, and must be ended
-            with suppress(WorkbenchError):
-                self._server = (await starting).run_id
-            raise
-        self.progress.change(server=self._server)
+
+        async def launch() -> None:
+            self._server = (await self.parts.servers.launch(editor)).run_id
+
+        await uninterrupted(launch())  # otherwise a cancelled sweep would not know a server that it has to end
+        run_id = self._server or ""
+        self.progress.change(server=run_id)
         await self.progress.save()  # names the server if the sweep is killed now
-        status = await self._unless_stopped(self.parts.servers.wait_ready(self._server))
+        status = await self._unless_stopped(self.parts.servers.wait_ready(run_id))
         if status.state is not ServerState.READY:
             raise WorkbenchError(_reason(status))
-        return self._server
+        return run_id
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
         """Return the outcome of `work`. Raises BenchCancelled as soon as the sweep is cancelled, because a server may

@@ -25,6 +25,7 @@ from workbench.model.errors import HostError, InputError, PresetError
 async def fit(arguments: argparse.Namespace) -> int:
     """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
     from workbench import engines
+    from workbench.engines import registry
     from workbench.gpu.telemetry.of_host import read_once
     from workbench.session.model_fit import report_of, table_lines
 
@@ -34,8 +35,8 @@ async def fit(arguments: argparse.Namespace) -> int:
             session.presets.get(arguments.model)
             preset, variables = arguments.model, {}
         except PresetError:
-            engine = arguments.engine or ("llamacpp" if arguments.model.endswith(".gguf") else "vllm")
-            preset = engines.get(engine).general_preset
+            engine = engines.get(arguments.engine) if arguments.engine else registry.usual_for(arguments.model)
+            preset = engine.general_preset
             variables = {_model_variable(session.presets.get(preset).model.id): arguments.model}
         try:
             session.core.update(telemetry=await read_once(session.host))

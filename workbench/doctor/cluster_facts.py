@@ -11,6 +11,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from workbench.doctor.examination import Examination, TimedParts, examine
+from workbench.engines import registry
 from workbench.hosts.base import CommandNotFound, Host, HostFacts, Stream
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.model.errors import HostError, WorkbenchError
@@ -176,7 +177,8 @@ async def _report(node: NodeToCheck, program: NodeProgram | str, nodes: Sequence
         return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems), unlooked=program)
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
-        report["look"] = await program.ask("look", names=others, ports=list(node.ports))
+        engines = registry.leftover_pattern()
+        report["look"] = await program.ask("look", names=others, ports=list(node.ports), engines=engines)
         report["clock_ahead_s"], report["clock_error_s"] = await program.clock()
     except (HostError, ValueError, KeyError, TypeError) as error:
         report["unlooked"] = error.message if isinstance(error, HostError) else f"an invalid answer: {error}"

@@ -27,10 +27,6 @@ from typing import Any
 
 CONNECT_S = 3.0
 MOST = 64  # of each kind of thing that is listed
-# What engines and Ray call their processes, as a pattern of the command line.
-ENGINE = re.compile(
-    r"^VLLM::|^sglang::|\bvllm serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang serve\b|\bllama-server\b"
-)
 RAY = re.compile(r"/raylet\b|/gcs_server\b|^ray::")
 # Names of segments in /dev/shm that Python, NCCL, torch, vLLM, SGLang and Ray leave there when they are killed.
 SEGMENT = re.compile(r"^(psm_|nccl-|torch_|sem\.mp-|vllm|sgl|plasma|ray)")
@@ -76,10 +72,10 @@ def connect(address: str, port: int) -> dict[str, Any]:
     return {"ms": round(1000 * (time.monotonic() - began), 3)}
 
 
-def look(names: list[str], ports: list[int]) -> dict[str, Any]:
+def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
     """Return the facts about this node: the addresses of `names`, those of `ports` that are in use, memory, processes
     of engines and Ray, and shared memory segments."""
-    processes = _processes()
+    processes = _processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
         "names": {name: _addresses(name) for name in [*names, socket.gethostname()]},
@@ -125,7 +121,7 @@ def _limit(kind: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _processes() -> list[dict[str, Any]]:
+def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     """Return the processes of engines and of Ray: pid, kind, name, user, seconds of life, and the run of Workbench that
     they belong to. The command line itself is not returned, because it may contain a secret."""
     found = []
@@ -134,7 +130,7 @@ def _processes() -> list[dict[str, Any]]:
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
-        kind = "ray" if RAY.search(command) else "engine" if ENGINE.search(command) else None
+        kind = "ray" if RAY.search(command) else "engine" if engines.search(command) else None
         stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
         if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
@@ -146,7 +142,7 @@ def _processes() -> list[dict[str, Any]]:
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
-        match = RAY.search(command) or ENGINE.search(command)
+        match = RAY.search(command) or engines.search(command)
         found.append(
             {
                 "pid": int(pid),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from workbench.engines import registry
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.swept_command import run_swept
@@ -15,10 +16,10 @@ from workbench.server.file_limit import UNLIMITED
 
 OUTPUT_MAX_BYTES = 65536
 
-# $@: ports in hex ("1F40"). Prints key=value lines. A simulated host's own lines come first: of several lines with one
-# key the first counts. What belongs to the machine below it is then not read. `timeout` guards what may hang: a file
-# system over the network, and a program. It sends KILL: a program may ignore TERM, and `timeout` leaves the group that
-# Workbench ends.
+# $1: pattern of engines' workers; the others are ports in hex ("1F40"). Prints key=value lines. A simulated host's own
+# lines come first: of several lines with one key the first counts. What belongs to the machine below it is then not
+# read. `timeout` guards what may hang: a file system over the network, and a program. It sends KILL: a program may
+# ignore TERM, and `timeout` leaves the group that Workbench ends.
 _SCRIPT = r"""
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
 limit=$(command -v timeout) && limit="$limit -s KILL 1"
@@ -67,7 +68,6 @@ machine() {
     grep -q '^nouveau ' /proc/modules 2>/dev/null && say nouveau yes
     grep -qi 'open kernel module' /proc/driver/nvidia/version 2>/dev/null && say open_module yes
     [ -n "$(ls /dev/infiniband 2>/dev/null)" ] && say infiniband yes
-    workers='^(VLLM::(EngineCore|Worker|DPCoordinator)|sglang::(scheduler|detokenizer))'
     for file in $(grep -alE "$workers" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
         dir=${file%/cmdline}
         parent=$(sed -n 's/^PPid:[[:space:]]*//p' "$dir/status" 2>/dev/null)
@@ -76,6 +76,8 @@ machine() {
         echo "worker=${dir#/proc/} $parent ${parent_name:-?} $(tr '\0' ' ' <"$file" | head -c 60)"
     done
 }
+workers=$1
+shift
 own() { grep -als 'WORKBENCH_RUN=' /proc/[0-9]*/environ | sed 's|^/proc/\([0-9]*\)/environ$|own=\1|'; }
 {
     if [ -n "${WORKBENCH_SIM_PROFILE-}" ]; then cat "$WORKBENCH_SIM_STATE/doctor" 2>/dev/null; fi
@@ -136,8 +138,10 @@ class HostValues:
 
 
 async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
-    """Return the values of `host`. `ports` are those to look for. Raises HostError if the host does not answer."""
-    done = await run_swept(host, sh(_SCRIPT, *(f"{port:04X}" for port in ports)), timeout_s=timeout_s)
+    """Return the values of `host`. `ports` are the port numbers whose users are looked up. Raises HostError if the host
+    does not answer."""
+    words = (registry.worker_pattern(), *(f"{port:04X}" for port in ports))
+    done = await run_swept(host, sh(_SCRIPT, *words), timeout_s=timeout_s)
     return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 
 

@@ -79,6 +79,8 @@ class Engine:
     sparkrun_runtime: ClassVar[str] = ""  # what sparkrun calls the engine; "": it does not start it
     helm_chart: ClassVar[bool] = False  # the values of the vLLM production stack describe this engine
     process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
+    server_pattern: ClassVar[str] = ""  # like `process_pattern`, but only of the server itself; "": not recognizable
+    worker_pattern: ClassVar[str] = ""  # beginning of the command line of a worker, which can outlive its server
     process_priority: ClassVar[int] = 0  # of several patterns that match, the one with the highest priority counts
     default_port: ClassVar[int]
     model_flags: ClassVar[tuple[str, ...]]  # flags that name the model: they set plan.model instead
@@ -121,6 +123,7 @@ class Engine:
     # Group 1 is the configuration that the engine logs, as answers.settings_in reads it. The first has the values in
     # force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
+    unknown_env_log: ClassVar[re.Pattern[str] | None] = None  # group 1: a variable that the engine does not know
     config_names: ClassVar[Mapping[str, str]] = {}  # name in that configuration -> flag, where they differ
     config_paths: ClassVar[tuple[str, ...]] = ()  # the first that exists answers the configuration in force as JSON
     pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe

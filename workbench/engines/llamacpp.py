@@ -36,6 +36,7 @@ class Llamacpp(Engine):
     sparkrun_runtime = "llama-cpp"
     image_program = ("/app/llama-server",)
     process_pattern = r"llama-server|llama_cpp\.server"
+    server_pattern = r"\bllama-server\b"
     process_priority = 1
     default_port = 8080
     help_arguments = ("--help",)

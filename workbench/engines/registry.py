@@ -43,6 +43,21 @@ def named_in(text: str) -> Engine | None:
     return next((get(name) for name in _NAMES if name in letters), None)
 
 
+def worker_pattern() -> str:
+    """Return the pattern of the command lines of all engines' workers, which is valid for both grep -E and re."""
+    return f"^({'|'.join(filter(None, (get(name).worker_pattern for name in _NAMES)))})"
+
+
+def leftover_pattern() -> str:
+    """Return the pattern of the command lines of all engines' servers and workers."""
+    return "|".join([worker_pattern(), *filter(None, (get(name).server_pattern for name in _NAMES))])
+
+
+def usual_for(model: str) -> Engine:
+    """Return the engine that usually serves a model: llama.cpp for a GGUF file, otherwise vLLM."""
+    return get("llamacpp" if model.endswith(".gguf") else "vllm")
+
+
 def short_name(name: str) -> str:
     """Return the short name of an engine, which has at most four letters. For an unknown engine, return `name`
     unchanged.

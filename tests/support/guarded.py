@@ -18,7 +18,7 @@ from support.procs import alive, eventually
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import apply, plan, rights
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import SettingsReport

@@ -33,7 +33,7 @@ from support.procs import alive, eventually  # noqa: E402
 from workbench.gpu.guard import client  # noqa: E402
 from workbench.gpu.guard.client import GuardTerms  # noqa: E402
 from workbench.gpu.settings import alterations, apply, current_values, journal, plan, revert, rights  # noqa: E402
-from workbench.gpu.telemetry.of_host import read_once  # noqa: E402
+from workbench.gpu.telemetry.source_of_host import read_once  # noqa: E402
 from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402

@@ -19,11 +19,11 @@ from workbench.bench.client_report import ClientReport
 from workbench.bench.connection import Connection, Endpoint, ReceiveClock, failure_of
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
+from workbench.bench.load_share import WHOLE, Share, WarmedUp
 from workbench.bench.poller import GONE, IN, OUT, Poller, open_poller, poll_exactly
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
-from workbench.bench.share import WHOLE, Share, WarmedUp
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import Limits
 from workbench.bench.workload import Workload

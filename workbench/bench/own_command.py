@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench import tied_process
+from workbench.bench import own_command_watcher
 from workbench.bench.endpoint_file import with_endpoint
 from workbench.bench.runner import BenchCancelled
 from workbench.model.bench import BenchSummary, EngineDuring
@@ -94,8 +94,8 @@ async def run(
     stdout and stderr.
 
     The command and everything that it started are ended on `cancel` (then BenchCancelled is raised), after `deadline_s`
-    seconds, when this task is cancelled, and when this process ends for any reason (tied_process.py). Raises BenchError
-    if the command cannot be started or does not end in time. An exit code other than 0 raises nothing.
+    seconds, when this task is cancelled, and when this process ends for any reason (own_command_watcher.py). Raises
+    BenchError if the command cannot be started or does not end in time. An exit code other than 0 raises nothing.
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
@@ -130,8 +130,8 @@ async def run(
 
 
 async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
-    """Start a process that runs the command and ends it together with Workbench (tied_process.py). Return this process,
-    the read end of a pipe with the command's output, and the Unix time at which the command began.
+    """Start a process that runs the command and ends it together with Workbench (own_command_watcher.py). Return
+    this process, the read end of a pipe with the command's output, and the Unix time at which the command began.
 
     The pipe is made here, because asyncio would wait until its own pipes are closed, and children of the command may
     keep them open. Raises BenchError if the command cannot be started.
@@ -139,7 +139,7 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
     read_end, write_end = os.pipe()
     try:
         tie = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", tied_process.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
+            *(sys.executable, "-I", "-S", own_command_watcher.__file__, str(write_end), str(_TERM_WAIT_S), *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -24,10 +24,10 @@ from workbench.bench.client import Client
 from workbench.bench.client_process import WorkerOutput, drive, wake_on_signals
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
+from workbench.bench.load_share import Share, WarmedUp
+from workbench.bench.own_command_watcher import die_with_parent
 from workbench.bench.poller import GONE, IN, open_poller
 from workbench.bench.records import TERMINATED, RequestRecord
-from workbench.bench.share import Share, WarmedUp
-from workbench.bench.tied_process import die_with_parent
 from workbench.model.bench import BenchSpec
 
 _PROGRESS_S = 0.2

@@ -26,9 +26,9 @@ from workbench.bench.client import Client
 from workbench.bench.client_process import Loop, WorkerOutput, drive, wake_on_signals
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve
+from workbench.bench.load_share import processes_for
 from workbench.bench.poller import IN
 from workbench.bench.records import ORPHANED, TERMINATED
-from workbench.bench.share import processes_for
 from workbench.model.api_key import api_key
 from workbench.model.bench import ENDPOINTS, BenchSpec
 from workbench.model.errors import BenchError, WorkbenchError

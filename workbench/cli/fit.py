@@ -26,7 +26,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
     from workbench import engines
     from workbench.engines import registry
-    from workbench.gpu.telemetry.of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_once
     from workbench.session.model_fit import report_of, table_lines
 
     contexts = _contexts(arguments.context)

@@ -100,7 +100,7 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
     a second to start, in which the command loads what it needs with `asyncio.to_thread`."""
     import asyncio
 
-    from workbench.gpu.telemetry.of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_once
 
     reading = asyncio.create_task(read_once(session.host))
     try:

@@ -97,7 +97,7 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
 
 
 async def _telemetry(host: Host) -> Telemetry:
-    from workbench.gpu.telemetry.of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_once
 
     return await read_once(host)
 

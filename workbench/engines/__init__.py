@@ -1,7 +1,7 @@
 """Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines and metrics.
 
 base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
-answers.py          where each engine says what is in force
+reported_settings.py  where each engine reports the settings in force
 registry.py         engines by name
 catalog.py          flags and variables of each version (data in catalogs/): lookup and search
 flag_groups.py      groups of flags and the most used ones (data in catalogs/)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
-from workbench.engines.answers import Answer
 from workbench.engines.flag_values import on_off, word
 from workbench.engines.kv_size import KvRule
+from workbench.engines.reported_settings import Answer
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.plan import Command, LaunchPlan, Node
@@ -120,12 +120,12 @@ class Engine:
     eager_flag: ClassVar[str | None] = None  # disables `compiled_parts`: faster start, slower decoding
     compiled_parts: ClassVar[str] = "CUDA graphs"
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
-    # Group 1 is the configuration that the engine logs, as answers.settings_in reads it. The first has the values in
-    # force, the others those that were asked.
+    # Group 1 is the configuration that the engine logs, as reported_settings.settings_in reads it. The first has the
+    # values in force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
-    unknown_env_log: ClassVar[re.Pattern[str] | None] = None  # group 1: a variable that the engine does not know
     config_names: ClassVar[Mapping[str, str]] = {}  # name in that configuration -> flag, where they differ
     config_paths: ClassVar[tuple[str, ...]] = ()  # the first that exists answers the configuration in force as JSON
+    unknown_env_log: ClassVar[re.Pattern[str] | None] = None  # group 1: a variable that the engine does not know
     pcie_all_reduce_env: ClassVar[str | None] = None  # variable that enables a custom all-reduce over PCIe
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.answers import LLAMACPP
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import Situation
+from workbench.engines.reported_settings import LLAMACPP
 from workbench.model.plan import LaunchPlan
 
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.answers import SGLANG
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
+from workbench.engines.reported_settings import SGLANG
 from workbench.model.flags import FlagValue
 from workbench.model.plan import LaunchPlan
 

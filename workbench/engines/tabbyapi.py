@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from workbench.engines.answers import TABBYAPI
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import Situation
+from workbench.engines.reported_settings import TABBYAPI
 from workbench.model.errors import PlanError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagSetting

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from workbench.engines.answers import VLLM
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.ray import ROLE as RAY
 from workbench.engines.ray import command as ray_command
+from workbench.engines.reported_settings import VLLM
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagSpec, FlagValue
 from workbench.model.plan import Command, LaunchPlan, Node

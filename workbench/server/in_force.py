@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.engines.answers import Answer, settings_in
+from workbench.engines.reported_settings import Answer, settings_in
 from workbench.model.errors import HostError
 from workbench.model.in_force import InForceReport, InForceRow
 from workbench.model.plan import Command

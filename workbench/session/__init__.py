@@ -18,7 +18,7 @@ adoption                        servers that launchers run: following those of o
 server_address                  servers that others started, known by a URL
 gpu_control                     GPU settings: plan, apply, revert; its parts are gpu_rights, gpu_guard, gpu_alterations
 gpu_proof, gpu_evidence         proofs that settings are in force; clock_probe tries another clock lock
-server_load, load               loads on a server, never two at once; sustained_load is one without a stored result
+server_load, benchmark_load     loads on a server, never two at once; sustained_load is one without a stored result
 measurement_lock                the host's measurement lock: one measurement on the host at a time
 bench, bench_spec               benchmarks; bench_measurement runs one, with gpu_meter and engine_watch beside it
 conditions                      the conditions under which a result was measured
@@ -30,6 +30,6 @@ sweeps, sweep_parts             sweeps; sweep_progress is a running sweep, paire
 gpu_sweep, flag_sweep           sweeps of a GPU setting and of flags; their plans: gpu_sweep_plan, flag_sweep_plan
 concurrency_sweep               sweeps of the number of streams
 previous_settings               the value of a setting before a probe or a sweep, and its restoration
-screen_memory                   marks, forms and results of the last screen
+last_screen                     marks, forms and results of the last screen
 uninterrupted                   a helper for work that must end even if its task is cancelled
 """

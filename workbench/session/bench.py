@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.bench_measurement import Measured
+    from workbench.session.benchmark_load import Load, ServerUnderTest
     from workbench.session.gpu_control import GpuControl
-    from workbench.session.load import Load, ServerUnderTest
     from workbench.session.plans import Plans
     from workbench.session.results import Results
     from workbench.session.server_load import ServerLoad

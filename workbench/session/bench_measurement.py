@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
-    from workbench.session.load import Load
+    from workbench.session.benchmark_load import Load
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.session.bench_measurement import Measured
-    from workbench.session.load import ServerUnderTest
+    from workbench.session.benchmark_load import ServerUnderTest
 
 _LOAD = ("endpoint", "concurrency", "rate", "input_tokens", "max_tokens", "prompts_name", "shared_prefix", "command")
 _GPU_FIELDS = (

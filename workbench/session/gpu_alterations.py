@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.gpu.settings import journal
 from workbench.gpu.settings.alterations import alteration, alteration_of, drifts, forget_lost, locks_on
 from workbench.gpu.settings.proof_files import kept_findings
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.settings import label_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import cautions
 from workbench.gpu.settings.current_values import cores_on
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, SettingsError, WorkbenchError

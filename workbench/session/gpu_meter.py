@@ -16,7 +16,7 @@ from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, cloc
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all
 from workbench.gpu.telemetry.benchmark_readings import summarize
-from workbench.gpu.telemetry.of_host import source_of
+from workbench.gpu.telemetry.source_of_host import source_of
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 

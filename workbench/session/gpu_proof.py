@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.proof import judge_all
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.clock_probe import ClockProbe, choose_probes, unsure
 from workbench.session.conditions import gpus_of, load_digest
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.model.bench import BenchProgress
     from workbench.model.setting_records import Alteration, SettingCommand
+    from workbench.session.benchmark_load import Load
     from workbench.session.clock_probe import Probes
     from workbench.session.gpu_control import GpuControl
-    from workbench.session.load import Load
     from workbench.session.server_load import ServerLoad
     from workbench.session.state_holder import StateHolder
     from workbench.session.telemetry_watch import TelemetryWatch

@@ -18,7 +18,7 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
 from workbench.session import server_address
 from workbench.session.bench_spec import spec_from
-from workbench.session.load import Load, Prestarted, ServerUnderTest, client_place, prestarted
+from workbench.session.benchmark_load import Load, Prestarted, ServerUnderTest, client_place, prestarted
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host

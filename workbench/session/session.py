@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workbench.session.gpu_proof import GpuProof
     from workbench.session.host_link import HostLink
     from workbench.session.kept_history import KeptHistory
+    from workbench.session.last_screen import ScreenMemory
     from workbench.session.measurement_lock import MeasurementLock
     from workbench.session.models import Models
     from workbench.session.other_hosts import OtherHosts
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from workbench.session.presets import Presets
     from workbench.session.reports import Reports
     from workbench.session.results import Results
-    from workbench.session.screen_memory import ScreenMemory
     from workbench.session.server_load import ServerLoad
     from workbench.session.servers import Servers
     from workbench.session.sweeps import Sweeps
@@ -212,7 +212,7 @@ class Session:
 
     @cached_property
     def memory(self) -> ScreenMemory:
-        from workbench.session.screen_memory import ScreenMemory
+        from workbench.session.last_screen import ScreenMemory
 
         return ScreenMemory(self.core, lambda: self.experiments)
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workbench.gpu.telemetry.of_host import read_once, source_of
 from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.gpu.telemetry.source_of_host import read_once, source_of
 from workbench.hosts.base import Host
 from workbench.model.errors import SettingsError
 

@@ -1,4 +1,4 @@
-"""The Textual application of one host: the order of keys, login questions, and the main screen."""
+"""The Textual application of one host: its keys, login questions, and the main screen."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ import pytest
 from scripted_server import SILENCE, ScriptedServer, Step, chat_events, chunked
 from truth_server import TruthProcess
 
-from workbench.bench import share as share_module
+from workbench.bench import load_share as share_module
 from workbench.bench.client_report import ClientReport, summary_message
+from workbench.bench.load_share import Share, processes_for
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run
 from workbench.bench.schedule import WarmupOutcome, arrivals
-from workbench.bench.share import Share, processes_for
 from workbench.bench.steady_window import window_of
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec

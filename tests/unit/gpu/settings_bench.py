@@ -12,7 +12,7 @@ from nvml_child import Driver
 from smi_stub import Smi
 
 from workbench.gpu.settings import apply, plan, rights
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.clusters import NAMES, cluster
 
-from workbench.gpu.telemetry.of_host import read_once, source_of
+from workbench.gpu.telemetry.source_of_host import read_once, source_of
 from workbench.model.gpu import GpuState
 
 

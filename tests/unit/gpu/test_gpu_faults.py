@@ -13,7 +13,7 @@ import pytest
 
 from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights
 from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, state_of
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry

@@ -30,7 +30,7 @@ from workbench.gpu.settings import (
     revert,
     rights,
 )
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
 from workbench.model.errors import SettingsError

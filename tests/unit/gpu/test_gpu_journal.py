@@ -13,7 +13,7 @@ import pytest
 from settings_bench import Bench, Box, run
 
 from workbench.gpu.settings import alterations, apply, journal, plan, revert
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import FileError
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings

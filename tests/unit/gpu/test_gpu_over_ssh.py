@@ -10,8 +10,8 @@ import pytest
 from support.sshd import sshd
 
 from workbench.gpu.settings import alterations, apply, journal, plan, revert, rights
-from workbench.gpu.telemetry.of_host import read_once
 from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.setting_records import InForce

@@ -22,7 +22,7 @@ from workbench.gpu.settings import apply, current_values
 from workbench.gpu.settings.plan import plan
 from workbench.gpu.settings.rights import SECURE_PATH, Rights, granted, rights_on, sudo_refusal, with_password
 from workbench.gpu.settings.sudoers import sudoers
-from workbench.gpu.telemetry.of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands

@@ -16,8 +16,8 @@ from smi_stub import Smi
 
 from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
-from workbench.gpu.telemetry.of_host import read_once
 from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.model.gpu import DriverStatus, GpuState, HostSample

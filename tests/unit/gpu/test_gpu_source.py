@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from nvml_child import Driver
 
-from workbench.gpu.telemetry.of_host import read_once
 from workbench.gpu.telemetry.source import TelemetrySource
+from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.model.errors import HostError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.answers import settings_in
+from workbench.engines.reported_settings import settings_in
 from workbench.model.plan import Command
 from workbench.server.in_force import Sources, report
 

@@ -16,7 +16,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.bench_cli_options import options
 from workbench.model.errors import InputError
 from workbench.session.bench_spec import spec_from
-from workbench.session.load import ANYWHERE, HERE, THERE, client_place, prestarted
+from workbench.session.benchmark_load import ANYWHERE, HERE, THERE, client_place, prestarted
 
 
 class FarHost(LocalHost):

@@ -1,7 +1,7 @@
 """Telemetry: readings of a host's GPUs, by an agent on that host.
 
 source                          starts the agent and receives its readings
-of_host, cluster_source         the telemetry of a host; of a cluster, that of all its nodes as one
+source_of_host, cluster_source  the telemetry of a host; of a cluster, that of all its nodes as one
 agent, readings, nvml_library   the agent: a loop, the readings of one GPU, and NVML through pynvml
 agent_messages                  the agent's JSON documents as data
 nvidia_smi, nvidia_smi_stream   readings by nvidia-smi, if the agent cannot run

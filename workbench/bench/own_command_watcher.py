@@ -1,9 +1,9 @@
 """A process between Workbench and a command of the user. It ends the command when Workbench ends, even if Workbench is
 killed.
 
-Call: `python tied_process.py OUTPUT_FD TERM_WAIT_S COMMAND…`. Its stdin is a pipe that Workbench keeps open and never
-writes to. When the pipe is closed, by Workbench or by its end, this process ends the command. On stdout it writes a
-line of JSON when the command has started or failed to start, and another when the command has ended.
+Call: `python own_command_watcher.py OUTPUT_FD TERM_WAIT_S COMMAND…`. Its stdin is a pipe that Workbench keeps open
+and never writes to. When the pipe is closed, by Workbench or by its end, this process ends the command. On stdout it
+writes a line of JSON when the command has started or failed to start, and another when the command has ended.
 
 Every process that the command starts stays a descendant of this process, even in another session
 (PR_SET_CHILD_SUBREAPER), so all of them can be ended. If this process is killed, the kernel ends the command. Only the

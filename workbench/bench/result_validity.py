@@ -63,7 +63,7 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
     return tuple(r for r in reasons if r)
 
 
-def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
+def marks(counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
     """Return the reasons why a valid result says less than it seems to, for example because the run was short. Empty if
     there are none."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))

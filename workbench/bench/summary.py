@@ -82,7 +82,7 @@ def summarize(
         in_flight_mean=None if in_flight is None else round(in_flight, 4),
         in_flight_nominal=float(spec.concurrency) if spec.rate is None else None,
         refused=refusals(spec, counted, facts, window),
-        marked=marks(spec, counted, window),
+        marked=marks(counted, window),
         **_from_schedule(good),  # type: ignore[arg-type]
         **metrics,  # type: ignore[arg-type]
     )

@@ -128,7 +128,7 @@ def _read_one(engine: Engine, read: _Read) -> None:
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
         read.findings.append(Finding(Level.WARN, "recipe.equals-sign", text, match.name, "write a space instead of ="))
-    value = _value(engine, read, match.spec, option, inline if equals else None)
+    value = _value(engine, read, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
         read.findings.append(Finding(Level.ERROR, "recipe.no-value", text, match.name, f"write {option} VALUE"))
@@ -152,7 +152,7 @@ def _not_understood(read: _Read, word: str) -> None:
     read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
 
 
-def _value(engine: Engine, read: _Read, spec: FlagSpec | None, option: str, inline: str | None) -> FlagValue | None:
+def _value(engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None) -> FlagValue | None:
     """Return the value of a flag, and remove its words from `read.words`. None if the value is missing."""
     if spec is None:
         if inline is None and (not read.words or _is_option(read.words[0])):

@@ -74,7 +74,7 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
         [_volume(one) for one in _list(filled, "volumes", notes)],
         [_port(one) for one in _list(filled, "ports", notes)],
         text_of(filled, "working_dir", notes) or None,
-        _gpus(filled, notes),
+        _gpus(filled),
     )
 
 
@@ -106,7 +106,7 @@ def _port(port: Any) -> str:
     return f"{port.get('published')}:{port.get('target')}" if isinstance(port, Mapping) else str(port)
 
 
-def _gpus(service: Mapping[str, Any], notes: Notes) -> str:
+def _gpus(service: Mapping[str, Any]) -> str:
     if service.get("gpus"):
         return str(service["gpus"])
     place: Any = service.get("deploy")

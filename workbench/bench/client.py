@@ -55,11 +55,12 @@ class Client:
     finished request to `on_record`.
 
     `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` and
-    `counted` contain the records of the warm-up and of the measured requests, and `report` returns what else is known.
+    `counted` contain the records of the warm-up and of the measured requests, and `report` returns the other data of
+    the run.
 
     If several processes share the load, each has a client for its `share`, and all have the same `began_ns`, the
     monotonic time of second 0. `agree` waits for the other processes after the warm-up, and `on_steady` is called when
-    the warm-up of this share need not go on.
+    the warm-up of this share can end.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ def processes_for(spec: BenchSpec) -> int:
 @dataclass(frozen=True, slots=True)
 class Share:
     """The streams and requests with the numbers `first`, `first + of`, `first + 2 * of` and so on. `of` is the number
-    of processes. Which request has which prompt, length and due time does not depend on it."""
+    of processes. A request has the same prompt, length and due time for every number of processes."""
 
     first: int = 0
     of: int = 1

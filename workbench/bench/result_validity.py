@@ -42,7 +42,7 @@ class ClientFacts:
 
 
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return the reasons why the result must be rejected: its metrics are not those of the server under the requested
+    """Return the reasons why a result is invalid, because its metrics are not those of the server under the requested
     load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
@@ -64,8 +64,8 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def marks(counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
-    """Return the reasons why a valid result says less than it seems to, for example because the run was short. Empty if
-    there are none."""
+    """Return the reasons why a valid result is less certain than it seems, for example because the run was short. Empty
+    if there are none."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
     return tuple(r for r in reasons if r)
 

@@ -137,9 +137,8 @@ class Removed:
 
 @cache
 def removed(engine: str, kind: str) -> dict[str, Removed]:
-    """Return what the engine no longer has, by name: flags if `kind` is "flags", environment variables if it is "env".
-    Some variables are removed from every engine.
-    """
+    """Return the flags (`kind` "flags") or environment variables ("env") that the engine had in an earlier version, by
+    name. Some variables were removed from every engine."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
     return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}

@@ -12,12 +12,14 @@ _NCCL_NETWORK = (r"NCCL INFO Using network (?P<value>\S+)", "network {value}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A setting that an engine reports. The first source that has it counts, in this order: `info`, `metric`, `log`.
+    """Where an engine reports one of its settings: in an answer of its server (`info`), on its metrics page (`metric`),
+    or in its log (`log`). The first of the three that has a value is used.
 
-    `flag` is the flag that asks for it, "" if none does. `info` is a path of the server and the place in the JSON that
-    it answers: "/v1/models data.0.max_model_len"; the path "config" is the first of the engine's `config_paths` that
-    answers. `metric` is a name of the metrics page, with a label if the label has the value:
-    "vllm:cache_config_info{block_size}". `log` are regexes with texts for their groups.
+    `flag` is the flag that sets it, "" if there is none. `info` is a path of the server and a place in its JSON answer,
+    such as "/v1/models data.0.max_model_len"; the path "config" means the first of the engine's `config_paths` that
+    answers. `metric` is a name on the metrics page, followed by the label that has the value:
+    "vllm:cache_config_info{block_size}". `log` are regular expressions, each with a text in which its groups are filled
+    in.
     """
 
     name: str

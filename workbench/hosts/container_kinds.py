@@ -46,7 +46,7 @@ class ListedContainer:
 
     @property
     def address(self) -> str:
-        """The container as it is written behind the name of its host: "podman:vllm"."""
+        """The container as it is written after the name of its host, such as "podman:vllm"."""
         return f"{self.kind}:{self.name}"
 
 

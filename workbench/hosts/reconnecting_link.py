@@ -20,9 +20,8 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """Keeps one connection open. `dial` opens it. Whoever notices that it has ended calls `lost`, and the link opens a
-    new one.
-    """
+    """Keeps one connection open. `dial` opens it. A user of the connection that notices its loss calls `lost`, and the
+    link opens a new connection."""
 
     def __init__(
         self, host: str, dial: Callable[[], Awaitable[C]], *, longest_retry_s: float = LONGEST_RETRY_S

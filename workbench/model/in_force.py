@@ -24,8 +24,8 @@ class InForceRow:
 
 @dataclass(frozen=True, slots=True)
 class InForceReport:
-    """The settings of a running server, in the order: what the engine reports, the other flags, the environment.
-    `notes` says which source could not be read, and why."""
+    """The settings of a running server: those that the engine reports, then the other flags, then the environment.
+    `notes` names the sources that could not be read, and why."""
 
     run_id: str
     rows: tuple[InForceRow, ...]

@@ -71,7 +71,8 @@ class Sources:
 
 
 async def read(run: WatchedRun) -> InForceReport:
-    """Return what was asked of the server of `run` and what is in force. A source that cannot be read is a note."""
+    """Return the settings in the plan of the server of `run`, and those in force. A source that cannot be read becomes
+    a note."""
     engine, notes = run.engine, list[str]()
     if engine is None:
         return InForceReport(run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",))

@@ -177,7 +177,7 @@ class LogScan:
 
 
 def _forms(lines: Sequence[str]) -> list[str]:
-    """Return the lines without their numbers."""
+    """Return the lines without their numbers, so that lines which differ only in numbers are equal."""
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_NUMBERS).split("\n")

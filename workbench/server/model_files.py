@@ -69,8 +69,8 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip, and
-    one or more for each GGUF file. Never raises: if values are unknown, `missing` says why."""
+    """Return the size and architecture of the model that `plan` names, from its files on `host`. This takes one round
+    trip, and one or more for each GGUF file. Never raises: `missing` is the reason for unknown values."""
     model = plan.model
     try:
         done = await host.run(

@@ -182,7 +182,7 @@ def _sized(text: str) -> tuple[str, int]:
 
 
 async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[str]) -> Sequence[str]:
-    """Return those files whose first and last 64 KiB are the same on both hosts."""
+    """Return the files whose first and last 64 KiB are the same on both hosts."""
     if not names:
         return ()
     digests = []

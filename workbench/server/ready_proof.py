@@ -14,8 +14,8 @@ TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
 async def prove(host: Host, run: WatchedRun) -> bool:
-    """Ask the server of a run for a token. Return whether it came for the first time; the run then says so, and its
-    directory too. Raises HostError if the host cannot be asked."""
+    """Request a token from the server of a run. If it is the run's first token, mark the run and its directory as
+    READY, and return True. Raises HostError if the host cannot be reached."""
     assert run.engine is not None
     answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
     run.unanswered = answer.reason

@@ -70,7 +70,8 @@ def status_of(
 
 
 def _phase(facts: RunFacts, of_log: str | None) -> str | None:
-    """Return the phase of a start: what the log says, or while the server has no process, what its launcher says."""
+    """Return the phase of a start, from the log. While the server has no process, return the state that its launcher
+    reports."""
     if facts.server_began_unix_s is not None:
         return of_log
     return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"

@@ -392,7 +392,7 @@ class Supervisor:
         return self._known(run_id).scan.found
 
     async def in_force(self, run_id: str) -> InForceReport:
-        """Return what was asked of the run's server, and what is in force in it."""
+        """Return the settings in the plan of the run's server, and those that are in force in it."""
         from workbench.server import in_force
 
         await self.load_log(run_id)

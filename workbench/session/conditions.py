@@ -153,7 +153,7 @@ def _gpu(info: GpuInfo) -> dict[str, Any]:
 
 
 def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
-    """Return what the server did during a benchmark. Its mean context is the prompt and half of the output."""
+    """Return the load of a server during a benchmark. Its mean context is the prompt and half of the output."""
     engine = measured.summary.engine
     flags = {f.name: f.value for f in plan.flags} if plan else {}
     return Load(

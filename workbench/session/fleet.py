@@ -27,8 +27,8 @@ Listener = Callable[[FleetState], None]
 
 
 class Fleet:
-    """Reads several hosts from `open` to `close`. `state` has what is known of them; listeners are called with it once
-    a second. `labels` has texts for display by the names of hosts."""
+    """Reads several hosts from `open` to `close`. `state` is their newest state; listeners are called with it once a
+    second. `labels` has texts for display by the names of hosts."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Fleet:
         return self.state
 
     async def _tick(self) -> None:
-        """Begin what is due on each host, and make the state, once a second."""
+        """Once a second, start the readings that are due on each host, and publish a new state."""
         due = time.monotonic()
         while True:
             for member in self._members.values():

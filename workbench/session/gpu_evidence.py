@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class GpuEvidence:
-    """Stores on the host what loads have shown about GPU settings, for later loads and for other Workbenches."""
+    """Stores on the host the results of loads about GPU settings, such as proofs and clocks, for later loads and other
+    Workbenches."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core

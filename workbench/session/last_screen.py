@@ -35,8 +35,8 @@ class ScreenMemory:
         self.resumed: Host | None = None  # the host whose marks are kept from now on
 
     async def resume(self) -> None:
-        """Restore what the last screen of this host left, then store each change of the marks. Anything that cannot be
-        read is left out."""
+        """Restore the marks, forms and results of the last screen of this host, and store each later change of the
+        marks. Anything that cannot be read is left out."""
         host = self._core.host
         left = await asyncio.to_thread(screen_state.read, host.name)
         forms = left.get("forms")

@@ -19,7 +19,8 @@ _USED_GIB = 0.5  # less is the driver's own
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """The table for one model. `missing` says why there is none."""
+    """The table of what fits for one model: quantizations, numbers of GPUs and context lengths. `missing` is the reason
+    if there is no table."""
 
     model: str
     engine: str

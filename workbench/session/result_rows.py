@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Return one row for each of `results`, which are sorted from new to old. A row's label names the difference from
-    the earlier result of the same host, engine and model. The first one's names what the next one changes."""
+    """Return one row for each of `results`, which are sorted from new to old. A row's label names its difference from
+    the earlier result of the same host, engine and model. The label of the earliest result names the value that the
+    next result changes."""
     families: dict[tuple[str, str | None, str], list[BenchResult]] = {}  # of each host, engine and model
     for result in reversed(results):
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)

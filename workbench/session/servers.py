@@ -198,8 +198,8 @@ class Servers:
         return self._supervisor.log_findings(run_id)
 
     async def in_force(self) -> InForceReport:
-        """Return what was asked of the selected run's server, and what is in force in it. Raises ServerError if no run
-        is selected."""
+        """Return the settings in the plan of the selected run's server, and those that are in force in it. Raises
+        ServerError if no run is selected."""
         return await self.supervisor.in_force(self._selected_run())
 
     def _selected_run(self) -> str:

@@ -309,7 +309,7 @@ class Session:
                 self._retry.clear()
 
     async def _look_around(self) -> None:
-        """Find out what happened on the host while this session was not connected. Failures show in the state."""
+        """Find out what changed on the host while this session was not connected. Failures show in the state."""
         looks: list[Callable[[], Awaitable[object]]] = [
             self.link.measure_latency,
             self.servers.adopt,
@@ -343,8 +343,8 @@ class Session:
                 await self._look_elsewhere()
 
     async def _look_elsewhere(self) -> None:
-        """Show what other Workbenches and commands did on this host: stored results, started servers, and a running
-        measurement."""
+        """Show the results that other Workbenches stored, the servers that they started, and whether one of them is
+        measuring."""
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()

@@ -86,8 +86,8 @@ class CellWriter:
         self._count = 0
 
     def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
-        """Add a reading that stands for these Unix seconds. Yield the lines of the cells that are over. A second before
-        them is left out, unless the clock was set back."""
+        """Add a reading for these Unix seconds. Yield the lines of the cells that are complete. A second before them is
+        left out, unless the clock was set back."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:
@@ -162,8 +162,8 @@ def time_of(line: str) -> float:
 
 
 def opened(path: Path) -> tuple[Header, Iterator[Item]]:
-    """Return the header of a recording, which may be compressed, and an iterator over what it says. Raises InputError
-    if the file is not a recording or cannot be read."""
+    """Return the header of a recording, which may be compressed, and an iterator over its content. Raises InputError if
+    the file is not a recording or cannot be read."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for its writer
             raise InputError(f"{path} is not a file", next_step="give a file that `workbench record` wrote")

@@ -54,7 +54,8 @@ TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has t
 
 
 def as_typed(event: events.Event) -> events.Event:
-    """Return `event`, or the enter key for what enter becomes before the screen has taken the terminal over."""
+    """Return `event`, or the enter key in place of ctrl+j: a terminal sends ctrl+j for an enter that was typed before
+    the screen was drawn."""
     early = isinstance(event, events.Key) and event.key == TYPED_EARLY
     return events.Key("enter", "\r") if early else event
 

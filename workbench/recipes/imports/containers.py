@@ -182,7 +182,8 @@ def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
 
 
 def _after_variable(volume: str) -> tuple[str, str, str]:
-    """Split "${models}/x:/models" behind the variable."""
+    """Split a volume such as "${models}/x:/models" into (path on the host, ":", path in the container). A colon inside
+    the braces is not the separator."""
     name, brace, rest = volume.partition("}")
     host, colon, inside = rest.partition(":")
     return f"{name}{brace}{host}", colon, inside

@@ -183,7 +183,8 @@ class Containers:
         return _key_as_variable(engine, argv, launch.env)
 
     def _words(self, launch: Launch) -> list[str]:
-        """Return the words of `run` before the image, without those that depend on files of the host."""
+        """Return the words of `docker run` or `podman run` before the image, without those that depend on files of the
+        host."""
         argv, env = self._server(launch)
         words = ["--detach", "--name", container_name(launch.run_id), "--label", f"{LABEL}={launch.run_id}"]
         words += [*_LOG_WORDS[self.name], *self.program.limits]

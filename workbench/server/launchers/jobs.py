@@ -91,8 +91,8 @@ class JobLauncher(ABC):
         """Return the command that puts the job back into the queue; () before it is submitted."""
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return what is against the job: missing programs, a scheduler that does not answer, a server that would
-        listen only on its node, and a run directory that nodes may not see."""
+        """Return findings about a job that cannot run as planned: missing programs, a scheduler that does not answer, a
+        server that would listen only on its node, or a run directory that nodes may not see."""
         try:
             _server_file(launch)
         except InputError as error:

@@ -104,7 +104,8 @@ class Launcher(Protocol):
     looks_at: frozenset[str]  # of {"files", "port"}: those of the host that the server uses, checked before its start
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return what is against this start: a missing program, image or right. An ERROR refuses the start."""
+        """Return findings about problems of this start, such as a missing program, image or right. A finding of the
+        level ERROR prevents the start."""
         ...
 
     def command(self, launch: Launch) -> Command:

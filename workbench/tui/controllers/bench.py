@@ -44,7 +44,8 @@ class BenchController(Controller):
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 
     def _say_no_server(self) -> None:
-        """Say that there is no server, and repeat why the last start was rejected: this message replaces that one."""
+        """Report that there is no server, and repeat why the last start was rejected, because this message replaces
+        that one."""
         rejected = self.controllers.servers.rejected
         if rejected is None:
             self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")

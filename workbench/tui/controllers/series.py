@@ -52,8 +52,8 @@ class SeriesController(Controller, Generic[M]):
 
     # the page
     async def act(self, page: Live, outcome: str) -> None:
-        """Do what a key of the page asks for: open the form ("new"), list the measurements ("list"), stop the
-        measurement ("stop"), or resume the one on the page. The page stays open."""
+        """Carry out a key of the page: open the form ("new"), list the measurements ("list"), stop the measurement
+        ("stop"), or resume the one on the page. The page stays open."""
         if outcome == "new":
             await self.new()
         elif outcome == "list":

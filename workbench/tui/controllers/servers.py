@@ -99,8 +99,8 @@ class ServerController(Controller):
             raise
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
-        """Show what a preset from someone else would run, or what gives the server power over its host, and trust it if
-        the user agrees."""
+        """Show the parts of a plan that would run someone else's programs or give the server power over its host, and
+        trust them if the user agrees."""
         plan = self.state.plan
         stranger = plan is None or plan.plan.stranger
 
@@ -242,7 +242,7 @@ class ServerController(Controller):
         self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:
-        """Open the page that compares what was asked of the selected server with what is in force in it."""
+        """Open the page that compares the plan of the selected server with the settings that are in force."""
 
         def show(report: InForceReport) -> None:
             self.services.pages.open(Page("Asked and in force", lambda width: in_force_rows(report, width)))

@@ -182,7 +182,7 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
 
 
 def elsewhere(state: SessionState) -> str:
-    """Return a sentence, without its end, if the GPUs that are read are not those of the server; else ""."""
+    """Return a sentence, without its end, if the GPUs on the screen are not those of the server; otherwise ""."""
     server = state.server
     if server is None or server.node is None or not server.alive:
         return ""

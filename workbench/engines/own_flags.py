@@ -43,7 +43,9 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
         if entry is not None:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
-        raise InputError(f"the answer is not the flag list of {engine.title}: no host, port or {engine.model_flags[0]}")
+        raise InputError(
+            f"the answer is not the flag list of {engine.title}: it lacks host, port or {engine.model_flags[0]}"
+        )
     names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
     known = [
         {"name": name, "type": spec.type, "default": spec.default, "choices": list(spec.choices), "help": spec.help}

@@ -72,8 +72,8 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 
 def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """Return the whole number that `text` is in plain digits; None for any other text, and for more than `digits`
-    digits: Python refuses to read thousands of them, and a clock has no such time."""
+    """Return the number in `text` if that has only ASCII digits; None for any other text. A text with more than
+    `digits` digits gives None, because Python raises an error for thousands of them."""
     plain = text is not None and len(text) <= digits and text.isascii() and text.isdecimal()
     return int(text) if plain and text else None
 

@@ -151,7 +151,7 @@ async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset
                 left -= len(chunk)
                 yield len(chunk)
             if left > 0 and not ended.done():
-                raise HostError(f"{from_path} ended {size_text(left)} early", host=source.name)
+                raise HostError(f"{from_path} ended {size_text(left)} before its full size", host=source.name)
             if code := await ended:
                 tail = await writer.stderr_tail()
                 raise HostError(f"{to_path} could not be written: {tail or f'exit code {code}'}", host=target.name)

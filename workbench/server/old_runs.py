@@ -26,7 +26,7 @@ _KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerSta
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A marked run, with its size on disk."""
+    """A run whose directory has the mark of an ended run, with its size on disk."""
 
     run_id: str
     failed: bool

@@ -94,7 +94,7 @@ def parse(values: Values) -> Wanted:
     if twin := values.get("twin", "").strip():
         options["twin"] = twin
         if options["pairs"] % 2 or options["pairs"] < LEAST_PAIRS:
-            raise InputError("with a twin, A and B swap their hosts in half of the pairs: 4, 6 or 8 pairs")
+            raise InputError("choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them")
     limits = {
         "until_pct": positive(values, "until", "until", "%"),
         "max_minutes": positive(values, "minutes", "minutes", "min"),

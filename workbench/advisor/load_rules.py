@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from workbench.advisor.advice import Advice, Rule, advice
 from workbench.advisor.facts import Facts
+from workbench.model.bench import EngineDuring
 from workbench.model.findings import Level, PlanChange
+from workbench.model.server_run import EngineMetrics
 
 _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
@@ -15,6 +17,19 @@ _WAITING = 0.25  # waiting requests for each running one
 _BUSY_CLIENT_PCT = 70.0
 _RESERVE_GIB = 8.0
 _UNIFIED = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unified memory runs out unannounced)"
+
+
+def _value(
+    facts: Facts, during: Callable[[EngineDuring], float | None], now: Callable[[EngineMetrics], float | None]
+) -> float | None:
+    """Return a value of the engine: that of the benchmark if the facts have one, otherwise the present one."""
+    if facts.summary and facts.summary.engine:
+        return during(facts.summary.engine)
+    return now(facts.now) if facts.now else None
+
+
+def _kv_use_pct(facts: Facts) -> float | None:
+    return _value(facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct)
 
 
 def invalid(facts: Facts) -> Iterator[Advice]:
@@ -27,14 +42,13 @@ def invalid(facts: Facts) -> Iterator[Advice]:
 
 def waiting(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, with the limit that keeps them there."""
-    during, now = facts.summary.engine if facts.summary else None, facts.now
-    mean = during.waiting_mean if during else now.waiting if now else None
-    most = during.running_max if during else now.running if now else None
+    mean = _value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
+    most = _value(facts, lambda during: during.running_max, lambda now: now.running)
     if mean is None or mean < max(1.0, _WAITING * (most or 0)):  # a few wait shortly at the start of a run
         return
-    kv = during.kv_use_max_pct if during else now.kv_use_pct if now else None
+    kv = _kv_use_pct(facts)
     counted = [f"{mean:.1f} requests waiting"]
-    counted += [f"{most} running"] if most is not None else []
+    counted += [f"{most:.0f} running"] if most is not None else []
     counted += [f"KV cache up to {kv:.0f} %"] if kv is not None else []
     flag = facts.here.engine.concurrency_flag if facts.here else None
     limit = facts.here.number(flag) if facts.here and flag else None
@@ -56,22 +70,20 @@ def waiting(facts: Facts) -> Iterator[Advice]:
 
 def preemptions(facts: Facts) -> Iterator[Advice]:
     """Report requests that the engine returned to the queue because the KV cache was full."""
-    during = facts.summary.engine if facts.summary else None
-    count = during.preemptions if during else facts.now.preemptions if facts.now else None
+    count = _value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
     if not count:
         return
-    text = f"the engine returned running requests to the queue {count} times: their work is done twice"
+    text = f"the engine returned running requests to the queue {count:.0f} times: their work is done twice"
     fix = "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more memory)"
-    kv = during.kv_use_max_pct if during else None
-    evidence = f"{count} preemptions" + (f", KV cache up to {kv:.0f} %" if kv is not None else "")
+    kv = _value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
+    evidence = f"{count:.0f} preemptions" + (f", KV cache up to {kv:.0f} %" if kv is not None else "")
     yield advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
 
 
 def low_kv_use(facts: Facts) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is no fault."""
-    during, now = facts.summary.engine if facts.summary else None, facts.now
-    use = during.kv_use_max_pct if during else now.kv_use_pct if now else None
-    queued = during.waiting_max if during else now.waiting if now else None
+    use = _kv_use_pct(facts)
+    queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:
         return
     text = f"a KV cache that is {use:.1f} % full shows a small load, not waste: reserved cache costs no speed"
@@ -81,8 +93,7 @@ def low_kv_use(facts: Facts) -> Iterator[Advice]:
 
 def prefix_cache(facts: Facts) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the speed of prefill."""
-    during = facts.summary.engine if facts.summary else None
-    hits = during.prefix_hit_pct if during else facts.now.prefix_hit_pct if facts.now else None
+    hits = _value(facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct)
     if hits is None or hits < _HITS_PCT:
         return
     text = f"{hits:.0f} % of the prompt tokens came from the prefix cache: prompt tokens per second show what clients"

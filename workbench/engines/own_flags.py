@@ -171,8 +171,9 @@ def _default_of_text(kind: str, text: str) -> Any:
     if kind == "bool":
         return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)
     if kind in ("int", "float"):
-        number = re.fullmatch(r"-?\d+(?:\.\d+)?", word)
-        return (int if kind == "int" else float)(word) if number and (kind == "float" or "." not in word) else None
+        if not re.fullmatch(r"-?\d+(\.\d+)?" if kind == "float" else r"-?\d+", word):
+            return None
+        return float(word) if kind == "float" else int(word)
     return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None
 
 

@@ -29,7 +29,7 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     option = name.removeprefix(_OPTION)
     repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
     try:
-        values = shlex.split(text) if repeatable else [text] if text.strip() else []
+        values = shlex.split(text) if repeatable or not text.strip() else [text]
     except ValueError as error:
         raise InputError(f"{name}: {error}", next_step="quote the values as in a shell") from None
     return with_run_option(plan, option, values)

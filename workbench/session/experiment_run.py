@@ -269,13 +269,9 @@ class ExperimentConduct:
     def _left(self) -> None:
         left = None
         if self.experiment.state == SeriesState.RUNNING:
-            known = design.left_s(self.experiment)
-            remaining = (
-                self._first_estimate_s - (time.monotonic() - self._began)
-                if self._first_estimate_s is not None
-                else None
-            )
-            left = known if known is not None else max(0.0, remaining) if remaining is not None else None
+            left = design.left_s(self.experiment)
+            if left is None and self._first_estimate_s is not None:
+                left = max(0.0, self._first_estimate_s - (time.monotonic() - self._began))
         self.experiment = replace(self.experiment, left_s=left)
 
     async def _keep(self) -> None:

@@ -43,7 +43,7 @@ def figure(value: float | None, digits: int | None = None) -> str:
         return NA
     if digits is None:
         size = abs(value)
-        digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or not size else 3
+        digits = sum(size < limit for limit in (100, 10, 0.1)) if size else 2
     return f"{value:,.{digits}f}"
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from workbench.model.findings import Level
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
     ServerCommand,
@@ -228,7 +229,7 @@ def environment(given: object, notes: Notes) -> dict[str, str]:
         if value is None:
             notes.left_out(f"the variable {name}", "its value comes from the user's environment")
         elif isinstance(value, str | int | float):
-            found[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+            found[name] = scalar_text(value)
         else:
             notes.not_understood(f"the variable {name}", value)
     return found

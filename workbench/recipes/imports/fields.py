@@ -28,6 +28,11 @@ def text_of(document: Mapping[str, Any], name: str, notes: Notes) -> str:
     return ""
 
 
+def scalar_text(value: object) -> str:
+    """Return a value of a document as text: "true" and "false" for booleans."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
     value = document.get(name)
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import count_in, filled_in, flag_words, rest_of, table_of, text_of
+from workbench.recipes.imports.fields import count_in, filled_in, flag_words, rest_of, scalar_text, table_of, text_of
 from workbench.recipes.imports.server_command import ServerCommand, no_server
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
@@ -83,7 +83,7 @@ def _commands(
         for name, value in defaults.items():
             if name not in used:
                 notes.left_out(f"defaults: {name} = {value}", "the command does not use it")
-        text = filled_in(template, _HOLE, {k: _shown(v) for k, v in values.items() if v is not None})
+        text = filled_in(template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None})
         return interpret(text, notes, env=env)
     runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does
     engine = registry.named_in(runtime)
@@ -91,7 +91,3 @@ def _commands(
         return []
     arguments = list(flag_words(engine, defaults, notes, "defaults: "))
     return [ServerCommand(StartOfEngine(engine, (), tuple(arguments)), env)]
-
-
-def _shown(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -106,12 +106,14 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
     """Return rows with the findings of a load about each setting. GPUs with the same finding share a paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
-        place, colon, text = finding.partition(": ")
-        gpu = place.removeprefix("GPU")
-        known = bool(colon) and (gpu.isdecimal() or place == "host")
-        alike.setdefault(text if known else finding, []).extend(
-            [HOST_INDEX if place == "host" else int(gpu)] if known else []
-        )
+        place, _, text = finding.partition(": ")
+        number = place.removeprefix("GPU")
+        if text and place == "host":
+            alike.setdefault(text, []).append(HOST_INDEX)
+        elif text and number.isdecimal():
+            alike.setdefault(text, []).append(int(number))
+        else:
+            alike.setdefault(finding, [])
     rows: list[Row] = []
     for text, indexes in sorted(alike.items(), key=lambda one: _SEVERE.index(_sign(one[0])[1])):
         first, *more = sentences(text) or [""]

@@ -151,8 +151,12 @@ class Presets(Pane, PickList):
 def _rank(item: PresetEntry) -> tuple[int, bool]:
     """Return the rank in the list: 0 for presets of the GPUs of the host, 1 for any GPU, 2 for GPUs that are not here,
     or not known to be here, 3 for broken files. In each group, variants of another preset come last."""
-    general = item.hardware == "any GPU"
-    group = 3 if item.problem else 2 if not (item.fits or general) else 1 if general else 0
+    if item.problem:
+        group = 3
+    elif item.hardware == "any GPU":
+        group = 1
+    else:
+        group = 0 if item.fits else 2
     return group, item.baseline is not None
 
 

@@ -325,11 +325,15 @@ class GpuStrip(Painted):
     ) -> Graph:
         every = list(zip(*(self._cells(s.index, metric.field, window) for s in samples), strict=True))
         known = [[v for v in cell if v is not None] for cell in every]
+        if height > 1:
+            values = [max(cell, default=None) for cell in known]
+        else:
+            values = [sum(cell) / len(cell) if cell else None for cell in known]
         label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
         return Graph(
             label,
             value,
-            [max(cell, default=None) if height > 1 else sum(cell) / len(cell) if cell else None for cell in known],
+            values,
             metric.top(info),
             metric.floor,
             low=[min(cell, default=None) for cell in known],

@@ -155,10 +155,13 @@ def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]],
     crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
     if not any(crossed):
         return ((text, role),)
-    return merged(
-        (c, role) if not at else (G.line, "limit") if c == " " else (c, "limited" if here else role)
-        for c, here, at in zip(text, held, crossed, strict=True)
-    )
+    cells: list[Run] = []
+    for char, at_limit, on_line in zip(text, held, crossed, strict=True):
+        if on_line and char == " ":
+            cells.append((G.line, "limit"))
+        else:
+            cells.append((char, "limited" if on_line and at_limit else role))
+    return merged(cells)
 
 
 def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:

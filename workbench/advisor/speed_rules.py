@@ -166,9 +166,8 @@ def _most_at_once(facts: Facts) -> tuple[str, float]:
 
 
 def _times(facts: Facts, streams: int) -> float | None:
-    """Return how many times the limit of one stream so many streams can reach together: less than their number if more
-    streams read more experts, or if computing limits them. None if it is unknown.
-    """
+    """Return the limit of all streams together as a multiple of the limit of one stream. It is less than the number of
+    streams if more streams read more experts, or if computing limits them. None if it is unknown."""
     sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
     if (ranks := math.prod(sizes.values())) > _MOST_RANKS:
         return None

@@ -1,4 +1,5 @@
-"""What experiments measured for a finding: "expected up to +127 % tok/s, measured +85.2 % ± 2.1 (experiment 4)"."""
+"""The measured outcome of experiments that tested a finding: "expected up to +127 % tok/s, measured +85.2 % ± 2.1
+(experiment 4)"."""
 
 from __future__ import annotations
 

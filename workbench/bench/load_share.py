@@ -28,7 +28,7 @@ class Share:
     of: int = 1
 
     def count(self, total: int) -> int:
-        """Return how many of `total` things belong to this share."""
+        """Return the number of things, of `total`, that belong to this share."""
         return len(range(self.first, total, self.of))
 
     def spec(self, spec: BenchSpec) -> BenchSpec:

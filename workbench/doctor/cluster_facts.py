@@ -1,4 +1,4 @@
-"""What `workbench cluster check` finds out about a cluster: about each node, and about each pair of nodes."""
+"""The facts that `workbench cluster check` collects about each node of a cluster, and about each pair of nodes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PACKAGES_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found on a host."""
+    """The facts about a host that an examination has found."""
 
     facts: HostFacts
     values: HostValues = field(default_factory=HostValues)

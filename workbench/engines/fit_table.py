@@ -1,4 +1,4 @@
-"""Which quantizations, numbers of GPUs and context lengths of a model fit in the memory that is free now."""
+"""The table of the quantizations, numbers of GPUs and context lengths of a model that fit in the free memory."""
 
 from __future__ import annotations
 

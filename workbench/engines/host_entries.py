@@ -1,5 +1,5 @@
-"""What hosts.toml says about a host, as part of a plan for that host, and findings about it. What the plan sets itself
-counts before hosts.toml."""
+"""The settings of a host in hosts.toml, added to a plan for that host, and findings about them. The plan's own settings
+have precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where an engine says what is in force: lines of its log, its metrics page, and what its server answers."""
+"""The places where an engine reports its settings in force: lines of its log, its metrics page, and answers of its
+server."""
 
 from __future__ import annotations
 

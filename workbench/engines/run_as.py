@@ -1,4 +1,5 @@
-"""What runs a server, as rows of a flag editor: "run-as" has the launcher, "run-as.NAME" its option NAME."""
+"""The launcher of a server and its options, as rows of a flag editor: "run-as" has the launcher, "run-as.NAME" its
+option NAME."""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ class LinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """Where an sshd is found. `alias` is what this machine's ssh calls it, `through` the hosts on the way."""
+    """The address of an sshd. `alias` is its name in this machine's ssh configuration, `through` are the hosts on the
+    way."""
 
     host: str
     user: str = ""
@@ -218,8 +219,8 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAround:
-    """What the host around a container knows about a process. `pid` is the process id in the container, or None if the
-    process is not in this container; `place` says then where it runs."""
+    """A process as the host around a container knows it. `pid` is the process id in the container, or None if the
+    process is not in this container; `place` is then where it runs."""
 
     pid: int | None
     name: str | None = None

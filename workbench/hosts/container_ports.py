@@ -134,7 +134,7 @@ class _Connection:
 
 
 class _Valve(asyncio.Transport):
-    """What a StreamReader pauses while it holds more than it should."""
+    """The transport of a StreamReader, which pauses it while the reader contains more bytes than it should."""
 
     def __init__(self, inside: _Inside, number: int) -> None:
         super().__init__()

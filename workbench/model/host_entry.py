@@ -1,4 +1,4 @@
-"""What a user has written about hosts and clusters in hosts.toml."""
+"""The hosts and clusters that the user has described in hosts.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked of a server, and what is in force in it."""
+"""The settings in the plan of a running server, compared with its settings in force."""
 
 from __future__ import annotations
 

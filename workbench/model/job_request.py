@@ -1,7 +1,7 @@
-"""What a server asks of a scheduler, in the words of Slurm and of PBS.
+"""The resources that a server requests from a scheduler, in the words of Slurm and of PBS.
 
-The exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) ask with the same
-words.
+The exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) request them with the
+same words.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What a host reports about its network. `problem` says why it reports nothing."""
+    """The network interfaces and RDMA devices that a host reports. `problem` is the reason why it reports none."""
 
     interfaces: tuple[Interface, ...] = ()
     rdma: tuple[RdmaDevice, ...] = ()

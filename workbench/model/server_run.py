@@ -88,8 +88,8 @@ class ServerStatus:
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
-    """Return what runs a server as "systemd workbench-….service, active (running), restarted 2 times, 3 h 10 min left";
-    "" for a process of Workbench."""
+    """Return the launcher of a server with its state, such as "systemd workbench-….service, active (running), restarted
+    2 times, 3 h 10 min left"; "" for a process of Workbench."""
     if status.run_as == PROCESS:
         return ""
     parts = [f"{status.run_as} {status.handle or ''}".rstrip()]

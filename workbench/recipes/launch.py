@@ -1,4 +1,5 @@
-"""What an export writes: the words and the environment of a server, with secrets as references, its image and its GPUs.
+"""The data that an export writes: the command and the environment of a server, with secrets as references, its image
+and its GPUs.
 
 A secret is written as a reference to an environment variable. No export contains its value.
 """

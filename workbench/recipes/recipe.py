@@ -1,4 +1,5 @@
-"""What Workbench understood of a foreign recipe: a plan, its surroundings, and findings about the rest.
+"""A recipe of another tool, as far as Workbench understands it: a plan, its surroundings, and findings about the other
+parts.
 
 `Notes` collects the findings while an import form reads. `finished` removes secrets and values that only a shell could
 compute, so that neither reaches a preset.

@@ -28,8 +28,8 @@ _COMPARED = (  # field of EngineDuring, name in messages
 
 
 def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics) -> EngineDuring:
-    """Return what the engine counted during a benchmark: the increase of each counter from `before` to `after`, and
-    mean and maximum of the load in the readings `during`. Values that are unknown are None, and `absent` says why."""
+    """Return the engine's counters of a benchmark: the increase of each counter from `before` to `after`, and mean and
+    maximum of the load in the readings `during`. Values that are unknown are None, and `absent` gives the reasons."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():

@@ -1,5 +1,5 @@
-"""What was asked of a running server, and what is in force: from its command line and environment, its metrics page,
-its server's answers, and its log.
+"""The settings in the plan of a running server, and those in force, from its command line and environment, its metrics
+page, its server's answers, and its log.
 
 An engine may take another value than the one that was asked, and only says so in one of these places. Each row names
 its place. Nothing is assumed: what no place reports is "not reported".

@@ -130,7 +130,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where to look for models on a host: the environment that its servers get, and directories or files."""
+    """The places to search for models on a host: the environment that its servers get, and directories or files."""
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a copy of a model to another host consists of, and what of it the other host has already.
+"""The files of a copy of a model to another host, and those of them that the other host has already.
 
 The bytes go to a staging directory beside their place. A file is moved to its place when all its bytes are there, and
 never over a different file unless the user asks for that. So a copy that was cut off goes on where it ended.
@@ -91,7 +91,8 @@ class Shipment:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What of a shipment must still be sent: the names in their order, and how many bytes of each are staged."""
+    """The part of a shipment that must still be sent: the names in their order, and the number of bytes of each that
+    are staged."""
 
     names: tuple[str, ...]
     staged: Mapping[str, int]
@@ -142,8 +143,8 @@ async def place_on(host: Host, places: Places, path: str) -> str:
 
 
 async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
-    """Return what must still be sent. Raises InputError if the target has a different file of one of the names, unless
-    `replace` is set, and HostError if the space is not enough."""
+    """Return the part of a shipment that must still be sent. Raises InputError if the target has a different file of
+    one of the names, unless `replace` is set, and HostError if the space is not enough."""
     argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2] for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()

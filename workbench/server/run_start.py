@@ -55,7 +55,7 @@ async def _detach(
 
 
 async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
-    """Return what runs as the process of the run: the server's own command, or the keeper of its launcher."""
+    """Return the command of the run's process: the server's own command, or the keeper of its launcher."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:

@@ -92,8 +92,8 @@ class Supervisor:
         return tuple(self._runs[run_id].status for run_id in sorted(self._runs, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        """Return what was started: the plan and the command, with their secrets masked. Raises ServerError if the run
-        is unknown."""
+        """Return the plan and the command of a run, with their secrets masked. Raises ServerError if the run is
+        unknown."""
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
@@ -388,7 +388,7 @@ class Supervisor:
             yield batch
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        """Return what is known about the log lines read so far, in their order, also about harmless ones."""
+        """Return the findings about the log lines read so far, in their order, including harmless ones."""
         return self._known(run_id).scan.found
 
     async def in_force(self, run_id: str) -> InForceReport:

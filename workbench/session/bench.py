@@ -258,8 +258,8 @@ class Bench:
         return measured
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
-        """Return what idle power depends on: the server and the GPU settings. It is measured again only if that has
-        changed."""
+        """Return the values on which idle power depends: the server and the GPU settings. Idle power is measured again
+        only if they have changed."""
         return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:

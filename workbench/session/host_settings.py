@@ -1,4 +1,4 @@
-"""What the user has written about the session's host in config.toml and hosts.toml."""
+"""The settings of the session's host in config.toml and hosts.toml."""
 
 from __future__ import annotations
 

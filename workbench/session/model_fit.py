@@ -1,4 +1,4 @@
-"""What fits on the host: the quantizations, numbers of GPUs and context lengths of a model, as a table."""
+"""The table of the quantizations, numbers of GPUs and context lengths of a model that fit on the host."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ class FitReport:
 
 
 def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()) -> FitReport:
-    """Return what fits of the plan's model in the memory that is free now. `contexts` are lengths in tokens, by default
-    a few up to the longest that the model can have.
-    """
+    """Return the table of what fits of the plan's model in the memory that is free now. `contexts` are lengths in
+    tokens, by default a few up to the longest that the model can have."""
     facts = plan.model_facts
     shape = facts.shape if facts else None
     longest = shape.max_length if shape else None

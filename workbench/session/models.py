@@ -85,7 +85,7 @@ class Models:
         self._session, self._entries = session, HostsStore()
 
     def places(self, host: str, more: Sequence[str] = ()) -> Places:
-        """Return where to look for models on a host: its entry in hosts.toml, and `more` paths."""
+        """Return the places to search for models on a host: its entry in hosts.toml, and `more` paths."""
         entry = self._entries.host(host)
         return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
 

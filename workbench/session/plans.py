@@ -357,8 +357,8 @@ class Plans:
         return change_text(self.editor.estimate(), self.editor.estimate(name, text))
 
     def notes_about(self, name: str) -> Sequence[str]:
-        """Return what the plan's preset and its document say about a flag: its value there, then caveats and claims
-        that mention it. () if they say nothing."""
+        """Return the notes of the plan's preset and its document about a flag: its value there, then caveats and claims
+        that mention it. () if they have none."""
         from workbench.store.preset_text import about_flag
 
         preset_id = self.editor.plan.preset_id

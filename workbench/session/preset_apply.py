@@ -83,7 +83,7 @@ class AppliedPreset:
 
     @property
     def not_applied(self) -> tuple[str, ...]:
-        """Return what was not applied, with the reason of each part."""
+        """Return the parts that were not applied, with the reason of each."""
         return tuple(f"{part.text} ({part.problem})" for part in self.parts if part.problem)
 
 

@@ -191,7 +191,7 @@ class Servers:
             return None
 
     def log_findings(self) -> tuple[Finding, ...]:
-        """Return what is known about the lines of the selected run's log; () if no run is selected."""
+        """Return the findings about the selected run's log; () if no run is selected."""
         run_id = self._core.state.run_id
         if self._supervisor is None or run_id is None:
             return ()

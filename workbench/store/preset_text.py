@@ -72,7 +72,7 @@ def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
 
 
 def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
-    """Return what a preset says about the flag `name`: its value in the preset, then the caveats and claims that
+    """Return the notes of a preset about the flag `name`: its value in the preset, then the caveats and claims that
     mention one of its spellings."""
     value = preset.flags.get(name)
     texts = [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})] if value is not None else []
@@ -109,7 +109,7 @@ def _facts(preset: Preset) -> list[Line]:
 
 
 def _run_as(preset: Preset) -> str:
-    """Return what runs the server, with its options; "" for a process."""
+    """Return the launcher of the server, with its options; "" for a process of Workbench."""
     options = (f"{n}={value}" for n, v in preset.launch.run_options.items() for value in ([v] if v is str(v) else v))
     return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
 

@@ -55,7 +55,8 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a keeper reported in the file `launched`: lines of a key, a space and a value. None: not reported."""
+    """The content of the file `launched`, in which a keeper reports: lines of a key, a space and a value. None: not
+    reported."""
 
     handle: str | None = None  # the unit, the container or the job id
     state: str | None = None  # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
@@ -96,7 +97,7 @@ class Adoptable:
 
 
 class Launcher(Protocol):
-    """What runs servers on a host in place of Workbench itself. `name` is the word of `--as`."""
+    """A program that runs servers on a host in place of Workbench itself. `name` is the word of `--as`."""
 
     name: str
     start_program: str  # the program on the host that starts a server, such as "sbatch"

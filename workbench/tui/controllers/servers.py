@@ -31,7 +31,7 @@ NUMBER_CELLS = 9
 
 
 def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
-    """Return what a stop does to a server: ended by signals, by its launcher, or not at all."""
+    """Return how a stop ends the server: by signals, by its launcher, or not at all."""
     if server.others:
         return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
     if server.run_as != PROCESS:

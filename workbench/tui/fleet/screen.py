@@ -34,8 +34,8 @@ MOST_FRAMES_WAITING = 2
 
 @dataclass(slots=True)
 class FleetView:
-    """What the user has chosen: the host under the cursor, the order and the filter. It outlives the screen while a
-    host is open."""
+    """The user's choices in the fleet: the host under the cursor, the order and the filter. They outlive the screen
+    while a host is open."""
 
     host: str | None = None
     order: str = "host"

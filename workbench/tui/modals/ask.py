@@ -93,7 +93,7 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
 
 
 def running_rows(state: SessionState, width: int) -> list[Row]:
-    """Return what runs and ends when Workbench leaves the host."""
+    """Return the names of the things that run and end when Workbench leaves the host."""
     rows: list[Row] = []
     for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
         if one is not None and one.state == "running":

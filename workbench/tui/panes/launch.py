@@ -237,7 +237,7 @@ class Launch(Pane, PickList):
 
 
 def about_text(item: FlagRow) -> str:
-    """Return what a flag or variable is: its range or choices, and its help."""
+    """Return the description of a flag or variable: its range or choices, and its help."""
     spec = item.spec
     if spec is None:
         unknown = "not in the flag list of this engine version: passed unchanged"

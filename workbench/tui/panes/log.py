@@ -282,7 +282,7 @@ class LogPane(Pane):
 
 
 def explanation(finding: Finding, width: int, most: int) -> list[Row]:
-    """Return what is known about a log line: its cause and its fix in at most `most` rows each, or one dim row if it
+    """Return the explanation of a log line: its cause and its fix in at most `most` rows each, or one dim row if it
     needs no action."""
     if finding.level is Level.INFO:
         return [((cut(f"  = {finding.text}", width), "dim"),)]

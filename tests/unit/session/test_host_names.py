@@ -235,5 +235,5 @@ def test_the_namespace_has_the_hosts_options() -> None:
 def test_containers_in_containers_have_an_end() -> None:
     deep = "/".join(["podman:a"] * 2000)
     for ask in (host_names.is_known, host_names.host_called):
-        with pytest.raises(InputError, match="more than 8 containers"):
+        with pytest.raises(InputError, match="more than 8 nested containers"):
             ask(deep)

@@ -15,6 +15,7 @@ import pytest
 
 from workbench.engines import registry
 from workbench.gpu import remote_programs
+from workbench.hosts.python_programs import PythonProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
@@ -219,7 +220,9 @@ def test_only_ssh_imports_asyncssh_and_only_the_screen_imports_textual() -> None
 
 def test_programs_that_are_sent_to_hosts_import_only_one_another() -> None:
     """The programs run on a python3 with neither Workbench nor any other package."""
-    for program in remote_programs.PROGRAMS:
+    found = [value for value in vars(remote_programs).values() if isinstance(value, PythonProgram)]
+    assert len(found) >= 4
+    for program in found:
         for module in program.modules:
             path = ROOT / "workbench" / f"{module.replace('.', '/')}.py"
             names = imported(path)

@@ -14,7 +14,6 @@ from support.made_presets import from_document
 
 from workbench.cli.parser import parse
 from workbench.gpu import remote_programs
-from workbench.gpu.remote_programs import AGENT, GUARD, MEASUREMENT_LOCK, REGISTER
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.alterations import drifts
 from workbench.hosts.python_programs import PythonProgram
@@ -160,7 +159,7 @@ def test_claims_compare_typed_and_stored_values() -> None:
                 assert value_from(key, stored(form)) == value and setting_of(key).format(value)
 
 
-@pytest.mark.parametrize("program", (AGENT, REGISTER, MEASUREMENT_LOCK, GUARD))
+@pytest.mark.parametrize("program", [p for p in vars(remote_programs).values() if isinstance(p, PythonProgram)])
 def test_the_modules_of_every_program_exist(program: PythonProgram) -> None:
     here = Path(remote_programs.__file__).parents[1]
     assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in program.modules)

@@ -149,9 +149,10 @@ class PythonProgram:
     def frame(self, local: bool) -> bytes:
         """Return the bytes for the program's stdin: a marker, the length in eight digits, and compressed JSON. The JSON
         has the directories to import from if `local`, otherwise the sources."""
-        packed = self._sources
         if local:
             packed = zlib.compress(json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode())
+        else:
+            packed = self._sources
         return FRAME + b"%08d" % len(packed) + packed
 
     def _start(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:

@@ -83,7 +83,7 @@ def test_question_mark_explains_a_flag_and_then_lists_the_keys(key: str) -> None
         await s.press("a")
         s.pane("launch").select((False, "max-num-seqs"))
         await s.press("question_mark")
-        await s.until("What is in sight", "Most sequences decoded in one step", "group     batching")
+        await s.until("Terms on the screen", "Most sequences decoded in one step", "group     batching")
         await s.press(key)
         await s.until("Keys", "pick a preset: type letters")
         await s.press("escape")

@@ -16,7 +16,7 @@ Result: `summary` makes the metrics of a run from `records`, over the `steady_wi
 energy. `result_validity` and `steadiness` say whether the metrics are valid.
 
 Several results: `repeated_runs`, `compare` with `metric_changes` and `student_t`, `experiment` with
-`experiment_diagnosis` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
+`experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
 
 This file imports nothing, because the worker process must start within 0.15 s.
 """

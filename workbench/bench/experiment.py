@@ -29,7 +29,7 @@ from typing import Any
 
 from workbench.bench import twins
 from workbench.bench.compare import ARMS, compare
-from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, diagnosed
+from workbench.bench.experiment_disturbances import MeasuredRun, compiled_once, diagnosed
 from workbench.bench.metric_changes import BETTER, LEVEL, WORSE, average, difference, metric_called, unclaimed, variance
 from workbench.bench.student_t import detectable_shift, t_quantile
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, MetricChange, half_width

@@ -158,5 +158,5 @@ def _messages(messages: list[Any]) -> list[dict[str, Any]]:
             raise ValueError('a message needs a "content"')
     last = max((i for i, m in enumerate(messages) if m["role"] in ("user", "tool")), default=-1)
     if last < 0:
-        raise ValueError("the entry has no message of a user")
+        raise ValueError('the entry has no message with the role "user" or "tool"')
     return messages[: last + 1]

@@ -69,7 +69,8 @@ async def bench(arguments: argparse.Namespace) -> int:
         _check_own_command(levels, load)
     if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
         raise InputError(
-            "--repeat must be 1 or more, and takes only one concurrency", next_step="for example --repeat 5"
+            "--repeat must be 1 or more, and takes only one concurrency",
+            next_step="give one concurrency and, for example, --repeat 5",
         )
     asyncio.get_running_loop().call_soon(_load_ahead)  # at the first wait; before it, the imports would compete
     async with connected(arguments) as session:

@@ -200,7 +200,7 @@ async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], r
     staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
-            f"{names_text(short)} did not arrive whole", host=target.name, next_step="run the same command again"
+            f"{names_text(short)} arrived incomplete", host=target.name, next_step="run the same command again"
         )
     links = [word for link in shipment.links.items() for word in link]
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]

@@ -59,7 +59,9 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
         raise InputError(text, next_step="`workbench servers` lists the servers that run; give a process again")
     if "cut" in said:
         text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
-        raise InputError(text, next_step="give the words that matter with --command")
+        raise InputError(
+            text, next_step="give the start of the command line, with the flags that you need, with --command"
+        )
     settings = [text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text]
     env = dict(text.partition("=")[::2] for text in settings)
     workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)

@@ -160,7 +160,9 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("z", "Zoom", "show the focused pane on the whole screen, and back", lambda c: c.view.zoom(), 20),
     Key("W", "In force", "compare what was asked of the server with what is in force", lambda c: c.servers.in_force()),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
-    Key("question_mark", "Explain", "explain the flag under the cursor and the words in sight", explain_in_sight, 1),
+    Key(
+        "question_mark", "Explain", "explain the flag under the cursor and the terms on the screen", explain_in_sight, 1
+    ),
     Key("f1", "Keys", "list every key", lambda c: c.explain.keys()),
     Key("ctrl+p", "palette", "list every action by name", open_palette, 99),
     Key("colon", "palette", "list every action by name", open_palette),

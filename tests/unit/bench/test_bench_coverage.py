@@ -107,8 +107,8 @@ def test_the_fixed_order_keeps_step_with_a_wave_of_four_runs() -> None:
 
 
 def test_an_effect_drawn_once_per_arm_is_invisible_to_any_design() -> None:
-    """A compile cache, for example. A note says so (experiment_diagnosis.compiled_once), since no number of pairs shows
-    it."""
+    """A compile cache, for example. No number of pairs shows it, so a note says it
+    (experiment_disturbances.compiled_once)."""
     held, _ = shares(300, noise=replace(REALISTIC, arm=0.01), pairs=5)
     assert held < 80.0
 

@@ -9,7 +9,7 @@ import pytest
 from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
-from workbench.bench.experiment_diagnosis import MeasuredRun, compiled_once, diagnosed
+from workbench.bench.experiment_disturbances import MeasuredRun, compiled_once, diagnosed
 from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec
 
 QUIET = replace(REALISTIC, drift=0.0)

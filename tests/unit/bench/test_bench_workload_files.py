@@ -113,7 +113,7 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         (b'{"prompt": "a\\ud800b"}', ":2: the prompt contains half of a character"),
         ({"prompt": "a", "max_tokens": 0}, ":2: max_tokens is 0"),
         ({"prompt": "a", "max_tokens": "9"}, ":2: max_tokens is '9'"),
-        ({"messages": []}, ":2: the entry has no message of a user"),
+        ({"messages": []}, ':2: the entry has no message with the role "user" or "tool"'),
         ({"messages": [{"role": "robot", "content": "a"}]}, ':2: a message needs a "role"'),
         ({"messages": [{"role": "user"}]}, ':2: a message needs a "content"'),
         ({"conversations": [{"from": "human"}]}, ':2: each entry of "conversations"'),

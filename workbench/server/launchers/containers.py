@@ -283,7 +283,9 @@ class Containers:
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
         raise ServerError(
-            f"a container of {self.name} is not restarted", host=host.name, next_step="stop it, and start it again"
+            f"a container of {self.name} cannot be restarted",
+            host=host.name,
+            next_step="stop the server, then start a new one",
         )
 
     # ---- containers that others started

@@ -12,7 +12,7 @@ gpu                   changing and reverting GPU settings, checking them under l
 search                the search inputs above the panes
 timeline              going back in time, and the length of a cell of the graphs
 view                  moving between panes, the activity page, leaving
-explain               what is in sight, a word by its name, every key
+explain               the terms on the screen, a term by its name, every key
 palette               the list of every action by name
 recipes               presets from recipes of other tools, the plan in their forms
 replay                pausing a recording, and playing it faster or slower

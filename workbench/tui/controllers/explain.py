@@ -1,4 +1,4 @@
-"""The keys that explain: what is in sight, a word by its name, and every key."""
+"""The keys that explain: the terms on the screen, a term by its name, and every key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.tui.pages.texts import flag_rows, help_rows, term_rows
 from workbench.tui.panes import MAIN_KEYS, PANES
 from workbench.tui.panes.launch import Launch
 
-IN_SIGHT = "What is in sight"
+IN_SIGHT = "Terms on the screen"
 
 
 class ExplainController(Controller):

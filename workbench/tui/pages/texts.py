@@ -34,8 +34,8 @@ SIGNS = {
 
 
 def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Return the page of keys: those of each pane, and the signs. `panes` are (name, title) in the order of the
-    page."""
+    """Return the rows of the help page: the keys of each pane, then the signs on the screen with their meanings.
+    `panes` are pairs (name, title) in the order of the page."""
     rows: list[Row] = []
     intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
     rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")
@@ -51,8 +51,10 @@ def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int)
         (("Signs", "title"),),
         *paragraph(f"  {signs}", width, "text", "  "),
     ]
-    words = "? explains the words in sight, and in the Launch pane the flag under the cursor; : finds any word by name."
-    return [*rows, (), (("Words", "title"),), *paragraph(f"  {words}", width, "text", "  ")]
+    terms = (
+        "? explains the terms on the screen, and in the Launch pane the flag under the cursor; : finds a term by name."
+    )
+    return [*rows, (), (("Terms", "title"),), *paragraph(f"  {terms}", width, "text", "  ")]
 
 
 def term_rows(terms: Iterable[Term], width: int) -> list[Row]:

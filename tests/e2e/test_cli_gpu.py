@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.container_programs import ContainerPrograms
 
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
@@ -133,6 +135,19 @@ def test_doctor(cli: Cli) -> None:
     versions = {e["engine"]: e["version"] for e in ran.document["engines"] if e["path"]}
     assert set(versions) == {"vllm", "sglang", "llamacpp"} and all(versions.values())
     assert "SIMULATED" in cli(*PRO, "doctor").out
+
+
+def test_doctor_of_a_container_that_cannot_be_entered_says_so_and_fails(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = ContainerPrograms(tmp_path, "podman")
+    programs.put("box")
+    programs.refuse_to_enter("podman", "Error: runc: exec failed: sh: executable file not found")
+    monkeypatch.setenv("PATH", f"{programs.bin}:{os.environ['PATH']}")
+    ran = cli("--container", "podman:box", "doctor")
+    assert ran.code != 0 and ran.out == ""
+    assert "no command can be run in the container: Error: runc: exec failed" in ran.err
+    assert "needs a POSIX sh" in ran.err
 
 
 @pytest.mark.slow

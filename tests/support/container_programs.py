@@ -136,6 +136,18 @@ class ContainerPrograms:
     def remove(self, container: str) -> None:
         (self.states / container).unlink()
 
+    def hang_at_entering(self, program: str) -> None:
+        """Make `program` never begin a command in a container."""
+        file = self.bin / program
+        file.write_text(file.read_text().replace("    exec)", "    exec) exec sleep 76.75 ;;\n    exec)"))
+
+    def refuse_to_enter(self, program: str, message: str) -> None:
+        """Make `program` say `message` whenever a command is to run in a container."""
+        file = self.bin / program
+        file.write_text(
+            file.read_text().replace("    exec)", f"    exec) echo '{message}' >&2; exit 127 ;;\n    exec)")
+        )
+
     def calls(self) -> list[list[str]]:
         """Return the recorded calls, each as a program's name and its arguments."""
         text = self.calls_file.read_bytes().decode("utf-8", "surrogateescape") if self.calls_file.exists() else ""

@@ -19,13 +19,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 DIGEST = "sha256:" + "ab" * 32
+ID = "cd" * 32
 _RECORDER = """#!/bin/sh
 case $1-$2 in
     image-inspect) echo "sha256:1234 linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/') {digest}" ;;
     container-inspect) echo "exited {code} false 0 0" ;;
     logs-*) printf 'a line of the container\\n' ;;
     ps-*) ;;
-    run-*) printf '%s\\0' "$@" >"{directory}/words"; env -0 >"{directory}/environ" ;;
+    run-*)
+        printf '%s\\0' "$@" >"{directory}/words"; env -0 >"{directory}/environ"
+        echo {id} >"$3"
+        ;;
 esac
 """
 
@@ -35,7 +39,7 @@ def install(directory: Path, code: int = 0) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("podman", "docker"):
         file = directory / name
-        file.write_text(_RECORDER.format(digest=f"repo@{DIGEST}", directory=directory, code=code))
+        file.write_text(_RECORDER.format(digest=f"repo@{DIGEST}", directory=directory, code=code, id=ID))
         file.chmod(0o755)
     return directory
 

@@ -79,6 +79,7 @@ async def models_check(arguments: argparse.Namespace) -> int:
     option("--to HOST", "host that gets the model", dest="target", required=True),
     _DIRECTORY,
     option("--replace", "replace different files of the same names"),
+    option("--follow-links", "copy also the files to which links lead out of the model's directory"),
     examples=("workbench models copy Qwen/Qwen3-0.6B --from spark-01 --to spark-02",),
 )
 async def models_copy(arguments: argparse.Namespace) -> int:
@@ -91,6 +92,7 @@ async def models_copy(arguments: argparse.Namespace) -> int:
             arguments.target,
             directory=arguments.to_dir or "",
             replace_different=arguments.replace,
+            follow_links=arguments.follow_links,
             on_progress=shown,
         )
     finally:

@@ -337,13 +337,15 @@ class ContainerHost(BaseHost):
             return not_found(argv, self.name)
         if f"{shell_scripts.INSIDE} setsid" in errors:
             step = f"install util-linux or busybox in the {noun}"
-            return CommandNotFound("setsid: no such executable", host=self.name, next_step=step)
+            return HostUnreachable(
+                f"the {noun} has no setsid, without which no command can be run in it", host=self.name, next_step=step
+            )
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
         last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
         step = f"the {noun} needs a POSIX sh"
-        return HostError(f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step)
+        return HostUnreachable(f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(_quietly(work))
@@ -352,7 +354,7 @@ class ContainerHost(BaseHost):
 
     async def _watch(self) -> None:
         """Look at the container while commands are streamed and none prints anything: a paused container keeps every
-        connection open."""
+        connection open, and what entered a container that is being removed may never end."""
         while self._streams:
             await asyncio.sleep(1.0)
             if time.monotonic() - self.heard_s < max(SILENT_S, self.container_kind.look_s):
@@ -426,14 +428,15 @@ class ContainerHost(BaseHost):
         words = self._words(running, secrets.token_hex(8))
         inner = await self.inner.stream(words, input=first + (input or b""))
         stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
+        self._streams.add(stream)
+        self.heard_s = time.monotonic()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
         try:
             await stream.begin(argv)
         except BaseException:
             await stream.close()
             raise
-        self._streams.add(stream)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
         return stream
 
     # ---- files, ports, facts

@@ -39,7 +39,8 @@ class ModelFile:
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
     """One copy of a model on a host. `kind` is HUB (the cache of the Hugging Face hub), DIRECTORY, or FILE (a GGUF file
-    with its further parts). `listed` are the weight files that an index names, `broken` the links that lead nowhere."""
+    with its further parts). `listed` are the weight files that an index names, `broken` the links that lead nowhere,
+    and `outside` the files whose bytes are outside the model's directory, or its repository in the hub's cache."""
 
     host: str
     model: str
@@ -50,6 +51,7 @@ class ModelCopy:
     refs: tuple[str, ...] = ()  # names of the commit, such as "main"
     listed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()  # looked up for one model only
     unfinished_bytes: int = 0  # of a download that has not ended
     expected_bytes: int | None = None  # of all weights, by the index
     problems: tuple[str, ...] = field(init=False)  # why the copy is not complete

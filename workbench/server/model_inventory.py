@@ -27,6 +27,8 @@ hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingfac
 only=$3 small=$4
 shift 4
 files() { find -L . -name '.?*' -prune -o "$@"; }
+# $1: a directory; the others are files. Prints those whose bytes are outside of it.
+outside='root=$1; shift; for file do case $(realpath "$file") in "$root"/*) ;; *) echo "outside=$file" ;; esac; done'
 show() {
     [ -z "$only" ] || [ "$2" = "$only" ] || [ "$4" = "$only" ] || [ "${4##*/}" = "${only##*/}" ] || return 0
     printf 'copy=%s\nmodel=%s\nrevision=%s\npath=%s\n' "$1" "$2" "$3" "$4"
@@ -36,6 +38,7 @@ show() {
             *) set -- "$4" ;;
         esac
         for file do echo "file=$(stat -L -c %s -- "$file") ${file##*/}"; done
+        [ -z "$only" ] || sh -c "$outside" sh "$(cd -- "${1%/*}" && pwd -P)" "$@"
         return
     fi
     (
@@ -50,6 +53,9 @@ show() {
         done
         [ -n "$only" ] || exit
         files -type f -size "-$((small + 1))k" -exec sha256sum {} + | sed 's/^/sha=/'
+        root=$(pwd -P)
+        [ "$1" != 'hub cache' ] || root=${root%/snapshots/*}
+        files -type f -exec sh -c "$outside" sh "${root%/}" {} +
         [ "$1" = 'hub cache' ] || exit
         find . -type l -exec sh -c 'for l do echo "blob=$(readlink "$l") $l"; done' sh {} +
     )
@@ -138,7 +144,7 @@ class Places:
 
 async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
     """Return the copies of all models, or those of `model`: a hub id, a path, or the last part of one. The small files
-    of one model are hashed too. Raises HostError."""
+    of one model are hashed too, and its links that lead out of it are found. Raises HostError."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True)
@@ -181,6 +187,7 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         refs=tuple(all_of("ref")),
         listed=tuple(all_of("listed")),
         broken=tuple(map(_bare, all_of("broken"))),
+        outside=tuple(map(_bare, all_of("outside"))),
         unfinished_bytes=sum(whole_number(value) or 0 for value in all_of("unfinished")),
         expected_bytes=whole_number(total),
     )

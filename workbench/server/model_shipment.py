@@ -100,9 +100,16 @@ class Remaining:
     free_bytes: int
 
 
-def shipment_of(copy: ModelCopy, target: str) -> Shipment:
+def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
     """Return the shipment of a copy. `target` is the hub's cache, or the directory that gets the model. Raises
-    InputError for a name that leads out of it: whoever can write on the source chooses the names."""
+    InputError for a name that leads out of it, and without `follow_links` for a link that does: whoever can write on
+    the source chooses names and links, and could have any file of the user copied."""
+    if copy.outside and not follow_links:
+        raise InputError(
+            f"{copy.path} has links that lead out of it: {names_text(copy.outside)}; nothing was copied",
+            host=copy.host,
+            next_step="look where they lead; give --follow-links to copy the files there as files of the model",
+        )
     shipment = _shipment_of(copy, target)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
@@ -125,7 +132,7 @@ def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
     sizes, links = {}, {}
     for file in copy.files:
         name = f"snapshots/{snapshot}/{file.name}"
-        if file.blob is None:
+        if file.blob is None or file.name in copy.outside:
             sizes[name] = file.size_bytes
             continue
         sizes[f"blobs/{file.blob}"] = file.size_bytes

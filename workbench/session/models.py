@@ -152,17 +152,19 @@ class Models:
         *,
         directory: str = "",
         replace_different: bool = False,
+        follow_links: bool = False,
         on_progress: Progress = _SILENT,
     ) -> CopyReport:
         """Copy a model's files from one host to another. A copy that was cut off goes on where it ended. Raises
-        InputError if the source has no complete copy or the target has different files, and HostError."""
+        InputError if the source has no complete copy or the target has different files, or if links lead out of the
+        model and `follow_links` is not set, and HostError."""
         if source == target:
             raise InputError("the model would be copied to its own host", next_step="give two hosts: --from A --to B")
         near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
         copy = await self._complete_copy(near, model)
         wanted = directory or self._directory_on(target, copy)
         at = await model_shipment.place_on(far.host, self.places(target), wanted)
-        shipment = model_shipment.shipment_of(copy, at)
+        shipment = model_shipment.shipment_of(copy, at, follow_links=follow_links)
         started = time.monotonic()
         rest = await model_shipment.remaining(near.host, far.host, shipment, replace_different)
         sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)

@@ -169,9 +169,26 @@ def test_without_setsid_in_an_lxc_container_the_error_says_so(
     host = container(programs, "lxc")
 
     async def main() -> None:
-        with pytest.raises(CommandNotFound, match="setsid") as caught:
+        with pytest.raises(HostUnreachable, match="setsid") as caught:
             await host.stream(["cat"])
         assert "util-linux" in str(caught.value.next_step)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_running_container_in_which_no_command_can_be_run_is_unreachable(
+    programs: ContainerPrograms, streamed: bool
+) -> None:
+    """An image of one program has no sh. Whoever examines the host must not take that for an empty machine."""
+    programs.refuse_to_enter("docker", "OCI runtime exec failed: exec: sh: executable file not found in $PATH")
+    host = container(programs, "docker")
+
+    async def main() -> None:
+        with pytest.raises(HostUnreachable, match="no command can be run in the container: OCI runtime") as caught:
+            await (host.stream(["true"]) if streamed else host.run(["true"]))
+        assert caught.value.next_step == "the container needs a POSIX sh"
+        await host.close()
 
     asyncio.run(main())
 
@@ -272,6 +289,28 @@ def test_a_silent_stream_of_a_paused_container_ends(
         await host.close()
 
     asyncio.run(main())
+
+
+def test_a_stream_that_never_begins_ends_with_its_container(
+    programs: ContainerPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`podman exec` may hang for ever when its container is removed while it enters it."""
+    monkeypatch.setattr("workbench.hosts.container.SILENT_S", 0.0)
+    host = container(programs, "podman")
+    host.container_kind = _looked_at_often(host)
+    programs.hang_at_entering("podman")
+
+    async def main() -> None:
+        starting = asyncio.ensure_future(host.stream(["cat"]))
+        await asyncio.to_thread(eventually, lambda: with_argument("76.75"), "podman exec")
+        programs.remove("box")
+        with pytest.raises(HostUnreachable, match="the container box was removed"):
+            async with asyncio.timeout(20):
+                await starting
+        await host.close()
+
+    asyncio.run(main())
+    eventually(lambda: not with_argument("76.75"), "podman exec to end")
 
 
 def _looked_at_often(host: ContainerHost):  # type: ignore[no-untyped-def]

@@ -186,6 +186,52 @@ def test_a_copy_stays_in_its_directory(kind: str, name: str) -> None:
             shipment_of(ModelCopy("h", "o/m", kind, path, (ModelFile("x", 1, blob=name),), "abc"), "/target")
 
 
+def linked_out(tmp_path: Path, kind: str) -> tuple[Path, str]:
+    """Make a model with a link to a file outside. Return the path of the model and the name of the link."""
+    secret = tmp_path / "secret"
+    secret.write_text("a key")
+    if kind == HUB:
+        model = in_hub(tmp_path / "hub", "org/m")
+        (model / "config.json").unlink()
+        (model / "config.json").symlink_to(secret)
+        return model, "config.json"
+    if kind == FILE:
+        model = tmp_path / "models" / "m.gguf"
+        model.parent.mkdir()
+        model.symlink_to(secret)
+        return model, str(model)
+    model = in_directory(tmp_path / "models" / "m")
+    (model / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a b").write_text("another key")
+    return model, "more/a b"
+
+
+@pytest.mark.parametrize("kind", [HUB, DIRECTORY, FILE])
+def test_links_that_lead_out_of_the_model_are_named_and_not_followed_unasked(tmp_path: Path, kind: str) -> None:
+    path, link = linked_out(tmp_path, kind)
+    copy = found(tmp_path / "hub", path.parent, model="org/m" if kind == HUB else str(path))[str(path)]
+    assert copy.kind == kind and copy.outside == (link,) and copy.complete
+    with pytest.raises(InputError, match="links that lead out of it") as refused:
+        shipment_of(copy, "/target")
+    assert link in refused.value.message and "--follow-links" in str(refused.value.next_step)
+    sizes = shipment_of(copy, "/target", follow_links=True).sizes
+    name = f"snapshots/{COMMIT}/{link}" if kind == HUB else link.rpartition("/models/")[2]
+    assert sizes[name] == len((path.parent / link if kind == FILE else path / link).read_bytes())
+
+
+def test_links_within_the_model_and_to_the_whole_model_are_its_own(tmp_path: Path) -> None:
+    """A cache or a directory on another disk is often reached through a link."""
+    in_hub(tmp_path / "disk" / "hub", "org/m")
+    real = in_directory(tmp_path / "disk" / "m")
+    (real / "also.json").symlink_to("config.json")
+    (tmp_path / "hub").symlink_to(tmp_path / "disk" / "hub")
+    (tmp_path / "linked").symlink_to(real)
+    for model in ("org/m", str(tmp_path / "linked")):
+        copy = only(found(tmp_path / "hub", model=model)) if model == "org/m" else found(tmp_path, model=model)[model]
+        assert copy.complete and copy.outside == () and shipment_of(copy, "/target").sizes
+
+
 def test_sizes_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     """An index may name any number of bytes."""
     snapshot = in_hub(tmp_path, "org/m")

@@ -6,13 +6,32 @@ has those of the server too.
 
 from __future__ import annotations
 
-# Prints the container of a run, in the form $1 of `ps`; $2 program, $3 run id, then options of `ps`. The name counts
-# too, because others can give their containers the same label, and a clone of the container has it.
+# `own_container`: prints the id of the container of run $2; $1 program, $3 run directory. The file `container` there
+# has the id, because others can make a container with the same name and label: a clone, or one that replaces it.
+# Without the file, only a container that has never run counts: docker and podman write it before they start one.
+# `foreign_container`: prints the id of another container that has the name of the run's.
 _OWN = r"""
+noted() {
+    wb_noted=
+    read -r wb_noted <"$1/container" || :
+} 2>/dev/null
+
 own_container() {
-    wb_form=$1 wb_ps=$2 wb_of=$3
-    shift 3
-    "$wb_ps" ps "$@" --filter "label=workbench.run=$wb_of" --filter "name=^workbench-$wb_of\$" --format "$wb_form"
+    noted "$3"
+    if [ -n "$wb_noted" ]; then
+        set -- "$1" --filter "id=$wb_noted"
+    else
+        set -- "$1" --filter "label=workbench.run=$2" --filter "name=^workbench-$2\$" --filter status=created
+    fi
+    wb_ps=$1
+    shift
+    "$wb_ps" ps --all --no-trunc --quiet "$@"
+}
+
+foreign_container() {
+    noted "$3"
+    wb_named=$("$1" ps --all --no-trunc --quiet --filter "name=^workbench-$2\$")
+    [ -z "$wb_named" ] || [ "$wb_named" = "$wb_noted" ] || printf '%s\n' "$wb_named"
 }
 """
 
@@ -162,6 +181,61 @@ pin() {
 }
 """
 
+# Copies the log of a container into the run's log, which is stdout. A program that was killed, or a daemon that was
+# restarted, may have cut a line and left a message: `resume` finds out how much of the copy is the container's, by
+# leaving out last lines until the bytes agree. The next copy begins there. wb_from counts bytes of the container's
+# log, wb_base bytes of the run's.
+_COPY = r"""
+size() { wc -c <"$wb_log" || echo 0; }
+
+# Takes $1 bytes from stdin, and not one more (busybox's head does).
+skip() {
+    [ "$1" -lt 4096 ] || dd bs=4096 count=$(($1 / 4096)) iflag=fullblock
+    [ $(($1 % 4096)) -eq 0 ] || dd bs=1 count=$(($1 % 4096))
+} >/dev/null
+
+container_log() { "$wb_program" logs "$wb_container" 2>&1; }
+
+copied() { tail -c "+$((wb_base + 1))" <"$wb_log" | head -c "$1"; }
+
+same() { [ "$(copied "$1" | cksum)" = "$(container_log | { skip "$wb_from"; head -c "$1"; } | cksum)" ]; }
+
+resume() {
+    wb_all=$(($(size) - wb_base)) wb_lines=0
+    wb_have=$wb_all
+    until [ "$wb_have" -le 0 ] || same "$wb_have"; do
+        wb_lines=$((wb_lines + 1))
+        [ "$wb_lines" -lt 10 ] || { wb_have=0 && break; }
+        wb_have=$((wb_have - $(copied "$wb_have" | tail -n 1 | wc -c)))
+    done
+    wb_from=$((wb_from + wb_have)) wb_base=$((wb_base + wb_all))
+}
+
+copy() {
+    resume
+    container_log | { skip "$wb_from"; cat; }
+}
+
+# Copies until the container ends, or until its process is seen to be gone: the program may never notice that.
+follow() {
+    resume
+    rm -f "$wb_dir/following"
+    {
+        "$wb_program" logs --follow "$wb_container" 2>&1 &
+        echo $! >"$wb_dir/following"
+        wait $!
+    } | { skip "$wb_from"; exec cat; } &
+    wb_copier=$! wb_turns=0 wb_missed=0
+    while kill -0 "$wb_copier"; do
+        { [ "$wb_turns" -lt 10 ] && sleep 0.2; } || sleep 1
+        wb_turns=$((wb_turns + 1))
+        if gone; then wb_missed=$((wb_missed + 1)); else wb_missed=0; fi
+        [ "$wb_missed" -lt 2 ] || { read -r wb_logs <"$wb_dir/following" && kill -s KILL "$wb_logs"; }
+    done
+    rm -f "$wb_dir/following"
+}
+"""
+
 # $1 run id, $2 container, $3 program, $4 mode (start; keep: a container of this run, whose keeper was lost; follow: one
 # that others started), $5 run directory, $6 GPUs. For a start also: image as named, image to pull, when to pull, its
 # platform or "", hub cache in the container or "", number of paths, paths that the server reads, number of words, words
@@ -169,23 +243,35 @@ pin() {
 KEEPER = (
     _PULL_DIR
     + _OWN
+    + _COPY
     + r"""
 umask 077
+exec 2>/dev/null # the shell's own words, such as "Killed", do not go into the log
 unset WORKBENCH_RUN # the container is no process of the run: it outlives its keeper
 wb_run=$1 wb_handle=$2 wb_program=$3 wb_mode=$4 wb_dir=$5 wb_gpus=$6
 shift 6
 wb_log=$wb_dir/log
-wb_state= wb_pid= wb_restarts= wb_image= wb_began_unix_s= wb_ended= wb_exit_code=
+wb_state= wb_pid= wb_start= wb_restarts= wb_image= wb_began_unix_s= wb_ended= wb_exit_code=
+wb_container=
 case $(uname -m) in x86_64) wb_machine=amd64 ;; aarch64) wb_machine=arm64 ;; *) wb_machine= ;; esac
+printf '%4096s' '' >"$wb_dir/spare" # room for the last report, even if the log has filled the disk
 
 say() { printf 'workbench: %s\n' "$1"; }
 
 report() {
-    for wb_key in handle state pid restarts image gpus began_unix_s ended exit_code; do
+    wb_text=
+    for wb_key in handle state pid start restarts image gpus began_unix_s ended exit_code; do
         eval "wb_value=\$wb_$wb_key"
-        [ -z "$wb_value" ] || printf '%s %s\n' "$wb_key" "$wb_value"
-    done >"$wb_dir/launched.new" && mv -f "$wb_dir/launched.new" "$wb_dir/launched"
-} 2>/dev/null
+        [ -z "$wb_value" ] || wb_text="$wb_text$wb_key $wb_value
+"
+    done
+    if printf %s "$wb_text" >"$wb_dir/launched.new" && mv -f "$wb_dir/launched.new" "$wb_dir/launched"; then
+        [ -z "$wb_ended" ] || rm -f "$wb_dir/spare" "$wb_dir/answer"
+    elif [ -n "$wb_ended" ]; then
+        rm -f "$wb_dir/launched.new" "$wb_dir/answer"
+        printf '%s' "$wb_text" 1<>"$wb_dir/spare" && mv -f "$wb_dir/spare" "$wb_dir/launched"
+    fi
+}
 
 fail() {
     say "$1"
@@ -194,38 +280,67 @@ fail() {
     exit "${2:-125}"
 }
 
-size() { { wc -c <"$wb_log"; } 2>/dev/null || echo 0; }
-
-# When process $1 was started, in Unix seconds.
-began() {
-    { read -r wb_stat <"/proc/$1/stat"; } 2>/dev/null || { date +%s; return; }
+# Prints when process $1 was started, in clock ticks since boot; nothing if it has ended.
+ticks() {
+    read -r wb_stat <"/proc/$1/stat" || return
     set -f
     set -- ${wb_stat##*) }
     set +f
-    echo $(($(sed -n 's/^btime //p' /proc/stat) + ${20} / $(getconf CLK_TCK)))
+    case $1 in [ZX]) ;; *) echo "${20}" ;; esac
 }
 
-# Reads the state of the container. Returns 1 if there is none, 2 if the program does not answer.
-look() {
-    wb_form='{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Pid}} {{.RestartCount}}'
-    if ! wb_found=$("$wb_program" container inspect --format "$wb_form" "$wb_handle" 2>"$wb_dir/answer"); then
-        grep -qi 'no such container' "$wb_dir/answer" && return 1
-        return 2
+# Whether the program reaches the process of the container, with a signal that does nothing.
+lives() { "$wb_program" kill --signal URG "$wb_container" >/dev/null; }
+
+# Whether the process of the container has ended. wb_start is when it was started in ticks, or "hidden" if it cannot be
+# seen from here: docker may be on another machine.
+gone() { [ "$wb_start" != hidden ] && [ "$(ticks "$wb_pid")" != "$wb_start" ]; }
+
+# Notes process $1 of the container.
+notice() {
+    wb_pid=$1 wb_start=$(ticks "$1") wb_began_unix_s=$(date +%s)
+    if [ -n "$wb_start" ]; then
+        wb_began_unix_s=$(($(sed -n 's/^btime //p' /proc/stat) + wb_start / $(getconf CLK_TCK)))
+    elif lives; then
+        wb_start=hidden
+    else
+        wb_start=ended
     fi
+}
+
+# Asks for $1 of container $2. Returns 1 if there is none, 2 if the program does not answer.
+inspect() {
+    wb_found=$("$wb_program" container inspect --format "$1" "$2" 2>"$wb_dir/answer") && return
+    grep -qi 'no such container' "$wb_dir/answer" && return 1
+    return 2
+}
+
+# Finds the id of the container. Returns as `inspect`.
+identify() {
+    noted "$wb_dir"
+    if [ -n "$wb_noted" ]; then
+        wb_container=$wb_noted
+    elif [ "$wb_mode" = follow ]; then
+        inspect '{{.Id}}' "$wb_handle" || return
+        wb_container=$wb_found
+        printf '%s\n' "$wb_container" >"$wb_dir/container"
+    else
+        wb_container=$(own_container "$wb_program" "$wb_run" "$wb_dir") || return 2
+        [ -n "$wb_container" ]
+    fi
+}
+
+# Reads the state of the container. Returns as `inspect`.
+look() {
+    [ -n "$wb_container" ] || identify || return
+    inspect '{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Pid}} {{.RestartCount}}' \
+        "$wb_container" || return
     set -- $wb_found
     wb_status=$1 wb_code=$2 wb_oom=$3 wb_restarts=$5
-    if [ "$4" != "$wb_pid" ] && [ "$4" -gt 0 ]; then wb_pid=$4 wb_began_unix_s=$(began "$4"); fi
+    if [ "$4" != "$wb_pid" ] && [ "$4" -gt 0 ]; then notice "$4"; fi
 }
 
-# Copies the log of the container from the byte on that was not copied yet. $1 -f: until the container ends.
-copy() {
-    wb_have=$(($(size) - wb_base))
-    if [ "$wb_have" -gt 0 ]; then
-        "$wb_program" logs "$@" "$wb_handle" 2>&1 | { head -c "$wb_have" >/dev/null && cat; }
-    else
-        "$wb_program" logs "$@" "$wb_handle" 2>&1
-    fi
-}
+discard() { [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_container" >/dev/null; }
 
 finish() {
     wb_ended="the container exited with code $wb_code"
@@ -233,19 +348,37 @@ finish() {
         wb_ended='the kernel killed the server, because the memory of its container was used up (OOMKilled)'
         say "$wb_ended"
     fi
-    [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_handle" >/dev/null 2>&1
+    discard
     wb_state=$wb_status wb_exit_code=$wb_code
     report
-    rm -f "$wb_dir/answer"
     exit "$wb_code"
 }
 
+removed() {
+    wb_other=$(foreign_container "$wb_program" "$wb_run" "$wb_dir")
+    [ -z "$wb_other" ] ||
+        wb_other="; another container has its name now, which this run did not start: $(printf %.12s "$wb_other")"
+    fail "the container $wb_handle was removed from outside$wb_other"
+}
+
+# Ends the run of a container whose process is gone. What watched the process would have told its end.
+abandon() {
+    if lives; then
+        wb_start=hidden
+        return
+    fi
+    copy
+    discard
+    fail "the server's process has ended, and $wb_program does not know it, because the monitor of the container \
+was killed (conmon of podman); the exit code is lost"
+}
+
 keep() {
-    wb_base=$(size) wb_tries=0 wb_broken=0
+    wb_base=$(size) wb_from=0 wb_tries=0 wb_broken=0 wb_absent=0
     while :; do
         look
         case $? in
-            1) fail "the container $wb_handle was removed from outside" ;;
+            1) removed ;;
             2)
                 wb_state="$wb_program does not answer"
                 report
@@ -257,7 +390,7 @@ keep() {
             created | configured | initialized)
                 wb_tries=$((wb_tries + 1))
                 if [ "$wb_tries" -gt 20 ]; then
-                    [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_handle" >/dev/null 2>&1
+                    discard
                     fail "the container $wb_handle was created, but not started"
                 fi
                 ;;
@@ -265,14 +398,30 @@ keep() {
                 copy
                 finish
                 ;;
+            running | stopping)
+                wb_state=$wb_status
+                report
+                if gone; then
+                    wb_absent=$((wb_absent + 1))
+                    [ "$wb_absent" -lt 3 ] || abandon
+                    sleep 1
+                    continue
+                fi
+                wb_absent=0
+                follow # the program may be restarted, or be unable to read the log
+                if [ "$wb_turns" -gt 60 ]; then wb_broken=0; else wb_broken=$((wb_broken + 1)); fi
+                while [ "$wb_broken" -gt 4 ] && [ "$wb_turns" -lt 30 ] && ! gone; do
+                    sleep 1
+                    wb_turns=$((wb_turns + 1))
+                done
+                ;;
             *)
                 wb_state=$wb_status
                 report
-                copy -f || wb_broken=$((wb_broken + 1)) # the program was restarted, or cannot read the log
-                [ "$wb_broken" -lt 5 ] || "$wb_program" wait "$wb_handle" >/dev/null 2>&1
+                sleep 1
                 ;;
         esac
-        sleep 0.3 2>/dev/null || sleep 1
+        sleep 0.3 || sleep 1
     done
 }
 """
@@ -315,12 +464,11 @@ if [ "$wb_mode" = start ]; then
     done
     wb_state='starting the container'
     report
-    "$wb_program" run "$@" >/dev/null 2>"$wb_dir/answer"
+    "$wb_program" run --cidfile "$wb_dir/container" "$@" >/dev/null 2>"$wb_dir/answer"
     wb_code=$?
     cat "$wb_dir/answer"
     if [ "$wb_code" -ne 0 ]; then
-        wb_own=$(own_container '{{.ID}}' "$wb_program" "$wb_run" --all 2>/dev/null)
-        [ -z "$wb_own" ] || "$wb_program" rm --force --volumes $wb_own >/dev/null 2>&1
+        identify && discard
         wb_why=$(grep -i -m 1 error "$wb_dir/answer") || wb_why="exit code $wb_code"
         fail "$wb_program run: $wb_why" "$wb_code"
     fi
@@ -329,26 +477,35 @@ elif [ -r "$wb_dir/launched" ]; then
         case $wb_key in
             image) wb_image=$wb_value ;;
             pid) wb_pid=$wb_value ;;
+            start) wb_start=$wb_value ;;
             began_unix_s) wb_began_unix_s=$wb_value ;;
         esac
     done <"$wb_dir/launched"
+    [ -n "$wb_start" ] || wb_pid=
 fi
 rm -rf "$wb_tmp"
 keep
 """
 )
 
-# $1 run id, $2 container or "", $3 program. Prints "own NAME" for the container of the run, "other STATUS EXITCODE" for
-# one that others started, or nothing.
+# $1 run id, $2 container or "", $3 program, $4 run directory. Prints "own" if the container of the run is there,
+# "foreign ID" if another one has its name, for a container $2 that others started "other STATUS EXITCODE", or nothing.
 ASK = (
     _OWN
     + r"""
-own=$(own_container '{{.Names}}' "$3" "$1" --all) || exit 1
-if [ -n "$own" ]; then
-    echo "own $own"
-elif [ -n "$2" ]; then
+"$3" ps --quiet >/dev/null || exit 1
+if [ -n "$2" ]; then
+    noted "$4"
     form='{{.State.Status}} {{.State.ExitCode}}'
-    found=$("$3" container inspect --format "$form" "$2" 2>/dev/null) && echo "other $found"
+    found=$("$3" container inspect --format "$form" "${wb_noted:-$2}" 2>/dev/null) && echo "other $found"
+    exit 0
+fi
+own=$(own_container "$3" "$1" "$4") || exit 1
+if [ -n "$own" ]; then
+    echo own
+else
+    found=$(foreign_container "$3" "$1" "$4")
+    [ -z "$found" ] || echo "foreign $found"
 fi
 exit 0
 """
@@ -360,13 +517,13 @@ STOP = (
     _PULL_DIR
     + _OWN
     + r"""
-own() { own_container '{{.ID}}' "$program" "$run" --all; }
+own() { own_container "$program" "$run" "$dir"; }
 kept() { [ ! -e "$dir/exit" ] && read -r pid <"$dir/pid" && kill -0 "$pid"; } 2>/dev/null
 run=$1 program=$2 grace=$3 dir=$4
 found=$(own) || exit 1
 if [ -n "$found" ]; then
-    answer=$("$program" stop -t "$grace" $found 2>&1) || {
-        left=$(own_container '{{.ID}}' "$program" "$run") || exit 1
+    answer=$("$program" stop -t "$grace" "$found" 2>&1) || {
+        left=$("$program" ps --quiet --filter "id=$found") || exit 1
         [ -z "$left" ] || { printf '%s\n' "$answer" >&2; exit 1; }
     }
     tries=0
@@ -379,8 +536,12 @@ fi
 kept && exit 0
 if [ -n "$found" ]; then
     echo "workbench: the whole log of the container, because its keeper was lost:" >>"$dir/log"
-    "$program" logs $found >>"$dir/log" 2>&1
-    "$program" rm --force --volumes $found >/dev/null || exit 1
+    "$program" logs "$found" >>"$dir/log" 2>&1
+    "$program" rm --force --volumes "$found" >/dev/null || exit 1
+else
+    found=$(foreign_container "$program" "$run" "$dir")
+    [ -z "$found" ] ||
+        echo "workbench: the container workbench-$run is another one now ($found): it is left as it is" >>"$dir/log"
 fi
 rm -rf "$wb_tmp"
 """

@@ -1,8 +1,8 @@
 """Servers as containers of docker and podman.
 
 The keeper pulls the image if it is missing, pins it by its digest, starts the container detached with the label
-`workbench.run`, and copies its whole log. It removes the container once it has the log and the exit code. A container
-whose keeper was lost is found by that label.
+`workbench.run`, and copies its whole log. It removes the container once it has the log and the exit code. The container
+is known by its id, which docker or podman writes into the run's directory: a name or a label can be given to another.
 """
 
 from __future__ import annotations
@@ -250,11 +250,14 @@ class Containers:
         copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
-        argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name)
+        argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir)
         done = await host.run(argv, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
-            return Fate(True, handle=words[0])
+            return Fate(True, handle=own)
+        if kind == "foreign":
+            text = f"the container {own} is gone; another container has its name now, which this run did not start"
+            return Fate(False, handle=own, ended=f"{text}: {words[0][:12]}")
         if kind == "other" and words[0] in _LIVING:
             return Fate(True, handle=handle)
         if kind == "other":

@@ -198,7 +198,7 @@ container_log() { "$wb_program" logs "$wb_container" 2>&1; }
 
 copied() { tail -c "+$((wb_base + 1))" <"$wb_log" | head -c "$1"; }
 
-same() { [ "$(copied "$1" | cksum)" = "$(container_log | { skip "$wb_from"; head -c "$1"; } | cksum)" ]; }
+same() { [ "$(copied "$1" | sha256sum)" = "$(container_log | { skip "$wb_from"; head -c "$1"; } | sha256sum)" ]; }
 
 resume() {
     wb_all=$(($(size) - wb_base)) wb_lines=0
@@ -300,7 +300,7 @@ gone() { [ "$wb_start" != hidden ] && [ "$(ticks "$wb_pid")" != "$wb_start" ]; }
 notice() {
     wb_pid=$1 wb_start=$(ticks "$1") wb_began_unix_s=$(date +%s)
     if [ -n "$wb_start" ]; then
-        wb_began_unix_s=$(($(sed -n 's/^btime //p' /proc/stat) + wb_start / $(getconf CLK_TCK)))
+        wb_began_unix_s=$(($(sed -n 's/^btime //p' /proc/stat) + wb_start / $(getconf CLK_TCK || echo 100)))
     elif lives; then
         wb_start=hidden
     else

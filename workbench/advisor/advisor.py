@@ -21,7 +21,7 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _sum(facts: Facts) -> Advice:
-    """Return the finding that gains do not add up."""
+    """Return the finding which warns that the gains of several findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
     fix = (

@@ -128,7 +128,7 @@ class Facts:
 
     @property
     def between_bounds(self) -> bool:
-        """Whether reading takes a large part of each step, but not most of it."""
+        """Whether reading weights from memory takes a large part of each step, but not most of it."""
         return self.fraction is not None and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND and self.few_streams
 
     @property
@@ -178,7 +178,7 @@ def situation_of(conditions: Conditions) -> Situation | None:
 
 
 def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the facts of a stored result, with the facts of `beside` that a result does not contain."""
+    """Return the facts of a stored result. Facts that a result does not contain are taken from `beside`."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),

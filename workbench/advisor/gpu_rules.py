@@ -197,7 +197,7 @@ def locks_without_effect(facts: Facts) -> Iterator[Advice]:
 
 
 def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
-    """Report that a high utilization is no full load."""
+    """Report a GPU with high utilization and low power: its utilization does not mean that it is under full load."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return

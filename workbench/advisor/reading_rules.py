@@ -48,7 +48,7 @@ def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
 
 
 def missing(facts: Facts) -> Iterator[Advice]:
-    """Name the facts without which rules stay silent."""
+    """Name the unknown facts without which some rules cannot be applied."""
     lacks = []
     if facts.spec is not None and facts.summary is not None:
         if facts.ceiling_tok_s is None:

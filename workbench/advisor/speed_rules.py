@@ -49,7 +49,8 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
 
 
 def between(facts: Facts) -> Iterator[Advice]:
-    """Report that neither reading nor launching is all of a step, with the time that reading does not take."""
+    """Report that neither reading weights nor launching kernels takes all of a step, with the time that reading does
+    not take."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not facts.between_bounds or facts.fraction is None or not speed or not limit:
         return
@@ -156,9 +157,8 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
 
 
 def _most_at_once(facts: Facts) -> tuple[str, float]:
-    """Return (flag that limits the requests at the same time, its limit for all replicas); infinite if the command line
-    sets none.
-    """
+    """Return (flag that limits the number of requests at the same time, the limit of all replicas together). The limit
+    is infinite if the command line sets none."""
     here = facts.here
     flag = here.engine.concurrency_flag if here else None
     limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None

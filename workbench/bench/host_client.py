@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _place(name: str) -> Path:
-    """Return the path of the result's file. Remove old files of that directory."""
+    """Return the path of the file for the result, and remove old result files beside it."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"
@@ -71,7 +71,7 @@ def _write(path: Path, message: dict[str, Any]) -> None:
 
 
 def _received() -> bool:
-    """Return whether Workbench says that it has the result."""
+    """Return whether Workbench has written that it received the result."""
     said, until = b"", time.monotonic() + RECEIVED_S
     while b"received" not in said:
         if not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:

@@ -28,11 +28,12 @@ class Share:
     of: int = 1
 
     def count(self, total: int) -> int:
-        """Return the number of things, of `total`, that belong to this share."""
+        """Return how many of `total` streams or requests belong to this share."""
         return len(range(self.first, total, self.of))
 
     def spec(self, spec: BenchSpec) -> BenchSpec:
-        """Return the spec with the numbers of streams and requests of this share. The rate stays that of the whole."""
+        """Return the spec with the numbers of streams and requests of this share. The request rate stays that of the
+        whole load."""
         streams, requests, warmup = map(self.count, (spec.concurrency, spec.requests, spec.warmup))
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 

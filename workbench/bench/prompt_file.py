@@ -84,8 +84,9 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
 
 
 def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield (place for messages, decoded JSON value) for each line, or for each entry of a JSON array. ShareGPT
-    conversations without a message of a user are skipped. Raises InputError for a line that is not JSON."""
+    """Yield (place in the file for error messages, decoded JSON value) for each line, or for each entry of a JSON
+    array. ShareGPT conversations without a message of the role "user" are skipped. Raises InputError for a line that is
+    not JSON."""
     if data.removeprefix(_BOM).lstrip().startswith(b"["):
         try:
             array = json.loads(data.removeprefix(_BOM))
@@ -149,8 +150,8 @@ def _turn(turn: Any) -> dict[str, Any]:
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return the messages up to the last one of a user or tool. Later messages are the model's answer and are left out.
-    Raises ValueError for an invalid message."""
+    """Return the messages up to the last one of the role "user" or "tool". Later messages are the model's answer and
+    are left out. Raises ValueError for an invalid message."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise ValueError(f'a message needs a "role", one of {", ".join(_ROLES)}')

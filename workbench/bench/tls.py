@@ -34,7 +34,7 @@ def context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 def distrusted(error: BaseException) -> str | None:
-    """Return the problem of the server's certificate if that problem caused `error`; otherwise None."""
+    """Return what is wrong with the server's certificate if that caused `error`; otherwise None."""
     import ssl
 
     seen: BaseException | None = error

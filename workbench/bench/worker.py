@@ -44,9 +44,9 @@ def carry_out(
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
     kept_after: Collection[str] = (TERMINATED,),
 ) -> int:
-    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` gets the last message before
-    it is written. `kept_after` are the reasons of an early end after which the measured part is a result. Return the
-    exit status."""
+    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` is called with the last
+    message before it is written. If the run ends early for one of the reasons in `kept_after`, the measured part is a
+    result. Return the exit status."""
     wake = wake_on_signals()
     try:
         line = _read_line(wake)
@@ -75,7 +75,8 @@ def _send_alone(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from this process. Return the worker's last message."""
+    """Send the load from this process alone. Return the message that ends the run: its summary, or the reason why it
+    was stopped."""
 
     client = Client(spec, endpoint, key, output.record)
     _watch_for_the_end_of_the_parent(client)
@@ -94,7 +95,8 @@ def _send_shared(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from several processes. Return the worker's last message."""
+    """Send the load from several processes. Return the message that ends the run: its summary, or the reason why it was
+    stopped."""
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, kept_after)

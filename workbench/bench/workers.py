@@ -77,7 +77,7 @@ class Worker(Protocol):
         ...
 
     async def problem(self) -> BenchError:
-        """Return the error for a client that has ended without a result."""
+        """Return the error to raise for a client that has ended without a result."""
         ...
 
     async def end(self) -> None:
@@ -150,8 +150,9 @@ class LocalWorker:
 
 
 class HostWorker:
-    """The load client on a host. Its times are those of the host's clock, and are translated: the clocks' difference is
-    the least seen, so that it includes the way of a message, as the times of GPU readings do."""
+    """The load client on a host. Its times are converted from the host's clock to this machine's clock. The smallest
+    difference of the two clocks that was seen is used; it includes the time that a message travels, as for GPU
+    readings."""
 
     def __init__(self, host: Host, stream: Stream, name: str, first: Mapping[str, Any], lines: AsyncIterator[bytes]):
         self._host, self._stream, self._name = host, stream, name
@@ -202,7 +203,7 @@ class HostWorker:
             yield self._here(await self._fetch(lost))
 
     def _here(self, line: bytes) -> bytes:
-        """Return a summary with its times by the clock of this machine."""
+        """Return the summary in `line` with its times converted to this machine's clock."""
         message = _message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))

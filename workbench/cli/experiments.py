@@ -114,8 +114,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the twins of the experiment, () for none. The first one is the host of the command, unless another is
-    given."""
+    """Return the two hosts of an experiment on twins, () if there are none. The first is the command's own host unless
+    the option names another."""
     if arguments.twins is None:
         return ()
     if arguments.host_a or arguments.host_b:

@@ -1,4 +1,4 @@
-"""The command `fit`, which shows what of a model fits on the host's GPUs."""
+"""The command `fit`, which shows the quantizations and context lengths of a model that fit on the host's GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `inforce`: what was asked of a running server, and what is in force in it."""
+"""The command `inforce`, which compares the requested settings of a running server with those in force."""
 
 from __future__ import annotations
 

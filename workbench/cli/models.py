@@ -147,7 +147,7 @@ def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str 
 
 
 class _Progress:
-    """Progress on stderr: one line that is drawn again on a terminal, else a line now and then."""
+    """The progress of a copy on stderr: on a terminal one line that is redrawn, otherwise a new line now and then."""
 
     def __init__(self, as_json: bool) -> None:
         from workbench.server.model_transfer import Speed
@@ -173,7 +173,7 @@ class _Progress:
             note(line)
 
     def end(self) -> None:
-        """Remove the line."""
+        """Remove the progress line from the terminal."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

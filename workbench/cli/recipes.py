@@ -1,4 +1,4 @@
-"""The commands `import` and `export`: recipes of other tools become presets, and launches take their forms."""
+"""The commands `import` and `export`, which convert recipes of other tools to presets, and launches to recipes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
     ),
 )
 async def export_launch(arguments: argparse.Namespace) -> int:
-    """Print a launch in another form, or write it to a file. Secrets are references, so the text has none."""
+    """Print a launch in another form, or write it to a file. The text contains references to secrets, never their
+    values."""
     from workbench.session.recipes import export
 
     plan, title, gpus = await _plan_of(arguments)

@@ -1,4 +1,5 @@
-"""Checks of a cluster before a server starts on it. All functions are pure: from a ClusterReport to findings."""
+"""Checks of a cluster before a server starts on it. All functions are pure: they take a ClusterReport and yield
+findings."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
 
 
 def names(report: ClusterReport) -> Iterator[Finding]:
-    """Report a node's own name that leads to a loopback address, and names of other nodes that lead elsewhere than to
-    their address."""
+    """Report a node whose own name leads to a loopback address, and names of other nodes that do not lead to their
+    address."""
     by_name = {node.name: node for node in report.reached}
     for node in report.reached:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
@@ -241,7 +242,8 @@ def clocks(report: ClusterReport) -> Iterator[Finding]:
 
 
 def memory(report: ClusterReport) -> Iterator[Finding]:
-    """Compare the free memory of each node with the plan, with the reserve on unified memory."""
+    """Report a node with less free memory than the plan needs. On unified memory, the reserve must stay free in
+    addition."""
     for node in report.reached:
         free = _free(node)
         if free is None:
@@ -270,7 +272,7 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
 
 
 def leftovers(report: ClusterReport) -> Iterator[Finding]:
-    """Report processes, Ray and shared memory of earlier servers."""
+    """Report processes, Ray and shared memory segments that earlier servers have left on a node."""
     least_mib, _ = limit("cluster_segments_mib")
     for node in report.reached:
         for key, whose, fix in (
@@ -295,7 +297,8 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
 
 
 def _free(node: NodeReport) -> int | None:
-    """Return the free bytes of a node: of the host on unified memory, else of the GPU that has the least."""
+    """Return the free bytes of a node: those of the host on unified memory, otherwise those of the GPU with the least
+    free memory."""
     if node.unified:
         return node.available_bytes
     each = [

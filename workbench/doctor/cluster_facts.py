@@ -190,7 +190,7 @@ async def _nothing() -> None:
 
 
 async def _connect(nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]) -> list[Connection]:
-    """Let each node listen at its address, and each other node connect to it."""
+    """Let each node listen at its address, and each other node connect to it. Return the attempts."""
 
     async def listening(node: NodeToCheck) -> int | str | None:
         program = programs[node.place.host]

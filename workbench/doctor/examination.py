@@ -61,7 +61,8 @@ class TimedParts:
         self.problems: list[Finding] = []
 
     async def read(self, what: str, work: Awaitable[T], limit_s: float, otherwise: T) -> T:
-        """Return the result of `work`, or `otherwise`. Raises HostUnreachable if there is no connection."""
+        """Return the result of `work`, or `otherwise` if it fails or takes longer than `limit_s`. Raises
+        HostUnreachable if there is no connection."""
         try:
             async with asyncio.timeout(limit_s):
                 return await work

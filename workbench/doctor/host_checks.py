@@ -47,7 +47,7 @@ def shell_programs(seen: Examination) -> Iterator[Finding]:
 
 
 def main_process(seen: Examination) -> Iterator[Finding]:
-    """Name the process with which every server of a container ends."""
+    """Name the main process of a container: when it ends, all servers in the container end too."""
     init = seen.facts.extra.get("init")
     if seen.facts.kind == "container" and init and init.split()[0].rpartition("/")[2] not in _REAPERS:
         text = f"every server in this container ends with its main process: {init}"

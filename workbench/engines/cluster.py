@@ -18,9 +18,9 @@ _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
 def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
-    """Return the plan with a node for each rank, named after the hosts in `places`. A plan that has nodes keeps their
-    flags and environment. A plan that needs fewer GPUs than there are nodes is returned unchanged: it runs on the head
-    alone, as does that of an engine which cannot span hosts."""
+    """Return the plan with a node for each rank, named after the hosts in `places`. Nodes that the plan already has
+    keep their flags and environment. A plan that needs fewer GPUs than there are nodes is returned unchanged and runs
+    on the head alone. So does a plan whose engine cannot span hosts."""
     nodes = plan.nodes or _nodes(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
@@ -58,8 +58,8 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
 
 
 def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
-    """Return the node on its host, with the variables that the plan does not set. A variable of the whole plan that has
-    only the head's own value is replaced by the node's value, because both come from the cluster."""
+    """Return the node on its host, with the cluster's variables that the plan does not set. A variable of the whole
+    plan whose value is that of the head is replaced by the node's own value, because both come from the cluster."""
     whole = {e.name: str(e.value) for e in plan.env}
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
@@ -109,7 +109,7 @@ def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Fin
 
 
 def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
-    """Yield a finding if nothing stops a server on unified memory before its host freezes."""
+    """Yield a finding if GPUs share the host's memory and no reserve stops a server before the host freezes."""
     if reserve_gib is None and any(gpu.unified_memory for gpu in gpus):
         text = "the GPUs share the memory of their hosts, and without memory left a host freezes without a message"
         fix = "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the server before that"

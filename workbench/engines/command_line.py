@@ -37,7 +37,7 @@ class StartOfEngine:
 
 
 def recognize(words: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of an engine with which `words` begin. None if they begin with another program."""
+    """Return the engine's start that is at the beginning of `words`. None if they start another program."""
     words = _without_interpreter(words)
     names = [_program(word) if at == 0 else word for at, word in enumerate(words[:3])]
     for name in registry.names():
@@ -56,7 +56,7 @@ def _program(word: str) -> str:
 
 
 def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether `python DIR/main.py` is meant by the start words `python main.py`."""
+    """Return whether `second` is the script of the start words `start`, such as DIR/main.py for `python main.py`."""
     return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
 
 
@@ -184,7 +184,7 @@ def _is_option(word: str) -> bool:
 
 
 def _split(spec: FlagSpec, word: str) -> FlagValue:
-    """Return the value of a word, a list if the flag takes words joined by commas."""
+    """Return the value of a word of the command line. It is a list if the flag takes words joined by commas."""
     if spec.nargs == "," and "," in word:
         return [_word(spec, part) for part in word.split(",")]
     return _word(spec, word)

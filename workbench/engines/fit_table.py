@@ -101,9 +101,8 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
 def _row(
     plan: LaunchPlan, weights: tuple[str, ModelFacts, bool], group: GpuGroup, count: int, contexts: Sequence[int]
 ) -> FitRow | None:
-    """Return the row for `count` GPUs. `weights` are (name, sizes, whether the files have them). None if the memory of
-    the plan cannot be estimated.
-    """
+    """Return the row for `count` GPUs. `weights` is (name of the quantization, sizes, whether the model's files have
+    it). None if the memory of the plan cannot be estimated."""
     name, facts, in_files = weights
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
     estimates = {length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts}

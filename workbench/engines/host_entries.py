@@ -34,7 +34,8 @@ def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str]
 
 
 def _run_options(entry: HostEntry) -> dict[str, str]:
-    """Return the options of the entry's launcher as a plan has them. hosts.toml was checked when it was read."""
+    """Return the options of the entry's launcher in the form of a plan. They need no check, because hosts.toml was
+    checked when it was read."""
     word = entry.run_as or PROCESS
     values = {name: text.splitlines() for name, text in entry.run_options.items()}
     return {name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()}

@@ -67,7 +67,8 @@ def sequence_bytes(
 
 
 def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
-    """Return the blocks of `per_block` bytes that one layer needs. Small tokens make blocks of more tokens."""
+    """Return the number of blocks of `per_block` bytes that one layer needs. The smaller a token is, the more tokens a
+    block has."""
     if one.state_bytes:
         return 1
     size = max(1, int(per_block // token))

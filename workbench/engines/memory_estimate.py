@@ -154,7 +154,7 @@ def _gpus_per_replica(here: Situation) -> int:
 
 
 def kv_bits(plan: LaunchPlan) -> float:
-    """Return the bits of a number in the KV cache of a plan."""
+    """Return the bits of one value in the KV cache of a plan."""
     engine = registry.get(plan.engine)
     return 16 * _kv_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
 

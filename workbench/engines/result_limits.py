@@ -1,4 +1,4 @@
-"""A result beside what is possible and what others measured: share of the speed limit, and the nearest reference."""
+"""A result compared with the speed limit of the hardware and with the nearest speed that others measured."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
 
 
 def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
-    """Yield the rows about what runs the server, with all options of its launcher. View "changed" has none for a
-    process."""
+    """Yield the rows about what runs the server, with all options of its launcher. View "changed" has no such rows if
+    the server is an ordinary process."""
     if view == "changed" and plan.run_as == PROCESS:
         return
     spec = FlagSpec(RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1)

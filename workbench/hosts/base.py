@@ -354,8 +354,8 @@ class Host(Protocol):
         ...
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        """Return what the host around this container knows about process ids, which the GPU driver reports as that host
-        counts them. Empty if this host is no container."""
+        """Return what the host around this container knows about the processes `pids`. The GPU driver reports ids as
+        that host counts them. Empty if this host is no container."""
         ...
 
     async def gpus_given(self) -> tuple[str, ...] | None:

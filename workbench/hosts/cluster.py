@@ -80,8 +80,8 @@ class ClusterHost(BaseHost):
         return self.head.on_link(listener)
 
     async def connect(self) -> None:
-        """Connect to all nodes at once. Raises the head's error, and an error of another node that only the user can
-        solve. A node that does not answer is left for later."""
+        """Connect to all nodes at once. Raises the error of the head. Raises the error of another node only if the user
+        must solve it, such as an unknown host key. A node that does not answer is left for later."""
         hosts = [node.host for node in self.nodes]
         outcomes = await asyncio.gather(*(host.connect() for host in hosts), return_exceptions=True)
         for host, outcome in zip(hosts, outcomes, strict=True):

@@ -296,7 +296,7 @@ class ContainerHost(BaseHost):
         return HostUnreachable(f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step)
 
     async def _check(self, running: _Running) -> None:
-        """Look whether the container still runs. If it does not, the link is lost."""
+        """Check whether the container still runs. If it does not, treat the link as lost."""
         async with self._checking:
             if not self._link.connected:
                 return
@@ -415,7 +415,7 @@ class ContainerHost(BaseHost):
         return Completed(tuple(argv), code, out, err, time.monotonic() - started)
 
     async def _end(self, running: _Running, token: str) -> None:
-        """End the processes of a command in the container that is not awaited any more."""
+        """End the processes of a command in the container for which nobody waits any more."""
         order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
         with contextlib.suppress(HostError):
             await self.inner.run(self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S)

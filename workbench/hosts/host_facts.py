@@ -36,7 +36,7 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 async def ask(host: Host) -> HostFacts:
-    """Return the properties of a host that is not this machine, with the latency of a line there and back."""
+    """Return the properties of a host that is not this machine, including the round-trip time of one line."""
     look = ("sh", "-c", "facts about the host")
     stream = await host.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
     latency_s, lines = 0.0, list[str]()

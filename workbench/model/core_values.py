@@ -36,7 +36,7 @@ def split(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def equal(found: str, value: str) -> bool:
-    """Return whether the cores' values `found` are those of `value`. Cores that `found` lacks are ignored."""
+    """Return whether the values of the cores in `found` agree with `value`. Cores that `found` lacks are ignored."""
     now, wanted = split(found), split(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
@@ -65,7 +65,7 @@ def is_off(value: str, state: int) -> bool:
 
 
 def ranges(found: Iterable[int]) -> str:
-    """Return 0, 1, 2, 5 as "0-2,5"."""
+    """Return numbers as text with ranges: 0, 1, 2, 5 become "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(found):
         if runs and number == runs[-1][1] + 1:
@@ -76,7 +76,7 @@ def ranges(found: Iterable[int]) -> str:
 
 
 def numbers(text: str) -> list[int]:
-    """Return "0-2,5" as 0, 1, 2, 5. Raises ValueError for other texts."""
+    """Return the numbers of a text with ranges: "0-2,5" becomes [0, 1, 2, 5]. Raises ValueError for other texts."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
-    """Return "1 run", "2 runs" or "1,200 runs". `plural` is needed for a noun whose plural is not noun + "s"."""
+    """Return a number with its noun: "1 run", "2 runs" or "1,200 runs". `plural` is needed for a noun whose plural is
+    not noun + "s"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -66,7 +66,7 @@ class GpuProcess:
 
     @property
     def title(self) -> str:
-        """The name, "?" if it is not known, and the place if the process is not on this host itself."""
+        """The name of the process, "?" if it is not known, and its container if it is not on the host itself."""
         return f"{self.name or '?'} in {self.place}" if self.place else self.name or "?"
 
 

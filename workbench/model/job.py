@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the user that has not ended. None: the scheduler does not name it."""
+    """A job of the user that has not ended. A field is None if the scheduler does not report it."""
 
     scheduler: str  # the word of `--as`
     id: str

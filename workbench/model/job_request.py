@@ -25,8 +25,8 @@ _QSUB = {"walltime": ("-l", "walltime="), "queue": ("-q", ""), "account": ("-A",
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job to ask for. `gpus` are those of each node. `options` are the run options of the launcher `slurm` or `pbs`;
-    the option "gpus" replaces `gpus`, and 0 asks for none."""
+    """The request for a job. `gpus` are those of each node. `options` are the run options of the launcher `slurm` or
+    `pbs`; the option "gpus" replaces `gpus`, and 0 requests none."""
 
     name: str
     gpus: int

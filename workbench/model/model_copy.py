@@ -118,7 +118,7 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
 
 
 def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
-    """Return how copy `b` differs from copy `a`, as texts. A hash counts where both copies have it."""
+    """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have them."""
     ours, theirs = ({file.name: file for file in copy.files} for copy in (a, b))
     found = []
     if absent := [name for name in ours if name not in theirs]:
@@ -135,7 +135,7 @@ def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
 
 
 def unhashed(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
-    """Return the files that only their sizes compare, because one of the copies has no hash of them."""
+    """Return the files of which only the sizes were compared, because one of the copies has no hash of them."""
     theirs: Mapping[str, ModelFile] = {file.name: file for file in b.files}
     return [f.name for f in a.files if f.name in theirs and not (f.sha256 and theirs[f.name].sha256)]
 

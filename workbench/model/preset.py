@@ -18,7 +18,8 @@ from workbench.model.settings import SETTINGS, ClockSetting, GpuSettings, Number
 
 
 class Rule(NamedTuple):
-    """A condition of a field's value beside its type, and what is expected where it does not hold, for messages."""
+    """A condition that the value of a field must meet besides its type, and the text of the error message for a value
+    that does not meet it."""
 
     holds: Callable[[Any], object]
     expected: str
@@ -90,8 +91,8 @@ class EngineRef:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchEntry:
-    """What runs the server on its host, a word of `start --as`, and its options as `--run-option` takes them; a list
-    sets one several times."""
+    """The launcher of the server, as a word of `start --as`, and its options in the form of `--run-option`. A list sets
+    an option several times."""
 
     run_as: str = PROCESS
     run_options: dict[str, str | list[str]] = field(default_factory=dict)
@@ -231,9 +232,9 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceResult:
-    """A figure of the preset's source. `status` is the kind of source: "claimed by the document", "third party",
-    "vendor", "arithmetic", … `ceiling` is the limit of the memory bandwidth, for the same metric and in the same
-    unit."""
+    """A measured or claimed value from the preset's source. `status` is the kind of source: "claimed by the document",
+    "third party", "vendor", "arithmetic", … `ceiling` is the limit of the memory bandwidth, for the same metric and in
+    the same unit."""
 
     metric: str
     value: float

@@ -215,7 +215,7 @@ class _CoreSetting(RemoteSetting):
         raise KeyError(self.label)
 
     def between(self, found: str, one: str, other: str) -> bool:
-        """Return whether a core with the value `found` can be on the way from the value `one` to `other`."""
+        """Return whether a core can have the value `found` while its setting changes from `one` to `other`."""
         return found in (one, other)
 
 

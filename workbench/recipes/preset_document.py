@@ -1,4 +1,4 @@
-"""A recipe as the document of a preset of the user."""
+"""Conversion of a recipe to the document of a user's preset."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def short(value: Any) -> str:
 
 
 def finished(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each that a
-    plan would need has a finding."""
+    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each removed
+    value that the plan needs has a finding."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_plan(plan)

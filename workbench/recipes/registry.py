@@ -59,7 +59,7 @@ class ExportForm:
     with_files: bool = False
 
     def render(self, launch: Launch, notes: Notes) -> str:
-        """Return the launch as text in this form. Raises InputError if the form cannot say it."""
+        """Return the launch as text in this form. Raises InputError if the form cannot express the launch."""
         if launch.nodes and not self.for_nodes:
             names = ", ".join(node.name for node, _ in launch.nodes)
             raise InputError(f"the {self.title} starts one node", next_step=f"choose the node with --node: {names}")

@@ -17,7 +17,7 @@ _QUEUED = 100  # batches of all logs together that wait for their reader
 
 
 def labelled(label: str, line: str) -> str:
-    """Return a line of a rank's log as a line of the whole log."""
+    """Return a line of a rank's log with the label of the rank, as a line of the whole log."""
     return f"[{label}] {line}"
 
 

@@ -49,7 +49,7 @@ class RankState:
 
     @property
     def occupies(self) -> bool:
-        """Whether processes of the rank are alive, with or without its own."""
+        """Whether any process of the rank is alive, even if the rank's main process has ended."""
         return self.live or (self.status is not None and not self.unknown and self.status.outlived > 0)
 
     @property

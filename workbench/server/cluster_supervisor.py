@@ -442,7 +442,8 @@ class ClusterSupervisor(Supervisor):
 
 
 def _run_ids(engine: str, count: int) -> list[str]:
-    """Return different run ids of one moment. The first is the smallest, so that lists sort the head's run first."""
+    """Return `count` different run ids for one start. The first is the smallest, so that lists sort the head's run
+    first."""
     ids: set[str] = set()
     now = time.time()
     while len(ids) < count:

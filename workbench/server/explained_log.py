@@ -1,4 +1,5 @@
-"""A whole log, explained: its known lines, its first error, and the warnings and errors that are not known."""
+"""The explanation of a whole log: the lines with a known cause, the first error, and the warnings and errors without a
+known cause."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _MARKED = ("warn", "error")
 
 
 class ExplainedLog:
-    """Collects the known lines of a log while its lines are added, in bounded memory. `engine` is the engine that wrote
-    the log; if it is None, the patterns of all engines are used."""
+    """The lines of a log that have a known cause, collected in bounded memory while lines are added. `engine` is the
+    engine that wrote the log; if it is None, the patterns of all engines are used."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
@@ -41,7 +42,7 @@ class ExplainedLog:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One finding for each known kind of line, the most severe first."""
+        """One finding for each known cause, the most severe first."""
         return by_severity(self._found.values())
 
     def count(self, finding: Finding) -> int:

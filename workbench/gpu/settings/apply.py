@@ -141,7 +141,8 @@ def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> li
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (present value of the command's setting, how it is known). The value is None if it is unknown."""
+    """Return (present value of the setting that the command changes, how the value is known). The value is None if it
+    is unknown."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"

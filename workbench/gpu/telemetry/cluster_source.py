@@ -14,9 +14,8 @@ from workbench.model.gpu import GpuInfo, GpuSample, GpuState, Telemetry
 
 
 class ClusterTelemetry(TelemetrySource):
-    """The readings of the nodes of a cluster. It is the source of the head, and adds to each of its readings the newest
-    one of every other node. The GPUs are numbered through: the head's first, so that theirs are the head's own numbers.
-    """
+    """The telemetry of a cluster. It reads the head, and adds the newest reading of every other node to each reading of
+    the head. The GPUs of the other nodes are numbered after the head's, so that the head's GPUs keep their numbers."""
 
     def __init__(
         self,

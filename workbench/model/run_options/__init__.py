@@ -1,4 +1,4 @@
-"""What can run a server on its host, and the options of each: words of `--as`, names of `--run-option`.
+"""The launchers that can run a server on its host (words of `--as`), and the options of each (names of `--run-option`).
 
 option      one option with its help and its check
 systemd     the options of the launcher `systemd`

@@ -61,7 +61,8 @@ class RunOption:
     power: Callable[[str], str] = lambda value: ""
 
     def parse(self, text: str) -> str:
-        """Return one value as it is kept. Raises InputError, which names the option, for an invalid value."""
+        """Return one value in the form in which it is stored. Raises InputError, which names the option, for an invalid
+        value."""
         if self.choices:
             text = text.strip().lower()
             if text not in self.choices:

@@ -81,7 +81,8 @@ def _dollars(text: str) -> str:
 
 
 def check_image(launch: Launch, notes: Notes) -> None:
-    """Note an image without a digest, and a working directory and a program that the container does not use."""
+    """Add a note about an image without a digest, and about a working directory or program that the container does not
+    use."""
     if "@sha256:" not in launch.image:
         text = f"the image {launch.image} is not pinned: the same name can mean another image later"
         fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"
@@ -93,7 +94,7 @@ def check_image(launch: Launch, notes: Notes) -> None:
 
 
 def _mounted(launch: Launch, notes: Notes) -> list[str]:
-    """Return the directories and files of the host that the container must see: the model's."""
+    """Return the directories and files of the model on the host, which the container must see."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []

@@ -61,7 +61,7 @@ def count_in(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
-    """Note each field that is not among the words of `known`."""
+    """Add a note about each field that is not among the words of `known`."""
     for name, value in document.items():
         if name not in known.split():
             notes.not_understood(f"{where}{name}", value)

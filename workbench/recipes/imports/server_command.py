@@ -90,8 +90,8 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 
 def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of an engine by the words of a container. Without a program among them, the image's own is
-    meant. None if neither names an engine."""
+    """Return the start of the engine that the words of a container name. Without a program among the words, the image's
+    own program is meant. None if neither names an engine."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):

@@ -58,7 +58,7 @@ def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
-    """Return the recipe of the first command. Others are noted."""
+    """Return the recipe of the first server command. Further commands become notes."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {short(words)}"
@@ -123,7 +123,8 @@ def _export(words: Sequence[str], state: _State) -> None:
 
 
 def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
-    """Take a command that starts a program: keep a server's, and note every other as not run."""
+    """Process a command that starts a program. Keep the command of a server, and add a note about any other program,
+    which is not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:

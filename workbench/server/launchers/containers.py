@@ -214,7 +214,7 @@ class Containers:
         return given or launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
 
     def command(self, launch: Launch) -> Command:
-        """Return `docker run` or `podman run`, to be shown."""
+        """Return the `docker run` or `podman run` command that is shown to the user."""
         argv, env = self._server(launch)
         cache = self._hub_cache(launch)
         words = [self.name, "run", *self._words(launch)]
@@ -281,7 +281,8 @@ class Containers:
             )
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return (): a container that has ended is removed, and a new start pins its image anew."""
+        """Return (), because a container is never restarted: one that has ended is removed, and a new start pins its
+        image anew."""
         return ()
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:

@@ -1,4 +1,5 @@
-"""What the launchers of all schedulers share: a server as a batch job on a node that this host may not be.
+"""The parts that the launchers of all schedulers share. The server is a batch job on a node, which may be another
+machine than this host.
 
 The job's script and the keeper are constant shell code (job_scripts.py). The words of the server go into the file
 `server` of the run directory. Nodes and this host must see that directory under the same path.

@@ -115,11 +115,11 @@ class Launcher(Protocol):
         ...
 
     def keeper(self, launch: Launch) -> Keeper:
-        """Return the command that starts the server and keeps it."""
+        """Return the keeper's command: it starts the server and follows it until its end."""
         ...
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command that keeps a server which already runs as `handle`: it starts nothing."""
+        """Return the command of a keeper that starts nothing: it follows a server that already runs as `handle`."""
         ...
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:

@@ -81,7 +81,8 @@ _UNKNOWN = object()  # a group that the line lacks
 
 
 def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
-    """Return a name or a value of a change with the groups of the line in it, _UNKNOWN if a group is missing."""
+    """Return a name or a value of a change with the groups of the matched line filled in; _UNKNOWN if a group is
+    missing."""
     if isinstance(text, dict):
         first, second = (float(groups[name] or 0) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN

@@ -52,8 +52,8 @@ class Way:
 
 async def find_way(source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]) -> Way | None:
     """Return how rsync can send from `source` to `target`; None if neither reaches the other, or one lacks rsync.
-    `addresses` are those to try, each with the host that it is of. A secret file proves that the host which answers is
-    the right one."""
+    `addresses` are the addresses to try, each with its host. A secret file proves that the host which answers is the
+    right one."""
     for host in (source, target):
         if (await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_S)).returncode:
             return None

@@ -77,7 +77,8 @@ def _check_files(
 
 
 def _looks_at(what: str, run_as: str) -> bool:
-    """Return whether a server uses the host's own "files" or "port". One in a container or on a node may not."""
+    """Return whether the server of a launcher uses the host's own "files" or "port". A server in a container or on a
+    node may use neither."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
 
@@ -94,7 +95,7 @@ async def port_problem(
 
 
 async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
-    """Return (facts for the start, ports on which something listens)."""
+    """Return (facts about the host by name, ports on which something listens)."""
     argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}

@@ -1,4 +1,5 @@
-"""The start of Ray on the nodes of a server, before the server itself: the GPUs that Ray has are counted first."""
+"""The start of Ray on the nodes of a server. The server starts only after Ray has reported the GPUs that the server
+needs."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) 
 
 
 async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int) -> None:
-    """Wait until the Ray at `head` has `wanted` GPUs; 0: until it answers. Raises ServerError after UP_S seconds."""
+    """Wait until the Ray at `head` has `wanted` GPUs. With 0, only wait until Ray answers. Raises ServerError after
+    UP_S seconds."""
     deadline, found = time.monotonic() + UP_S, None
     while time.monotonic() < deadline:
         found = await gpus(host, plan, head, env)

@@ -134,8 +134,8 @@ class WatchedRun:
         )
 
     def launch(self, command: Command | None = None) -> Launch:
-        """Return the run as its launcher is given it, with `command` in place of the recorded one, whose secrets are
-        masked."""
+        """Return the run in the form that its launcher receives, with `command` in place of the recorded command, whose
+        secrets are masked."""
         return launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
 
     @property
@@ -185,7 +185,7 @@ class WatchedRun:
         return batch
 
     def _examine(self, batch: LogBatch | None) -> None:
-        """Search the new lines for known ones."""
+        """Search the new lines for lines with a known cause."""
         if batch is None or not batch.lines:
             return
         ring = self.follower.ring

@@ -154,8 +154,8 @@ def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | No
 
 
 def _to_reach(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (words that set, names that unset) what turns the values `now` into `wanted`. Secrets, which a result does
-    not contain, stay as they are now."""
+    """Return the changes that turn the values `now` into `wanted`: (words that set values, names to unset). Secrets,
+    which a result does not contain, stay as they are now."""
     names = [n for n in {**now, **wanted} if n not in _NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))]
     sets = tuple(f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n])
     return sets, tuple(n for n in names if n not in wanted)
@@ -172,7 +172,7 @@ def _with(arm: Arm, name: str, value: Any, env: bool) -> Arm:
 
 
 def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
-    """Return the finding as the experiment that tests it keeps it."""
+    """Return the finding in the form in which the experiment that tests it is stored."""
     return AdvisedChange(finding.code, finding.text, finding.expected_gain, result.id, result.conditions.model)
 
 

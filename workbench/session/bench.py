@@ -242,8 +242,9 @@ class Bench:
         changes: frozenset[LockChange],
         known: ContrastEvidence,
     ) -> Measured:
-        """Return the measurement: as invalid if clock locks changed during the run, as partial if the connection to the
-        host was lost. `read` reads the altered settings after the load, `locks` and `changes` are from before."""
+        """Return the measurement. It is invalid if clock locks changed during the run, and partial if the connection to
+        the host was lost. `read` reads the altered settings after the load; `locks` and `changes` are from before the
+        load."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*read)

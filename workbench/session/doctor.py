@@ -35,7 +35,7 @@ class HostReport:
 
     @property
     def lines(self) -> Sequence[tuple[str, str]]:
-        """(label, text) of each fact."""
+        """The facts as pairs (label, text)."""
         from workbench.doctor import summary
 
         return tuple(summary.lines(self.seen))

@@ -26,7 +26,8 @@ class _Episode:
     told: bool = False
 
     def take(self, unix_s: float, amount: int) -> str | None:
-        """Take the next amount; above 0 the condition holds. Return "begin" or "end" if that is now the case."""
+        """Note whether the condition holds now, which is so if `amount` is above 0. Return "begin" or "end" if the
+        episode begins or ends with that, otherwise None."""
         if amount:
             self.began_s = unix_s if self.began_s is None else self.began_s
             self.last_s = unix_s
@@ -74,7 +75,8 @@ class Episodes:
             episode.clear()
 
     def _cause(self, read: EngineMetrics) -> str:
-        """Return why requests wait, if the plan and the reading say it; else the figures beside them."""
+        """Return why requests wait, as the end of a sentence: the limit that is reached. If that is not the reason, or
+        not known, return the number of running requests and the use of the KV cache."""
         running = read.running
         if self._limit is not None and running is not None and running >= self._limit[1]:
             return f": {self._limit[0]} {self._limit[1]} reached"

@@ -44,7 +44,7 @@ class EngineLive:
         self._forget(None)
 
     def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
-        """Begin anew with another server, or with none."""
+        """Forget the server that was watched, and begin with another server or with none."""
         self._meter, self._episodes = RateMeter(), episodes or Episodes()
         self._failures, self._benchmark_s = 0, float("-inf")
         self._core.update(engine=view)
@@ -111,13 +111,14 @@ class EngineLive:
             self._forget(EngineView(server, title), Episodes(_limit(engine, plan)))
 
     def _due(self) -> bool:
-        """Return whether to read now: not if a benchmark does, and rarely if the last readings have failed."""
+        """Return whether the counters are to be read now. They are not read while a benchmark reads them, and only
+        rarely after failed readings."""
         if time.monotonic() - self._benchmark_s < _BENCH_S:
             return False
         return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
 
     def _hear(self, server: str, read: EngineMetrics) -> None:
-        """Take a reading that a benchmark has made of the server with this run id or URL."""
+        """Use a reading that a benchmark has made of the server with this run id or URL."""
         view = self._core.state.engine
         same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
         if view is not None and (view.server == server or (self._external is not None and same_port)):

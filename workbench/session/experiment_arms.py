@@ -61,8 +61,8 @@ class Arms:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     def replaced(self) -> str | None:
-        """Return the run that the experiment's first server takes the place of: the selected one. None if none is
-        selected or it can stay."""
+        """Return the run that the first server of the experiment replaces: the selected one. None if none is selected,
+        or if it can stay."""
         selected = [session.state.server for session in self._sessions]
         return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
 
@@ -105,7 +105,7 @@ class Arms:
         return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
 
     async def _check_settings(self, *, revert: bool) -> None:
-        """Raise SettingsError if altered GPU settings are on. With `revert`, try to revert them first."""
+        """Raise SettingsError if GPU settings are altered. With `revert`, try to revert them first."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
             on = await _altered(side)

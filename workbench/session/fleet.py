@@ -64,7 +64,7 @@ class Fleet:
         self._ticking = asyncio.create_task(self._tick())
 
     async def close(self) -> None:
-        """Leave all hosts as they are."""
+        """Disconnect from all hosts. Their servers and settings stay as they are."""
         await end_all([self._ticking] if self._ticking is not None else [])
         await asyncio.gather(*(member.close() for member in self._members.values()))
 

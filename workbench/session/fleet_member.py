@@ -139,7 +139,8 @@ class FleetMember:
 
     @property
     def settled(self) -> bool:
-        """Whether everything is known that can be known of the host now, or why it is not."""
+        """Whether the first look at the host is over: its GPUs, servers and settings are known, or the reason why they
+        are not."""
         if self._link in ("down", "refused"):
             return True
         telemetry = self._telemetry
@@ -178,7 +179,8 @@ class FleetMember:
             await self._source.start()
 
     async def _connected(self, ask: Ask | None) -> bool:
-        """Return whether the host is connected, or refused the login, which only the user can solve."""
+        """Connect, and return False if a later attempt may succeed. Return True if the host is connected or has refused
+        the login, because only the user can solve that."""
         try:
             if self._host is None:
                 self._host = await asyncio.to_thread(self._open_host, self._name)  # may load the ssh library
@@ -306,7 +308,8 @@ class FleetMember:
             await asyncio.gather(*(rates.update() for rates in self._rates.values()))
 
     async def close(self) -> None:
-        """Leave the host as it is. A host that hangs is left after a few seconds."""
+        """Disconnect from the host. Its servers and settings stay as they are. A host that hangs is given up after a
+        few seconds."""
         await end_all(self._tasks.values())
         with suppress(TimeoutError, WorkbenchError):
             async with asyncio.timeout(_CLOSE_S):

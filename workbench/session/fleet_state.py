@@ -95,7 +95,7 @@ class FleetHost:
 
     @property
     def power_w(self) -> float | None:
-        """The power of all GPUs that report it."""
+        """The power in watts of all GPUs that report it, added up."""
         known = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None]
         return sum(known) if known else None
 
@@ -122,7 +122,7 @@ class FleetHost:
 
     @property
     def busy(self) -> int:
-        """The number of GPUs that work."""
+        """The number of GPUs with a utilization above BUSY_PCT."""
         return sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in self.gpus)
 
     @property

@@ -176,8 +176,8 @@ class GpuControl:
 
 
 def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
-    """Return the part of a cluster's reading that is of its head. Raises SettingsError if a GPU of another node is
-    meant: each host has a journal and a guard of its own."""
+    """Return the part of a cluster's reading that comes from the head. Raises SettingsError if `by_gpu` names a GPU of
+    another node, because each node has a journal and a guard of its own."""
     head = host.nodes[0].name
     here = {info.uuid for info in reading.infos if info.node == head}
     others = [info for info in reading.infos if info.node != head]

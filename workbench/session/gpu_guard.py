@@ -66,7 +66,7 @@ class GpuGuard:
             self._core.spawn(self._attend())
 
     def leave(self) -> None:
-        """End sending heartbeats."""
+        """Stop sending heartbeats."""
         self._attended = self._ours = False
         self._did_unix_s = None
 

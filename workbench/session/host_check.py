@@ -134,7 +134,7 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The output of the script. None or "": not known."""
+    """The values that the script has printed. An unknown value is None or ""."""
 
     state_dir: str = ""
     skew_s: float | None = None

@@ -38,7 +38,7 @@ class MeasurementLock:
                 self._depth -= 1
 
     async def read_owner(self) -> None:
-        """Put into the state which other Workbench holds the measurement lock of this host."""
+        """Read which other Workbench holds the measurement lock of this host, and store that in the session's state."""
         if not self._core.host.connected:
             return
         directory = self._alterations.register_dir

@@ -240,7 +240,8 @@ class Models:
         return text, notes
 
     async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
-        """Return the addresses at which one of two hosts may reach the other: of a cluster's own network first."""
+        """Return the addresses at which one of two hosts may reach the other. Addresses in a cluster's own network come
+        first."""
         found: list[tuple[Host, SshAddress]] = []
         for host, other in ((far, near), (near, far)):
             address = await host.ssh_address()

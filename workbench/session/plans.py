@@ -388,7 +388,8 @@ class Plans:
                 self._core.update(unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed))
 
     def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
-        """Show what the running server of a preset lacks of it, as `Servers.missing_of_preset` returns it."""
+        """Show which parts of a preset its running server lacks. `parts` are those that `Servers.missing_of_preset`
+        returns."""
         self._of_run = preset_id, parts
         if self._update_unapplied():
             self._show()

@@ -231,7 +231,8 @@ class PresetApply:
         return AppliedPreset(whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report)
 
     async def _checked(self, part: PresetPart, status: ServerStatus) -> PresetPart:
-        """Return the part about open files as the server's process has its limit; other parts unchanged."""
+        """Return the part about open files with the limit that the server's process really has. Return any other part
+        unchanged."""
         if part.name != FILES or status.pid is None:
             return part
         wanted = self._plans.editor.effective.open_files or 0

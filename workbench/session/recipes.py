@@ -44,7 +44,8 @@ def export(
     plan: LaunchPlan, form: str, *, name: str, title: str = "", gpus: int | None = None, node: str | None = None
 ) -> Exported:
     """Return a plan as text in the form called `form`, with secrets as references. `node` chooses one node of a plan
-    for several. Raises InputError if the form cannot say the plan, and PlanError for a plan that cannot be started."""
+    for several. Raises InputError if the form cannot express the plan, and PlanError for a plan that cannot be started.
+    """
     from workbench.recipes.launch import launch_of
     from workbench.recipes.preset_document import name_of
     from workbench.recipes.recipe import Notes

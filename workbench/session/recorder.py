@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Writes everything that a session's timeline hears to a new file, from the construction on until `close`. Raises
-    InputError if the file exists, and StoreError if it cannot be written."""
+    """Writes all values and events of a session's timeline to a new file, from the construction of the recorder until
+    `close`. Raises InputError if the file exists, and StoreError if it cannot be written."""
 
     def __init__(self, session: Session, path: Path) -> None:
         self._session, self._path = session, path

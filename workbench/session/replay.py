@@ -1,4 +1,5 @@
-"""A recording in place of a host: its readings and events come as they came then, and nothing can be run."""
+"""A recording in place of a host. Its readings and events appear at the pace at which they were recorded. No command
+can be run."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ class Replay(Session):
         return self.core.state.host.replay
 
     async def open(self, *, early: bool = False) -> None:
-        """Begin to play the recording, unless the screen is not loaded yet (`early`)."""
+        """Begin to play the recording. With `early`, the screen is not loaded yet, and nothing happens."""
         if early:
             return
         self._next = next(self._items, None)

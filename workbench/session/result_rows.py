@@ -31,8 +31,8 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
 
 def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult | None = None) -> str:
     """Return a label for `result` that names its difference from `before`, such as "max-num-seqs=512", "power 500 W" or
-    "again". If `before` is None, the label names the preset or the model, after what the result `after` changes of the
-    load and the GPU settings: so the first point of a sweep has its value."""
+    "again". If `before` is None, the label has the preset or the model, behind the load and the GPU settings that
+    differ in the result `after`. So the label of a sweep's first point contains the value of that point."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:

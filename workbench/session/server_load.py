@@ -52,8 +52,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at(self, run_id: str | None, url: str | None, overrides: dict[str, Any]) -> AsyncIterator[Load]:
-        """Open a load on the server at `url`, or else on a run (None: the selected or newest READY run). Raises
-        BenchError if the server's GPUs cannot be read."""
+        """Open a block in which a server may be loaded: the one at `url`, or else a run (None: the selected or newest
+        READY run). Raises BenchError if the server's GPUs cannot be read."""
         if url is None:
             opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
         else:
@@ -66,7 +66,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at_run(self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Open a load on a READY run through a forwarded port. Raises BenchError if the run is not READY."""
+        """Open a block in which a READY run may be loaded through a forwarded port. Raises BenchError if the run is not
+        READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
@@ -95,8 +96,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Open a load on the server at a base URL, started by others. A loopback address means the session's host.
-        Raises BenchError if the server does not answer or names no model."""
+        """Open a block in which the server at a base URL, started by others, may be loaded. A loopback address means
+        the session's host. Raises BenchError if the server does not answer or names no model."""
         address = server_address.parse(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (

@@ -68,7 +68,7 @@ class Servers:
         return isinstance(self._core.host, ClusterHost)
 
     async def close(self) -> None:
-        """End following the servers, which keep running."""
+        """Stop following the servers, which keep running."""
         if self._walltime is not None:
             self._walltime.close()
         if self._supervisor is not None:

@@ -245,7 +245,7 @@ class Session:
         self.core.spawn(self._read_own_files())
 
     def _keep_history(self) -> KeptHistory:
-        """Keep the readings from the first one on, also on disk."""
+        """Begin to keep every reading in memory and on disk."""
         from workbench.session.kept_history import KeptHistory
 
         if self._kept is None:

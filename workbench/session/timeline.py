@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def watching(self) -> bool:
-        """Whether the GPUs are read continuously, as by a screen."""
+        """Whether the GPUs are read continuously. A screen reads them so; a command reads them only once."""
         return self._telemetry.running
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
@@ -100,7 +100,7 @@ class Timeline:
             self._tell(event)
 
     def _take_progress(self, progress: BenchProgress) -> None:
-        """Add the token rate since the progress before, which the client reports several times a second."""
+        """Add the token rate since the previous progress, which the client reports several times a second."""
         now, tokens = time.time(), progress.output_tokens
         before_s, before = self._progress
         self._progress = now, tokens
@@ -118,7 +118,7 @@ class Timeline:
 
 
 def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
-    """Yield the ends of each clock lock in force, which no reading contains."""
+    """Yield the lowest and the highest clock of each clock lock in force, because no reading contains them."""
     for one in (*state.others, *state.alterations):
         if one.setting == "gpu_clocks":
             yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)

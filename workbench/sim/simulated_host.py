@@ -93,9 +93,8 @@ class SimulatedHost(BaseHost):
         self.inner.ask = ask
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which a process on the inner host uses the simulated host. Call this
-        after `connect`.
-        """
+        """Return the environment variables with which a process on `inner` uses the simulated programs and driver. Call
+        this after `connect`."""
         ranks = {"WORKBENCH_SIM_RANKS": "1"} if self.of_cluster else {}
         return {
             **ranks,

@@ -189,8 +189,8 @@ class _Writer:
 
 @dataclass
 class Kept:
-    """The content of a host's files: its history, and its GPUs as they were last. `cut` is the newest benchmark, if
-    its Workbench ended before it."""
+    """The content of a host's files: its history, and its GPUs as last read. `cut` is the newest benchmark if its
+    Workbench ended in the middle of it."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()

@@ -22,7 +22,7 @@ _WHAT = {"hosts": "host", "clusters": "cluster"}
 
 
 class HostsStore:
-    """hosts.toml. It is read at its first use, and again whenever it has changed."""
+    """The user's file hosts.toml. It is read at its first use, and again whenever it has changed."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.hosts_file()

@@ -53,7 +53,7 @@ def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a variable or an option as text. A whole number stands for its digits."""
+    """Return the value of a variable or an option as text. A whole number becomes its digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):
@@ -198,7 +198,7 @@ def checked(document: Mapping[str, Any]) -> Checked:
 
 
 def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
-    """Note the problems of an entry that no field of it has alone."""
+    """Add the problems of an entry that concern several of its fields together."""
     if not _NAME.fullmatch(name):
         wrong((section, name), "a name of letters, digits and . _ - @ is expected", problems)
     if not isinstance(value, dict):
@@ -225,8 +225,8 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
-    """Return the names of the hosts whose machine is not reached in _MOST_STEPS, because their `ssh` lead to one
-    another."""
+    """Return the names of the hosts whose `ssh` fields lead to one another in a circle, so that no machine is reached
+    within _MOST_STEPS steps."""
 
     def circles(name: str) -> bool:
         for _ in range(_MOST_STEPS):

@@ -39,7 +39,7 @@ def printable(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages name it."""
+    """Return a value in the form in which messages quote it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -210,7 +210,7 @@ def _required(kind: Any) -> list[str]:
 
 
 def _expected(kind: Any) -> str:
-    """Return a type as messages name it."""
+    """Return the name of a type for messages."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _expected(inner[0])

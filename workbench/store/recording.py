@@ -141,8 +141,8 @@ def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
 
 
 def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
-    """Yield the lines of the cells from `first_s` to `last_s`. Of several histories the first that knows a cell of a
-    metric counts."""
+    """Yield the lines of the cells from `first_s` to `last_s`. If several histories know a cell of a metric, the first
+    of them counts."""
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
     keys = {key: None for history in histories for key in history}

@@ -23,7 +23,7 @@ UNUSABLE = object()
 
 
 def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
-    """Note a problem, and return UNUSABLE."""
+    """Add a problem to `problems`, and return UNUSABLE."""
     problems.append(Problem(path, text))
     return UNUSABLE
 

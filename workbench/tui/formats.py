@@ -114,7 +114,7 @@ def path_text(path: str, width: int) -> str:
 
 @lru_cache(maxsize=64)
 def short_gpu_name(name: str) -> str:
-    """Return "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"."""
+    """Return a short name of a GPU: "RTX PRO 6000" for "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"."""
     words = re.sub(r"\b(NVIDIA|GeForce|Tesla|Corporation|Blackwell|Workstation|Server|Edition|Generation)\b", "", name)
     return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
@@ -156,7 +156,8 @@ def restored_value(text: str) -> str:
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
-    """Return {"gpu0.persistence": True, "gpu1.persistence": True} as ["GPU0-1 persistence mode on"]."""
+    """Return settings as texts, in which GPUs with the same value share one: ["GPU0-1 persistence mode on"] for
+    {"gpu0.persistence": True, "gpu1.persistence": True}."""
     groups: dict[str, list[int]] = {}
     for name, value in settings.items():
         gpu, _, setting = name.partition(".")

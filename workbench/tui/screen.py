@@ -204,7 +204,8 @@ class MainScreen(Screen[None]):
             )
 
     def _close_pages(self) -> None:
-        """Close the pages, and the questions about the host before, unanswered: a yes would act on the new host."""
+        """Close the pages, and the questions about the former host without an answer, because a yes would act on the
+        new host."""
         from workbench.tui.modals.login import Login
 
         self.panes.pages.clear()

@@ -93,7 +93,7 @@ class ApplyController(Controller):
 
 
 def _load() -> None:
-    """Import what the look-up needs, which takes too long for the thread that draws the screen."""
+    """Import the modules that the look-up needs. This takes too long for the thread that draws the screen."""
     import workbench.gpu.settings.apply
     import workbench.gpu.settings.plan
     import workbench.session.preset_apply  # noqa: F401

@@ -54,7 +54,7 @@ class ExplainController(Controller):
         return flag_rows(flag, notes, estimate, width)
 
     async def pick_word(self) -> None:
-        """Ask for a word of the glossary, and explain it."""
+        """Ask for a term of the glossary, and explain it."""
         from workbench.store import glossary
 
         items = [(term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.terms()]

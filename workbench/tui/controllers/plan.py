@@ -34,7 +34,7 @@ class PlanController(Controller):
     # presets
     async def load(self, entry: PresetEntry | None) -> None:
         """Load the preset of `entry`; None does nothing. Ask first for variables that have neither a remembered value
-        nor a default. The next key, perhaps an s, finds the plan loaded."""
+        nor a default. The plan is loaded before the next key is handled."""
         if entry is None:
             return
         if entry.problem:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class RecipeController(Controller):
     async def copy_as(self) -> None:
-        """Ask for a form, and copy the plan in it."""
+        """Ask for the form of another tool, and copy the plan in that form."""
         from workbench.recipes.registry import EXPORT_FORMS
 
         if self.state.plan is None:

@@ -31,7 +31,8 @@ class FleetApp(ThemedApp):
         return FleetScreen(self.fleet, self.view, self._leave)
 
     def action_do_nothing(self) -> None:
-        """Take ctrl+q, a habit of flow control, which would end the application."""
+        """Do nothing for ctrl+q, which users of flow control press out of habit and which would otherwise end the
+        application."""
 
     def _leave(self, host: str | None) -> None:
         self.opened = host

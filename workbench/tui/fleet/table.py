@@ -107,7 +107,8 @@ def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width
 
 
 def _name(host: FleetHost, cells: int) -> str:
-    """Return the name of the host in at most `cells` cells. The ends of long names differ."""
+    """Return the name of the host in at most `cells` cells. The end of a long name is kept, because long names differ
+    there."""
     return cut_middle(host.name, cells) if host.name.isascii() else cut(host.name, cells)
 
 
@@ -149,7 +150,7 @@ def gpus_title(host: FleetHost) -> str:
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
-    """Return the figures of each GPU, as many as there is room for."""
+    """Return the row with the values of each GPU, of as many GPUs as there is room for."""
     if not host.gpus:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))

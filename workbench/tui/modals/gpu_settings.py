@@ -150,8 +150,8 @@ def _columns(now: str, allowed: str, before: str) -> str:
 
 
 def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
-    """Return the present value of a setting on the chosen GPUs. A clock lock cannot be read, so its clock is
-    returned."""
+    """Return the present value of a setting on the chosen GPUs. A clock lock cannot be read, so the present clock is
+    returned for it."""
     if setting.of_host:
         host = state.telemetry.host if state.telemetry else None
         return getattr(host, setting.reading or "", None) or NA

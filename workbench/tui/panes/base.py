@@ -86,10 +86,10 @@ class Pane(Painted, can_focus=True):
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
-        """Take a new text of the search input. By default nothing happens."""
+        """Handle a new text of the search input. By default nothing happens."""
 
     def search_closed(self, controllers: Controllers) -> None:
         """End the search, because the user pressed escape in the search input. By default nothing happens."""
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Take the text for which the user pressed enter in the search input. By default nothing happens."""
+        """Handle the text for which the user pressed enter in the search input. By default nothing happens."""

@@ -138,7 +138,8 @@ class Results(Pane, PickList):
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
     def head_clicked(self, x: int) -> None:
-        """Sort by the column whose head is at `x` or, as numbers end with their column, next to the right."""
+        """Sort by the column whose head is at `x`. Heads are aligned right, so a place before a head belongs to that
+        head."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
         last = {word: at + len(word) for word, at in starts.items()}

@@ -132,13 +132,14 @@ SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)  # where there is room: the f
 
 
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
-    """Return "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the host."""
+    """Return the title of a GPU, such as "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares the memory of the
+    host."""
     return f"{gpu_name(sample, info)} {card_title(info, sample)}".strip()
 
 
 def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
-    """Return "GPU0", or of a cluster "spark-02 GPU1". Where there is little room, the end of the node's name is shown,
-    in which nodes differ."""
+    """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. Where there is little room, only the
+    end of the node's name is shown, because the names of nodes differ there."""
     own = f"GPU{sample.index}"
     if info is None or not info.node:
         return own
@@ -148,7 +149,8 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
 
 
 def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
-    """Return "RTX PRO 6000 96G"; "" if the card is not known."""
+    """Return the short name of a GPU with its memory, such as "RTX PRO 6000 96G"; "" if the properties of the GPU are
+    not known."""
     if info is None:
         return ""
     name, total = short_gpu_name(info.name), total_bytes(sample, info)
@@ -182,7 +184,7 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
 
 
 def elsewhere(state: SessionState) -> str:
-    """Return a sentence, without its end, if the GPUs on the screen are not those of the server; otherwise ""."""
+    """Return a sentence without its full stop if the GPUs on the screen are not those of the server; otherwise ""."""
     server = state.server
     if server is None or server.node is None or not server.alive:
         return ""

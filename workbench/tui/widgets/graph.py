@@ -150,8 +150,9 @@ def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
 
 
 def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str) -> Row:
-    """Return one row of a graph: its lines where nothing else is drawn, and where they are, or in the only row, the
-    cells that are held at their limit in a role of their own. `row` is its number from the bottom."""
+    """Return row number `row` of a graph, counted from the bottom, with its lines. A line is drawn in the cells where
+    the graph is blank. Cells of the graph that a line crosses have the role "limited" if their value is held at the
+    limit; in a graph of one row, all held cells have that role."""
     crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
     if not any(crossed):
         return ((text, role),)

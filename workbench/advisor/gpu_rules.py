@@ -60,7 +60,9 @@ def power_cap(facts: Facts) -> Iterator[Advice]:
     elif any((g.power_w or 0) > _BELOW_LIMIT * (g.limit_w or 0) for g in known):
         share = percent(facts.share_of(_POWER_CAP))
         text = f"the power limit hardly binds: {_watts(known)}, and the driver names it in {share} of the run"
-        yield advice(Level.INFO, "power.near", text, fix="raising it can gain little", evidence=_watts(known))
+        yield advice(
+            Level.INFO, "power.near", text, fix="raising the power limit can gain little", evidence=_watts(known)
+        )
     else:
         text = f"the power limit does not bind: {_watts(known)}. Raising it changes nothing"
         single = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
@@ -192,7 +194,7 @@ def locks_without_effect(facts: Facts) -> Iterator[Advice]:
         settings = (f"{gpu} {label_of(key)}" for gpu, key in map(split_key, idle))
         text = f"these GPU settings had no effect under load: {', '.join(settings)}"
         yield advice(
-            Level.HINT, "lock.noop", text, fix="revert them: workbench gpu revert", evidence="clocks under load"
+            Level.HINT, "lock.noop", text, fix="revert the settings: workbench gpu revert", evidence="clocks under load"
         )
 
 

@@ -86,7 +86,7 @@ def promise(facts: Facts) -> Iterator[Advice]:
         return
     if limit is None:
         text = f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is unknown"
-        yield advice(Level.INFO, "promise.unknown", text, fix="give a result with a speed limit")
+        yield advice(Level.INFO, "promise.unknown", text, fix="check it with a result whose speed limit is known")
         return
     share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
     if share > 1.0:
@@ -295,7 +295,7 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in found)
     text = f"these flags do not change the decoding speed of one stream: {named}"
     evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
-    yield advice(Level.INFO, "knob.scope", text, fix="expect 0 % from them at one stream", evidence=evidence)
+    yield advice(Level.INFO, "knob.scope", text, fix="change these flags only for several streams", evidence=evidence)
 
 
 RULES: tuple[Rule, ...] = (

@@ -175,7 +175,10 @@ def levels_of(text: str | None) -> list[int]:
     except ValueError:
         levels = []
     if not levels or min(levels) < 1:
-        raise InputError(f"--concurrency {text!r} is not N or N,N,…", next_step="for example --concurrency 1,8,32")
+        raise InputError(
+            f"--concurrency {text!r} is not N or N,N,…",
+            next_step="give numbers of streams, for example --concurrency 1,8,32",
+        )
     return levels
 
 

@@ -47,7 +47,7 @@ def compare(arguments: argparse.Namespace) -> int:
     if len(sides) != 2:
         raise InputError(
             f"compare takes two results or groups, not {len(sides)}",
-            next_step="for example compare 1 2, compare 1-3 4-6, or compare --tag before --tag after",
+            next_step="give two of them, for example compare 1 2, compare 1-3 4-6, or compare --tag before --tag after",
         )
     a, b = sides
     if both := sorted({r.id for r in a} & {r.id for r in b}):

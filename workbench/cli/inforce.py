@@ -14,7 +14,7 @@ from workbench.model.in_force import NOT_REPORTED
 
 @command(
     "inforce",
-    "compare what was asked of a running server with what is in force in it",
+    "compare the requested settings of a running server with those in force",
     option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them"),
     examples=("workbench inforce RUN", "workbench inforce RUN --json"),
 )

@@ -15,9 +15,13 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise InputError(f"--extra-body is not JSON: {error}", next_step="for example '{\"top_k\": 1}'") from None
+        raise InputError(
+            f"--extra-body is not JSON: {error}", next_step="give a JSON object, for example '{\"top_k\": 1}'"
+        ) from None
     if not isinstance(fields, dict):
-        raise InputError("--extra-body is not a JSON object", next_step="for example '{\"top_k\": 1}'")
+        raise InputError(
+            "--extra-body is not a JSON object", next_step="give a JSON object, for example '{\"top_k\": 1}'"
+        )
     return fields
 
 
@@ -27,7 +31,7 @@ def _shell_words(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InputError(f"--command: {error}", next_step="quote the text as a shell requires it") from None
     if not words:
-        raise InputError("--command is empty", next_step="for example --command 'vf-eval … -n 100'")
+        raise InputError("--command is empty", next_step="give a command, for example --command 'vf-eval … -n 100'")
     return words
 
 
@@ -141,7 +145,8 @@ def _own_command(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     given, after_dashes = getattr(arguments, "own_command", None), getattr(arguments, "own_words", None)
     if after_dashes == ():
         raise InputError(
-            "no benchmark command is given after --", next_step="for example: workbench bench RUN -- vf-eval …"
+            "no benchmark command is given after --",
+            next_step="give the command, for example: workbench bench RUN -- vf-eval …",
         )
     if given and after_dashes:
         raise InputError(

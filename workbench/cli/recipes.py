@@ -74,7 +74,7 @@ async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
         return False
     question = f"Save the preset {imported.preset_id}?"
     problem = f"the preset {imported.preset_id} is not saved, because nobody can be asked to confirm"
-    return await confirm(arguments, question, problem=problem, next_step="add --yes to save it")
+    return await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
 
 
 def _show(imported: Imported) -> None:

@@ -64,7 +64,7 @@ async def prune(arguments: argparse.Namespace) -> int:
             where = f"of {count_of(len(every), 'ended run')} on {session.host.name} ({root})"
             question = f"Remove {len(chosen)} {where}, {_size(chosen)}?"
             problem = f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked to confirm"
-            if await confirm(arguments, question, problem=problem, next_step="add --yes to remove them"):
+            if await confirm(arguments, question, problem=problem, next_step="add --yes to remove these runs"):
                 removed = await old_runs.remove(session.host, root, chosen)
     return _print(arguments, every, [run for run in chosen if run.run_id in removed])
 

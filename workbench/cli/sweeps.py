@@ -131,7 +131,7 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
         if not equals or not name or not values:
             raise InputError(
                 f"--flag {word!r} is not of the form NAME=v1,v2,…",
-                next_step="for example --flag max-num-seqs=128,256,512",
+                next_step="give a flag and its values, for example --flag max-num-seqs=128,256,512",
             )
         found.setdefault(name, []).extend(values)
     return found

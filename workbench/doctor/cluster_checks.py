@@ -262,7 +262,10 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
         elif need is None and node.unified and free < reserve:
             text = f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
             yield Finding(
-                Level.ERROR, "cluster.memory", text, fix=f"`ps aux --sort -rss` on {node.name} lists its users"
+                Level.ERROR,
+                "cluster.memory",
+                text,
+                fix=f"`ps aux --sort -rss` on {node.name} lists the programs that use it",
             )
         swap = node.look.get("memory", {})
         if node.unified and swap.get("SwapTotal"):

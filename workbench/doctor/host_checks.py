@@ -29,7 +29,7 @@ def python(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.WARN, "host.python3", text, fix="install python3 on the host")
     elif facts.python3_version is None:
         text = f"{facts.python3} does not print its version: it is broken, or not a python3"
-        yield Finding(Level.ERROR, "host.python3", text, fix="repair it, or put a working python3 first on PATH")
+        yield Finding(Level.ERROR, "host.python3", text, fix="repair that python3, or put a working one first on PATH")
 
 
 def shell_programs(seen: Examination) -> Iterator[Finding]:
@@ -58,7 +58,9 @@ def main_process(seen: Examination) -> Iterator[Finding]:
 def engines(seen: Examination) -> Iterator[Finding]:
     if seen.engines and not any(e.path for e in seen.engines):
         text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
-        yield Finding(Level.WARN, "engine.none", text, fix="install one, or give its program with --executable PATH")
+        yield Finding(
+            Level.WARN, "engine.none", text, fix="install an engine, or name its program with --executable PATH"
+        )
     for engine in seen.engines:
         for path in engine.elsewhere:
             text = f"{'another' if engine.path else 'not on PATH, but'} {engine.engine} is at {path}"

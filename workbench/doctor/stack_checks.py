@@ -28,7 +28,13 @@ def known(seen: Examination) -> Iterator[Finding]:
     for capability in seen.capabilities:
         if version_key(capability) > newest:
             text = f"no version was checked for these GPUs, because their compute capability {capability} is unknown"
-            yield Finding(Level.INFO, "stack.new-gpu", text, fix="a newer Workbench may know it", evidence=capability)
+            yield Finding(
+                Level.INFO,
+                "stack.new-gpu",
+                text,
+                fix="a newer version of Workbench may know these GPUs",
+                evidence=capability,
+            )
 
 
 def cpu_build(seen: Examination) -> Iterator[Finding]:

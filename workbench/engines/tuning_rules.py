@@ -190,14 +190,14 @@ def risks(here: Situation) -> Iterator[Finding]:
             "risk.remote-code",
             "trust-remote-code runs Python code from the model's repository with your rights",
             "trust-remote-code",
-            "unset it: models whose architecture the engine has do not need it; else pin a revision that you have read",
+            "unset it if the engine has the model's architecture; otherwise pin a revision whose code you have read",
             "Hugging Face transformers, trust_remote_code",
             evidence=f"model {here.plan.model}",
             changes=(PlanChange("trust-remote-code", None),),
         )
     if here.on("sleep-on-idle"):
         text = "sleep-on-idle saves CPU time while nothing runs; the first request after a pause waits for the wake-up"
-        fix = "unset it where latency matters, and for benchmarks"
+        fix = "unset sleep-on-idle where latency matters, and for benchmarks"
         change = (PlanChange("sleep-on-idle", None),)
         yield Finding(Level.HINT, "idle.wake-up", text, "sleep-on-idle", fix, "SGLang's own help", changes=change)
 
@@ -241,7 +241,7 @@ def allocation(here: Situation) -> Iterator[Finding]:
             f"CUDA_VISIBLE_DEVICES={devices} replaces the GPUs that the job {here.job} was given: the server may take "
             "those of other users",
             "CUDA_VISIBLE_DEVICES",
-            "unset it, so that the scheduler's value stays",
+            "unset CUDA_VISIBLE_DEVICES, so that the scheduler's value stays",
             evidence=f"job {here.job}",
             changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),),
         )

@@ -540,7 +540,7 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
         return HostUnreachable(
             f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
             host=name,
-            next_step="update OpenSSH on the host, or allow its algorithm in your ssh configuration",
+            next_step="update OpenSSH on the host, or allow one of these algorithms in your ssh configuration",
         )
     if isinstance(error, asyncssh.ConfigParseError):
         return HostError(f"cannot read your ssh configuration: {error}", host=name)

@@ -146,7 +146,7 @@ class Setting(ABC):
     def error(self, text: str, problem: str) -> InputError:
         return InputError(
             f"{self.label}: {text!r} is not valid, {problem}",
-            next_step=f"for example {self.name} {self.example}",
+            next_step=f"give a value, for example {self.name} {self.example}",
         )
 
     @property

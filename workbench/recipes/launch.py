@@ -126,7 +126,7 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
             if is_secret_name(name):
                 raise InputError(
                     f"{node.name} has a secret of its own ({name})",
-                    next_step="set it for the whole plan, not for one node",
+                    next_step="set the secret for the whole plan, not for one node",
                 )
     return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
 

@@ -116,7 +116,7 @@ async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
             if run.facts.alive
             else f"run {run_id} has ended",
             host=host.name,
-            next_step="start it again: `workbench start PRESET`, or s on the screen",
+            next_step="start the server again: `workbench start PRESET`, or s on the screen",
         )
     if not dry_run:
         await launcher.restart(host, launch, launched)

@@ -48,7 +48,7 @@ async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
         raise HostError(
             f"neither {' nor '.join(PROGRAMS)} is installed",
             host=host.name,
-            next_step="install it there (pip install huggingface_hub), or copy the model from another host: "
+            next_step="install one of them there (pip install huggingface_hub), or copy the model from another host: "
             "workbench models copy MODEL --from HOST --to HOST",
         )
     return found[0]
@@ -68,7 +68,9 @@ async def download(
     the hub's variables, such as HF_HOME and HF_TOKEN. `on_progress` gets the program's own progress. An interrupted
     download goes on at the next call. Raises InputError for an invalid name, and HostError if the program fails."""
     if not _MODEL.fullmatch(model):
-        raise InputError(f"{model!r} is not the id of a model on the hub", next_step="write it as ORGANIZATION/NAME")
+        raise InputError(
+            f"{model!r} is not the id of a model on the hub", next_step="write the id as ORGANIZATION/NAME"
+        )
     argv = [program, "download", model]
     argv += [f"--revision={revision}"] if revision else []
     argv += [f"--local-dir={directory}"] if directory else []
@@ -99,4 +101,6 @@ def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostErro
     ):
         if line := next((line for line in reversed(lines) if pattern.search(line)), None):
             return HostError(f"{model} was not downloaded: {why} ({line})", host=host.name, next_step=step)
-    return HostError(f"{model} was not downloaded: {last}", host=host.name, next_step="run the command again there")
+    return HostError(
+        f"{model} was not downloaded: {last}", host=host.name, next_step="run the hub's command again on that host"
+    )

@@ -108,7 +108,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
         raise InputError(
             f"{copy.path} has links that lead out of it: {names_text(copy.outside)}; nothing was copied",
             host=copy.host,
-            next_step="look where they lead; give --follow-links to copy the files there as files of the model",
+            next_step="look where the links lead; give --follow-links to copy the files there as files of the model",
         )
     shipment = _shipment_of(copy, target)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)

@@ -60,7 +60,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     if "cut" in said:
         text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
         raise InputError(
-            text, next_step="give the start of the command line, with the flags that you need, with --command"
+            text, next_step="give its first words and the flags that you need: `workbench import --command LINE`"
         )
     settings = [text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text]
     env = dict(text.partition("=")[::2] for text in settings)

@@ -51,6 +51,6 @@ def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) ->
         f"the Ray that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step=f"add the other nodes to it (`ray start --address {head}:{ray.PORT}`), or end it with `ray stop`: "
-        "Workbench then starts its own",
+        next_step=f"add the other nodes to that Ray (`ray start --address {head}:{ray.PORT}`), or run `ray stop`, "
+        "so that Workbench starts its own",
     )

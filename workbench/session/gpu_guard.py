@@ -177,7 +177,7 @@ class GpuGuard:
                 await self._telemetry.refresh()
         if acted and self._attended and seen.seen_act != str(view.did_unix_s):
             host = self._core.host
-            self._core.notify(Level.WARN, f"{host.name}: the guard {view.did}", f"its log is {view.log}")
+            self._core.notify(Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}")
             self._core.record(f"# the guard {view.did}")
             with suppress(HostError):
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)

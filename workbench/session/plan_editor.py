@@ -150,7 +150,7 @@ class PlanEditor:
             plan = self._with_change(plan, change)
         if plan == self.plan:
             text = f"the plan under edit has this already: {' '.join(change.text for change in changes)}"
-            raise InputError(text, next_step="start it again, or read the other findings")
+            raise InputError(text, next_step="start the plan again, or read the other findings")
         self._change(plan)
 
     def _with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:

@@ -81,7 +81,9 @@ def export(host: Host, path: Path, last_s: float) -> int:
     cells = list(recording.history_lines([kept.history], int(now - last_s), int(now), step_s))
     if not cells:
         text = f"no history of {host.name} is kept for the last {last_s:,.0f} s"
-        raise InputError(text, next_step="a screen keeps it while it is open: workbench; or record without --last")
+        raise InputError(
+            text, next_step="the history is kept only while a screen is open: run `workbench`, or record without --last"
+        )
     events = [recording.event_line(e) for e in kept.history.events if e.unix_s >= now - last_s]
     lines = [recording.Header(host.name, simulated, step_s, now - last_s).line()]
     lines += [recording.infos_line(now - last_s, kept.infos), *sorted([*cells, *events], key=recording.time_of)]

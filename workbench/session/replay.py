@@ -127,7 +127,7 @@ class Replay(Session):
             if not self._view.paused:
                 self._advance(self._position_s + elapsed_s * self._view.speed)
         self._show(ended=True, paused=True)
-        self.core.notify(Level.INFO, "the recording ends here", "[ and ] go through its time, q leaves")
+        self.core.notify(Level.INFO, "the recording ends here", "press [ or ] to move in time, q to leave")
 
     def _advance(self, until_s: float) -> None:
         """Show the content of the recording up to the Unix time `until_s`."""

@@ -153,7 +153,7 @@ class Servers:
         for status in self._core.state.servers:
             if status.run_id not in known | {self._core.state.run_id} and status.state.alive:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
-                self._core.notify(Level.INFO, text, "press o in the Log pane to choose it")
+                self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
     async def others(self) -> Sequence[FoundServer]:
         """Return the servers of the host that no Workbench started. () on a simulated host."""
@@ -412,6 +412,6 @@ class Servers:
             raise ServerError(
                 f"run {run_id} was not READY within {timeout_s:.0f} s ({status.phase or status.state})",
                 host=self._core.host.name,
-                next_step=f"it is still starting: watch it with `workbench logs {run_id} --follow`, or stop it with "
-                f"`workbench stop {run_id}`",
+                next_step=f"the server is still starting: watch it with `workbench logs {run_id} --follow`, "
+                f"or stop it with `workbench stop {run_id}`",
             ) from None

@@ -236,7 +236,8 @@ class Sweeps:
         check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
             raise InputError(
-                f"another Workbench is running {which}", next_step="wait until the sweep has ended, or cancel it there"
+                f"another Workbench is running {which}",
+                next_step="wait until the sweep has ended, or cancel it in that Workbench",
             )
         if sweep.spec is None:
             why = (

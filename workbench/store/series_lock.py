@@ -23,7 +23,7 @@ def held(path: Path, what: str) -> Iterator[None]:
         if not _locked(file, path, fcntl.LOCK_EX):
             raise InputError(
                 f"another Workbench is running {what}",
-                next_step="wait until the other one has ended, or cancel it there",
+                next_step=f"wait until {what} has ended, or cancel it in that Workbench",
             )
         yield
     finally:

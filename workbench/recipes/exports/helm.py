@@ -61,7 +61,7 @@ def values(launch: Launch, notes: Notes) -> str:
 
 def _note(launch: Launch, name: str, notes: Notes) -> None:
     text = "the chart needs requestCPU and requestMemory, which no plan names"
-    notes.add(Level.WARN, "requests", text, fix="fill them in for your nodes")
+    notes.add(Level.WARN, "requests", text, fix="fill in both values for your nodes")
     notes.left_out(f"the address {launch.host}:{launch.port}", "the chart gives the server an address of its own")
     if launch.secrets:
         secrets = " ".join(f"--from-literal={key}=…" for key in launch.secrets)

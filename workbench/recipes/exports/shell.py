@@ -103,7 +103,10 @@ def pbs(launch: Launch, notes: Notes) -> str:
     lines = [*header(launch, "#!/bin/bash"), f"#PBS {shlex.join(directives)}", "set -eu", "umask 077"]
     if launch.secrets:
         notes.add(
-            Level.INFO, "secret", "PBS passes no environment by itself", fix=f"qsub -v {','.join(launch.secrets)} FILE"
+            Level.INFO,
+            "secret",
+            "PBS passes no environment by itself",
+            fix=f"submit with: qsub -v {','.join(launch.secrets)} FILE",
         )
     lines += [*secret_checks(launch.secrets), 'cd -- "$PBS_O_WORKDIR"']
     lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))

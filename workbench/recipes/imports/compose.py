@@ -31,7 +31,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     """Return the recipe of the service `entry`, by default of the first one that starts a server."""
     services = table_of(document, "services", notes)
     if entry is not None and entry not in services:
-        raise InputError(f"the compose file has no service {entry!r}", next_step=f"its services: {', '.join(services)}")
+        raise InputError(
+            f"the compose file has no service {entry!r}", next_step=f"choose one of its services: {', '.join(services)}"
+        )
     rest_of(document, "services version name volumes networks", notes)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}

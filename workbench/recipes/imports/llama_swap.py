@@ -28,7 +28,9 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     """Return the recipe of the model `entry`, by default of the first one."""
     models = table_of(document, "models", notes)
     if entry is not None and entry not in models:
-        raise InputError(f"the configuration has no model {entry!r}", next_step=f"its models: {', '.join(models)}")
+        raise InputError(
+            f"the configuration has no model {entry!r}", next_step=f"choose one of its models: {', '.join(models)}"
+        )
     chosen = entry or next(iter(models))
     for name in models:
         if name != chosen:

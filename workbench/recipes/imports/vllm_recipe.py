@@ -35,7 +35,8 @@ def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) ->
     chosen = entry or "default"
     if entry is not None and entry not in variants:
         raise InputError(
-            f"the recipe has no variant {entry!r}", next_step=f"its variants: {', '.join(variants) or 'none'}"
+            f"the recipe has no variant {entry!r}",
+            next_step=f"choose one of its variants: {', '.join(variants) or 'none'}",
         )
     variant = table_of(variants, chosen, notes)
     rest_of(document, _KNOWN, notes)

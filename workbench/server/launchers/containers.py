@@ -145,13 +145,17 @@ class Containers:
                 yield _error("mount", text, "rename it, or make a link to it with a plain name")
         if plan.executable and plan.executable_from != "given":
             text = f"the program {' '.join(plan.executable)} is not used: the image has its own"
-            yield Finding(Level.INFO, "container.executable", text, fix="--executable names a program in the image")
+            yield Finding(
+                Level.INFO, "container.executable", text, fix="choose a program in the image with --executable"
+            )
 
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
         argv, env = self._server(launch)
         if mask_argv(argv) != tuple(argv):
             text = f"a secret is on the command line: `ps` and `{self.name} inspect` show it to other users"
-            yield Finding(Level.WARN, "container.secret", text, fix="pass it as an environment variable or in a file")
+            yield Finding(
+                Level.WARN, "container.secret", text, fix="pass the secret as an environment variable or in a file"
+            )
         names = [name for name, value in env.items() if is_secret_name(name) and value]
         if shown := [name for name in names if _NOT_BY_NAME.fullmatch(name)]:
             text = f"{', '.join(shown)}: the value is on the command line, where `ps` shows it to other users, because "
@@ -363,7 +367,7 @@ def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptabl
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise HostError(
-            f"{program} container inspect answered what Workbench cannot read: {error}", host=host.name
+            f"{program} container inspect printed something that Workbench cannot read: {error}", host=host.name
         ) from None
 
 

@@ -40,7 +40,7 @@ class AdviceController(Controller):
         """Test one of the findings against the result of `advised`, if it has one."""
         if advised.result is None:
             text = "this run has no valid result to compare with"
-            self.say(text, Level.WARN, next_step="measure it (b in the Bench pane), then press t again")
+            self.say(text, Level.WARN, next_step="measure the run (b in the Bench pane), then press t again")
             return
         self.attempt(self._pick(advised, found))
 
@@ -80,7 +80,7 @@ class AdviceController(Controller):
             return
         if finding.settings and self.state.alterations:
             text = "GPU settings are altered, and this experiment begins without altered settings"
-            self.say(text, Level.WARN, next_step="press r to revert them, then t again")
+            self.say(text, Level.WARN, next_step="press r to revert the GPU settings, then t again")
             return
         arms = self.try_now(lambda: arms_of_finding(finding, result, view.plan if view else None))
         if arms is None:

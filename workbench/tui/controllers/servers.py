@@ -308,7 +308,7 @@ class ServerController(Controller):
                 plan = self.session.servers.supervisor.record(run_id).plan
                 done = self.try_now(lambda: self.session.plans.apply_fix(finding, plan))
                 if done:
-                    self.say(f"{done}: changed in the plan (u undoes it)", next_step="press s to start it")
+                    self.say(f"{done}: changed in the plan (u undoes it)", next_step="press s to start the plan")
 
         await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
 

@@ -48,8 +48,10 @@ def read(pid: int, host: LocalHost | None = None) -> ProcessCommand:
 def test_words_and_environment_arrive_as_they_are(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     process = spawn("a b", "", "c\nd", "\x1b[2Je", env={**os.environ, "VLLM_X": "1\n2", "ODD": "=x"}, cwd="/")
     found = read(process.pid)
-    assert found.argv[-4:] == ("a b", "", "c d", "e") and found.workdir == "/"
-    assert found.env is not None and found.env["VLLM_X"] == "1 2" and found.env["ODD"] == "=x"
+    assert found.argv[-4:] == ("a b", "", "c\nd", "\x1b[2Je") and found.workdir == "/"
+    assert found.cleaned().argv[-4:] == ("a b", "", "c d", "e") and found.cleaned().workdir == "/"
+    assert found.env is not None and found.env["VLLM_X"] == "1\n2" and found.env["ODD"] == "=x"
+    assert (found.cleaned().env or {})["VLLM_X"] == "1 2"
 
 
 def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(

@@ -129,7 +129,7 @@ def test_impossible_targets_are_rejected_before_anything_starts(cli: Cli, words:
     ("flags", "said"),
     [
         (("no-such=1,2",), "no server can be started with any of the values: vLLM"),
-        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "a sweep takes one or two flags, not 3"),
+        (("max-num-seqs=1", "tensor-parallel-size=2", "dtype=auto"), "a sweep needs one or two flags, not 3"),
     ],
 )
 def test_an_impossible_sweep_is_rejected_before_anything_starts(cli: Cli, flags: tuple[str, ...], said: str) -> None:

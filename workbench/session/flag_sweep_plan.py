@@ -185,7 +185,7 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags cannot be swept."""
     if not flags or len(flags) > MOST_FLAGS:
-        raise InputError(f"a sweep takes one or two flags, not {len(flags)}", next_step="give one or two flags")
+        raise InputError(f"a sweep needs one or two flags, not {len(flags)}", next_step="give one or two flags")
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
     if secret := next(filter(is_secret_name, names), None):
         raise InputError(

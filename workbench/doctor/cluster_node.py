@@ -9,7 +9,7 @@ line, and writes one answer per line. The end of stdin ends it.
 An answer with "error" says why the question has no answer.
 """
 
-# ruff: noqa: PTH123, PTH208, UP031
+# ruff: noqa: PTH123, PTH208, PTH116, UP031
 # (pathlib is slow to import, and this runs on every node)
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _memory() -> dict[str, int]:
     values = {}
     for line in (_text("/proc/meminfo") or "").splitlines():
         words = line.split()
-        if words and words[0] in ("MemAvailable:", "SwapTotal:") and words[1].isdecimal():
+        if words and words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:") and words[1].isdecimal():
             values[words[0][:-1]] = 1024 * int(words[1])
     return values
 
@@ -122,23 +122,37 @@ def _limit(kind: int) -> int | None:
 
 
 def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Return the processes of engines and of Ray: pid, kind, name, and whether they belong to a run of Workbench. The
-    command line itself is not returned, because it may contain a secret."""
+    """Return the processes of engines and of Ray: pid, kind, name, user, seconds of life, and the run of Workbench that
+    they belong to. The command line itself is not returned, because it may contain a secret."""
     found = []
+    up = float((_text("/proc/uptime") or "0").split()[0])
+    tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
-        ray = RAY.search(command)
-        match = ray or engines.search(command)
-        state = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2][:1]
-        if match is None or int(pid) == os.getpid() or state in ("", "Z", "X"):
+        kind = "ray" if RAY.search(command) else "engine" if engines.search(command) else None
+        stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
+        if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
+            continue
+        try:
+            uid = os.stat("/proc/%s" % pid).st_uid
+        except OSError:  # it has ended meanwhile
             continue
         environ = _text("/proc/%s/environ" % pid) or ""
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
-        name = (_text("/proc/%s/comm" % pid) or "").strip() or match.group()
-        found.append({"pid": int(pid), "kind": "ray" if ray else "engine", "name": name, "run": bool(run)})
+        match = RAY.search(command) or engines.search(command)
+        found.append(
+            {
+                "pid": int(pid),
+                "kind": kind,
+                "name": (_text("/proc/%s/comm" % pid) or "").strip() or (match.group() if match else "?"),
+                "uid": uid,
+                "age_s": round(up - int(stat[19]) / tick),
+                "run": bool(run),
+            }
+        )
     return found
 
 

@@ -45,7 +45,7 @@ def node(number: int) -> NodeReport:
         "hostname": name,
         "names": {"spark-01": ["10.0.0.1"], "spark-02": ["10.0.0.2"]},
         "taken": [],
-        "memory": {"MemAvailable": 110 * GIB, "SwapTotal": 0},
+        "memory": {"MemTotal": 120 * GIB, "MemAvailable": 110 * GIB, "SwapTotal": 0},
         "memlock_bytes": None,
         "engines": [],
         "ray": [],
@@ -90,7 +90,7 @@ def stack(**versions: str) -> dict[str, Any]:
     return {"packages": (replace(STACK, versions={**STACK.versions, **named}),)}
 
 
-PROCESS = {"pid": 4242, "kind": "engine", "name": "VLLM::Worker", "run": False}
+PROCESS = {"pid": 4242, "kind": "engine", "name": "VLLM::Worker", "uid": 1000, "age_s": 60, "run": False}
 FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
     "unreached": (with_second(problem="no connection: refused"), Level.ERROR, "spark-02 cannot be reached"),
     "unlooked": (with_second(look={}, unlooked="it has no python3"), Level.WARN, "it has no python3"),

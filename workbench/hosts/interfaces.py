@@ -27,9 +27,10 @@ for dir in /sys/class/infiniband/*/ports/*; do
     device=${dir%/ports/*}
     word "$dir/state"; state=$value
     word "$dir/rate"; rate=$value
+    word "$dir/link_layer"; layer=$value
     word "$dir/gid_attrs/ndevs/0"; ndev=$value
     [ "$ndev" != - ] || for net in "$device"/device/net/*; do [ -e "$net" ] && ndev=${net##*/}; done
-    echo "rdma ${device##*/} $ndev ${state##*: } $rate"
+    echo "rdma ${device##*/} $ndev ${state##*: } $layer $rate"
 done
 ip -j addr
 """
@@ -55,7 +56,7 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
         return NodeNetwork(problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)")
-    rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 4)
+    rdma = tuple(_rdma(w) for line in lines if (w := line.split())[:1] == ["rdma"] and len(w) >= 5)
     return NodeNetwork(interfaces, rdma)
 
 
@@ -72,6 +73,6 @@ def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
 
 
 def _rdma(words: list[str]) -> RdmaDevice:
-    _, name, interface, state, *rate = words
+    _, name, interface, state, layer, *rate = words
     shown = None if interface == "-" else interface
-    return RdmaDevice(name, shown, state == "ACTIVE", " ".join(rate).strip("-"))
+    return RdmaDevice(name, shown, state == "ACTIVE", " ".join(rate).strip("-"), layer.strip("-"))

@@ -22,6 +22,7 @@ class ModelFile:
 
     name: str
     size_bytes: int
+    modified_unix_s: int = 0
     sha256: str | None = None  # computed from its bytes; None: not computed
     blob: str | None = None  # the name of the file's bytes in the hub's cache
     whole_bytes: int | None = None  # the size that its own header says; None: not looked up

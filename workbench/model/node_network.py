@@ -26,6 +26,7 @@ class RdmaDevice:
     interface: str | None = None
     active: bool = False
     rate: str = ""  # as the kernel writes it, "200 Gb/sec (4X HDR)"
+    link_layer: str = ""  # "Ethernet" (RoCE) or "InfiniBand"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,13 +37,13 @@ show() {
             *-00001-of-*.gguf) set -- "${4%-00001-of-*}"-*-of-"${4##*-of-}" ;;
             *) set -- "$4" ;;
         esac
-        for file do echo "file=$(stat -L -c %s -- "$file") ${file##*/}"; done
+        for file do echo "file=$(stat -L -c '%s %Y' -- "$file") ${file##*/}"; done
         [ -z "$only" ] || sh -c "$outside" sh "$(cd -- "${1%/*}" && pwd -P)" "$@"
         return
     fi
     (
         cd -- "$4" || exit
-        files -type f -exec stat -L -c 'file=%s %n' {} +
+        files -type f -exec stat -L -c 'file=%s %Y %n' {} +
         files -type l -print | sed 's/^/broken=/'
         for index in *.safetensors.index.json; do
             [ -f "$index" ] || continue
@@ -172,10 +172,10 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     shas = {name.lstrip(" *"): digest for digest, _, name in (value.partition(" ") for value in all_of("sha"))}
     blobs = {name: target.rpartition("/")[2] for target, _, name in (value.partition(" ") for value in all_of("blob"))}
     files = []
-    for size, _, name in (value.partition(" ") for value in all_of("file")):
-        bytes_ = whole_number(size)
-        if bytes_ is not None and name:
-            files.append(ModelFile(_bare(name), bytes_, shas.get(name), blobs.get(name)))
+    for size, modified, name in (words for value in all_of("file") if len(words := value.split(" ", 2)) == 3):
+        bytes_, changed = whole_number(size), whole_number(modified, 11)
+        if bytes_ is not None and changed is not None:
+            files.append(ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name)))
     total = one.get("total", "")
     return ModelCopy(
         host=host,

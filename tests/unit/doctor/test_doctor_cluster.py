@@ -31,7 +31,7 @@ def node(number: int) -> NodeReport:
             Interface("lo", ("127.0.0.1/8",), up=True, mtu=65536),
             Interface("enp1s0f0np1", (f"{address}/24",), up=True, mtu=9000, speed_mbit_s=200_000),
         ),
-        (RdmaDevice("rocep1s0f0", "enp1s0f0np1", True, "200 Gb/sec (4X HDR)"),),
+        (RdmaDevice("rocep1s0f0", "enp1s0f0np1", True, "200 Gb/sec (4X HDR)", "Ethernet"),),
     )
     seen = Examination(
         HostFacts(name, "ssh"),

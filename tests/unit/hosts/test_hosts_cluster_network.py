@@ -34,9 +34,9 @@ net enp1s0f0np0 down 9000 -1
 net enp1s0f1np1 up 9000 200000
 net enP2p1s0f1np1 up 9000 200000
 net docker0 up 1500 -
-rdma rocep1s0f0 enp1s0f0np0 DOWN 40 Gb/sec (4X QDR)
-rdma rocep1s0f1 enp1s0f1np1 ACTIVE 200 Gb/sec (4X HDR)
-rdma roceP2p1s0f1 enP2p1s0f1np1 ACTIVE 200 Gb/sec (4X HDR)
+rdma rocep1s0f0 enp1s0f0np0 DOWN Ethernet 40 Gb/sec (4X QDR)
+rdma rocep1s0f1 enp1s0f1np1 ACTIVE Ethernet 200 Gb/sec (4X HDR)
+rdma roceP2p1s0f1 enP2p1s0f1np1 ACTIVE Ethernet 200 Gb/sec (4X HDR)
 """
     return interfaces.parse(text + json.dumps(listed))
 

@@ -165,8 +165,8 @@ def test_sizes_are_written_in_the_units_of_the_hub() -> None:
 def test_no_name_leads_out_of_the_model(tmp_path: Path) -> None:
     """The names of files, links and refs are chosen by whoever can write on the source."""
     snapshot = in_hub(tmp_path, "org/m")
-    (snapshot / "a\nfile=2 ..").mkdir()
-    (snapshot / "a\nfile=2 .." / "written").write_text("22")
+    (snapshot / "a\nfile=2 1 ..").mkdir()
+    (snapshot / "a\nfile=2 1 .." / "written").write_text("22")
     copy = only(found(tmp_path, model="org/m"))
     assert "../written" in [file.name for file in copy.files]
     with pytest.raises(InputError, match="lead out of the model's directory"):

@@ -40,7 +40,6 @@ class Completed:
     returncode: int
     stdout: bytes
     stderr: bytes
-    duration_s: float = 0.0
 
     @property
     def out(self) -> str:

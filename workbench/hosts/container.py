@@ -389,7 +389,6 @@ class ContainerHost(BaseHost):
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        started = time.monotonic()
         first = self._order(argv, env, guard=False)
         running, token = await self._get(), secrets.token_hex(8)
         try:
@@ -412,7 +411,7 @@ class ContainerHost(BaseHost):
             raise await self.cut_off(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
         err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode("utf-8", "surrogateescape")
-        return Completed(tuple(argv), code, out, err, time.monotonic() - started)
+        return Completed(tuple(argv), code, out, err)
 
     async def _end(self, running: _Running, token: str) -> None:
         """End the processes of a command in the container for which nobody waits any more."""

@@ -80,7 +80,6 @@ class StopReport:
     pids_signalled: tuple[int, ...] = ()
     killed: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
-    duration_s: float = 0.0
     shared_memory_removed: tuple[str, ...] = ()
     status: ProcessStatus | None = None
 
@@ -234,7 +233,6 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
     The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL repeatedly, for up to
     `kill_after_s` seconds.
     """
-    began = time.monotonic()
     look = await _read_run(host, run_dir)
     signalled: set[int] = set()
     killed: set[int] = set()
@@ -253,7 +251,6 @@ async def stop(host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: fl
         pids_signalled=tuple(sorted(signalled | killed)),
         killed=tuple(sorted(killed)),
         left=tuple(p.pid for p in look.found.all),
-        duration_s=time.monotonic() - began,
         shared_memory_removed=await clear_shared_memory(host, run_dir) if not look.found.all else (),
         status=_status(look.run, look.survey, look.found),
     )

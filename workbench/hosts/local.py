@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import tempfile
-import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -182,7 +181,6 @@ class LocalHost(BaseHost):
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
         check_argv(argv, self.name)
-        started = time.monotonic()
         process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
         try:
             output = await asyncio.wait_for(_communicate(process, input), timeout_s)
@@ -193,7 +191,7 @@ class LocalHost(BaseHost):
         finally:
             await end(process)
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
-        return Completed(tuple(argv), code, bytes(output.out), bytes(output.err), time.monotonic() - started)
+        return Completed(tuple(argv), code, bytes(output.out), bytes(output.err))
 
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None

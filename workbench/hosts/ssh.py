@@ -420,7 +420,6 @@ class SshHost(BaseHost):
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None
     ) -> Completed:
-        started = time.monotonic()
         async with self._sessions:
             process, first = await self._exec(argv, env, guard=False)
             output = CommandOutput()
@@ -448,7 +447,7 @@ class SshHost(BaseHost):
             raise self.not_begun(argv, err.decode("utf-8", "replace"))
         errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         own_out = out.partition(_MARK + b"\n")[2]
-        return Completed(tuple(argv), process.returncode, own_out, errors, time.monotonic() - started)
+        return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _kill(self, output: CommandOutput) -> None:
         """End the processes of a command that is not awaited any more, since closing its channel would leave them

@@ -154,9 +154,6 @@ class LogRing:
             return self._tail[index]
         return gap if index == 0 else self._tail[index - 1]
 
-    def level(self, line: str) -> str:
-        return level_of(line)
-
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
         """Return the index of the next line that contains `text` in upper or lower case, from `start` on (included), or
         None if no line does."""

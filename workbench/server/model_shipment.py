@@ -97,7 +97,6 @@ class Remaining:
     names: tuple[str, ...]
     staged: Mapping[str, int]
     present: tuple[str, ...]  # files that are at their place already
-    free_bytes: int
 
 
 def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
@@ -181,7 +180,7 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
             host=target.name,
             next_step="free some space there, or give another directory with --to-dir DIR",
         )
-    return Remaining(names, usable, tuple(sorted(same)), free)
+    return Remaining(names, usable, tuple(sorted(same)))
 
 
 def _sized(text: str) -> tuple[str, int]:

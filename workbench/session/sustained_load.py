@@ -21,13 +21,11 @@ _FIRST_TOKEN_S = 120.0  # without a token for this long, the load is given up
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process; `failed` is
-    the number of failed requests."""
+    """The outcome of a load. `t0_s` and `t1_s` are its begin and end in time.monotonic() of this process."""
 
     t0_s: float
     t1_s: float
     output_tok_s: float
-    failed: int
 
 
 async def drive(
@@ -72,7 +70,7 @@ async def drive(
                 next_step="look for the cause in the server's log: workbench logs",
             )
         last = newest[-1]
-        return Driven(began[0], time.monotonic(), last.output_tok_s, last.failed)
+        return Driven(began[0], time.monotonic(), last.output_tok_s)
     finally:
         end.set()
         with suppress(WorkbenchError):  # BenchCancelled: the normal end

@@ -53,7 +53,6 @@ OPTIONS = (
     RunOption(
         "image",
         "the image, in place of the plan's; with a digest it stays the same",
-        metavar="NAME:TAG",
         check=matching(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
         foreign="runs the code of this image",
     ),
@@ -61,7 +60,6 @@ OPTIONS = (
     RunOption(
         "gpus",
         "the GPUs that the server sees: all, none, or indices or UUIDs",
-        metavar="N,N",
         check=matching(r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"),
         default="all",
     ),
@@ -69,7 +67,6 @@ OPTIONS = (
     RunOption(
         "mount",
         "a path of the host that the server sees; repeatable",
-        metavar="HOST:CONTAINER[:ro]",
         check=_mount,
         repeatable=True,
         foreign="shows the server a path of the host",
@@ -79,7 +76,6 @@ OPTIONS = (
         "hub-cache",
         "where the host's hub cache is in the container, or none; the default is /root/.cache/huggingface, and none "
         "for a model that is a path",
-        metavar="DIR",
         check=matching(r"none|/[^:]*", "an absolute path or none"),
     ),
     RunOption(
@@ -92,33 +88,27 @@ OPTIONS = (
         "host: the server uses the shared memory of the host, in place of the container's own",
         choices=("private", "host"),
     ),
-    RunOption("shm-size", "size of the container's own shared memory; the default is 16g", metavar="SIZE", check=_SIZE),
+    RunOption("shm-size", "size of the container's own shared memory; the default is 16g", check=_SIZE),
     RunOption(
         "ulimit",
         "a limit of the server's processes, such as memlock=-1; repeatable",
-        metavar="NAME=SOFT[:HARD]",
         check=matching(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
         repeatable=True,
     ),
-    RunOption("memory", "memory that the container may use", metavar="SIZE", check=_SIZE),
-    RunOption("cpus", "cores that it may use", metavar="N", check=matching(r"\d+(\.\d+)?", "a number of cores")),
-    RunOption(
-        "cpuset-cpus", "which cores, such as 0-15", metavar="LIST", check=matching(r"[\d,-]+", "cores such as 0-15")
-    ),
-    RunOption("user", "the user in the container", metavar="USER[:GROUP]"),
-    RunOption("group-add", "a further group of that user; repeatable", metavar="GROUP", repeatable=True),
-    RunOption(
-        "workdir", "the working directory in the container", metavar="DIR", check=matching(r"/.*", "an absolute path")
-    ),
+    RunOption("memory", "memory that the container may use", check=_SIZE),
+    RunOption("cpus", "cores that it may use", check=matching(r"\d+(\.\d+)?", "a number of cores")),
+    RunOption("cpuset-cpus", "which cores, such as 0-15", check=matching(r"[\d,-]+", "cores such as 0-15")),
+    RunOption("user", "the user in the container"),
+    RunOption("group-add", "a further group of that user; repeatable", repeatable=True),
+    RunOption("workdir", "the working directory in the container", check=matching(r"/.*", "an absolute path")),
     RunOption(
         "platform", "the platform of the image, such as linux/arm64", check=matching(r"[\w/]+", "OS/ARCHITECTURE")
     ),
     RunOption("init", "whether an init process reaps processes and forwards signals", choices=_SWITCH),
-    RunOption("grace", "seconds from a stop to the kill", metavar="S", check=whole_number(0, 3600), default="15"),
+    RunOption("grace", "seconds from a stop to the kill", check=whole_number(0, 3600), default="15"),
     RunOption(
         "device",
         "a device of the host; repeatable",
-        metavar="DEVICE",
         repeatable=True,
         foreign="gives the server a device of the host",
         power=_power_of_device,
@@ -126,7 +116,6 @@ OPTIONS = (
     RunOption(
         "cap-add",
         "a capability, such as IPC_LOCK; repeatable",
-        metavar="NAME",
         check=matching(r"[A-Za-z_]+", "the name of a capability"),
         repeatable=True,
         foreign="gives the server a capability",

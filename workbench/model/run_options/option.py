@@ -52,7 +52,6 @@ class RunOption:
 
     name: str
     help: str
-    metavar: str = "TEXT"
     check: Callable[[str], str] = one_line  # returns the value as it is kept; raises InputError
     choices: tuple[str, ...] = ()
     default: str = ""

@@ -27,13 +27,11 @@ OPTIONS = (
     RunOption(
         "unit",
         "name of an installed unit; without it, the name of the preset",
-        metavar="NAME",
         check=matching(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,200}", "a name of letters, digits and the signs : _ . -"),
     ),
     RunOption(
         "property",
         "a further property of the unit, such as MemoryMax=200G or Nice=-5; repeatable",
-        metavar="NAME=VALUE",
         check=matching(r"[A-Za-z][A-Za-z0-9]*=[^\0\n\r]*", "a property as NAME=VALUE"),
         repeatable=True,
         foreign="sets a property of the systemd unit, which can run other programs or give the server more rights",

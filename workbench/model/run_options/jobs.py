@@ -6,49 +6,43 @@ from workbench.model.run_options.option import RunOption, matching, whole_number
 
 _NAME = matching(r"[^\s\0]+", "one word")
 _GPUS = matching(r"([A-Za-z0-9_.-]+:)?\d{1,4}", "a number such as 2, or a type and a number such as a100:2")
-NODE = RunOption("node", "node on which the job has to run", "NAME", _NAME)
-ACCOUNT = RunOption("account", "account that pays for the job", "NAME", _NAME)
+NODE = RunOption("node", "node on which the job has to run", _NAME)
+ACCOUNT = RunOption("account", "account that pays for the job", _NAME)
 EXTRA = RunOption(
     "extra",
     "a further word of the command that submits the job; repeatable",
-    "WORD",
     repeatable=True,
     foreign="adds a word to the command that submits the job, which can change where and as whom it runs",
 )
-CPUS = RunOption("cpus", "CPU cores for the server", "N", whole_number(1, 4096))
+CPUS = RunOption("cpus", "CPU cores for the server", whole_number(1, 4096))
 SLURM = (
-    RunOption("partition", "partition to which the job is submitted", "NAME", _NAME),
+    RunOption("partition", "partition to which the job is submitted", _NAME),
     ACCOUNT,
-    RunOption("gpus", "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need", "N", _GPUS),
+    RunOption("gpus", "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need", _GPUS),
     CPUS,
-    RunOption("memory", "memory to ask for, such as 64G", "SIZE", matching(r"\d+[KMGT]?", "a size such as 64G")),
+    RunOption("memory", "memory to ask for, such as 64G", matching(r"\d+[KMGT]?", "a size such as 64G")),
     RunOption(
         "walltime",
         "time after which the job is ended, such as 8:00:00 or 1-12",
-        "TIME",
         matching(r"[0-9][0-9:-]*|UNLIMITED", "a time such as 8:00:00 or 1-12"),
     ),
     NODE,
-    RunOption("qos", "quality of service", "NAME", _NAME),
+    RunOption("qos", "quality of service", _NAME),
     EXTRA,
 )
 PBS = (
-    RunOption("queue", "queue to which the job is submitted", "NAME", _NAME),
+    RunOption("queue", "queue to which the job is submitted", _NAME),
     ACCOUNT,
     RunOption(
         "gpus",
         "GPUs to ask for, 0 for none; the default is what the plan's parallel sizes need",
-        "N",
         whole_number(0, 4096),
     ),
     CPUS,
-    RunOption(
-        "memory", "memory to ask for, such as 64gb", "SIZE", matching(r"\d+[kmgtKMGT]?[bBwW]?", "a size such as 64gb")
-    ),
+    RunOption("memory", "memory to ask for, such as 64gb", matching(r"\d+[kmgtKMGT]?[bBwW]?", "a size such as 64gb")),
     RunOption(
         "walltime",
         "time after which the job is ended, such as 8:00:00",
-        "TIME",
         matching(r"\d+(:\d\d){0,2}", "a time such as 8:00:00"),
     ),
     NODE,

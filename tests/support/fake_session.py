@@ -32,12 +32,11 @@ from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
 from workbench.server import log_patterns
 from workbench.session.advice import Advised
+from workbench.session.bench_row import BenchRow, CeilingView
 from workbench.session.host_names import KnownHost
 from workbench.session.state import (
     Activity,
-    BenchRow,
     BenchState,
-    CeilingView,
     HostView,
     Notice,
     PlanView,

@@ -22,7 +22,7 @@ server_load, benchmark_load     loads on a server, never two at once; sustained_
 measurement_lock                the host's measurement lock: one measurement on the host at a time
 bench, bench_spec               benchmarks; bench_measurement runs one, with gpu_meter and engine_watch beside it
 conditions                      the conditions under which a result was measured
-results, result_rows, reports   stored results, their rows in lists, and reports on them
+results, reports                stored results, and reports on them; result_rows makes the rows (bench_row) of a list
 result_timelines                what happened around each benchmark
 experiments                     A/B experiments; experiment_run carries one out on experiment_arms and arm_targets
 other_hosts                     names of hosts, and sessions of those that are used besides this one

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.settings import label_of as setting_label
-from workbench.model.settings import stored_text
-from workbench.session.state import BenchRow, CeilingView
+from workbench.session.bench_row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -65,6 +63,11 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     parts: list[str] = []
+    if before == now:
+        return parts
+    from workbench.model.settings import label_of as setting_label
+    from workbench.model.settings import stored_text
+
     for name in dict.fromkeys([*now, *before]):
         if before.get(name) == now.get(name):
             continue

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
     from workbench.model.findings import Finding
     from workbench.report.imports import ImportOptions
+    from workbench.session.bench_row import BenchRow
     from workbench.session.result_timelines import ResultTimelines
-    from workbench.session.state import BenchRow
     from workbench.session.state_holder import StateHolder
     from workbench.session.timeline import Timeline
 

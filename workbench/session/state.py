@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
+    from workbench.session.bench_row import BenchRow
 
 
 PREPARING = "preparing"  # phase of a benchmark before its first request
@@ -71,45 +72,6 @@ class PresetEntry:
     fits: bool | None = None  # whether the host's GPUs are sufficient; None: not known yet
     lacks: str = ""  # what a host lacks on which the preset does not fit, such as "needs 2 GPUs"
     caveats: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CeilingView:
-    """The speed that the memory bandwidth allows, beside a single-stream result. `measured_tok_s` is None if
-    that result has no speed per stream."""
-
-    tok_s: float
-    measured_tok_s: float | None
-    basis: str
-    result_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """One row of the list of results."""
-
-    id: int
-    unix_s: float
-    label: str  # what differs from the baseline or the run before, e.g. "max-num-seqs=512"
-    model: str
-    engine: str
-    concurrency: int
-    output_tok_s: float | None
-    ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
-    itl_mean_ms: float | None
-    power_w: float | None
-    tok_per_joule: float | None
-    requests_ok: int
-    requests_failed: int
-    simulated: bool
-    preset_id: str | None = None
-    note: str = ""
-    tags: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()  # why the result is invalid
-    imported: bool = False  # measured by another tool
-    ceiling: CeilingView | None = None
-    advice: tuple[Finding, ...] = ()  # the most important first; only in the row of the newest valid result
 
 
 @dataclass(frozen=True, slots=True)

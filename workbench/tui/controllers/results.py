@@ -23,7 +23,7 @@ from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.session.advice import Advised
-    from workbench.session.state import BenchRow
+    from workbench.session.bench_row import BenchRow
     from workbench.store.result_timelines import ResultTimeline
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual.message import Message
 
 from workbench.model.server_run import ServerState
-from workbench.session.state import BenchRow, SessionState
+from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
 from workbench.tui.formats import figure, gauge, preset_name
@@ -17,6 +17,7 @@ from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import plot_rows
 
 if TYPE_CHECKING:
+    from workbench.session.bench_row import BenchRow
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from workbench.session.state import BenchRow
 from workbench.tui.cells import Row, cut, merged
 from workbench.tui.formats import figure as number
 from workbench.tui.glyphs import ASCII, G
+
+if TYPE_CHECKING:
+    from workbench.session.bench_row import BenchRow
 
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"

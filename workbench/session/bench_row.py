@@ -1,0 +1,48 @@
+"""A row of the list of results, and the limit beside its speed: apart from the state, which takes longer to load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.model.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingView:
+    """The speed that the memory bandwidth allows, beside a single-stream result. `measured_tok_s` is None if
+    that result has no speed per stream."""
+
+    tok_s: float
+    measured_tok_s: float | None
+    basis: str
+    result_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One row of the list of results."""
+
+    id: int
+    unix_s: float
+    label: str  # what differs from the baseline or the run before, e.g. "max-num-seqs=512"
+    model: str
+    engine: str
+    concurrency: int
+    output_tok_s: float | None
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    itl_mean_ms: float | None
+    power_w: float | None
+    tok_per_joule: float | None
+    requests_ok: int
+    requests_failed: int
+    simulated: bool
+    preset_id: str | None = None
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()  # why the result is invalid
+    imported: bool = False  # measured by another tool
+    ceiling: CeilingView | None = None
+    advice: tuple[Finding, ...] = ()  # the most important first; only in the row of the newest valid result

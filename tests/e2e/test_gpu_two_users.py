@@ -222,7 +222,14 @@ def test_two_users_of_one_preset_take_no_setting_from_each_other(directories: Tw
         assert all("left alone: it is " in outcome["message"] for outcome in report["outcomes"])
         assert "400 W, set by" in next(o["message"] for o in report["outcomes"] if o["setting"] == "power_limit_w")
         assert directories.power_w == 400.0 and one.entries == [] and len(other.entries) == 2
-        other.ok("revert")
+        code, report = other.run("revert")
+        asked = [outcome["message"] for outcome in report["outcomes"] if outcome["foreign"]]
+        if other is directories.a:  # who has read the values of before A's change itself
+            assert (code, asked) == (0, [])
+        else:  # 600 W is the driver's default; only A tells what the governor was
+            (text,) = asked
+            assert code == 1 and "reports performance as the previous value" in text
+            other.ok("revert", "--foreign", "original")
         assert directories.power_w == ORIGINAL_W and other.entries == []
 
 

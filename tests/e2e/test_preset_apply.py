@@ -321,7 +321,7 @@ def test_a_screen_that_is_killed_at_its_key_leaves_no_setting(moment: str, tmp_p
         screen.press("p")
         screen.type("whole")
         screen.press("enter")
-        screen.until("$ vllm serve", lambda text: "whole" in text.split("\n")[0])
+        screen.until("vllm serve Qwen", lambda text: "whole" in text.split("\n")[0])
         screen.press("A")
         screen.until("Apply whole whole", "apply all of it")
         assert box.now == BEFORE

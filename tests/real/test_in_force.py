@@ -8,6 +8,7 @@ import pytest
 from support import llama_server, tiny_gguf
 from support.serving import free_port
 from test_engine_live import watched, yield_cores
+from test_sglang import plan as sglang_plan
 from test_vllm import plan as vllm_plan
 
 from workbench.model.findings import Level
@@ -54,6 +55,20 @@ def test_vllm() -> None:
         assert await unknown_warnings(session, status) == []
 
     watched(vllm_plan().with_env("VLLM_BLOCK_SIZE", "16"), scenario)
+
+
+def test_sglang() -> None:
+    async def scenario(session: Session, status: ServerStatus) -> None:
+        yield_cores(status)
+        rows = await table(session)
+        assert rows["version"].in_force and rows["version"].where == "server's answer"
+        assert (rows["max model length"].asked, rows["max model length"].in_force) == ("2048", "2048")
+        assert (rows["KV cache, tokens"].in_force, rows["KV cache, tokens"].where) == ("65536", "server's answer")
+        assert rows["requests at once"].in_force == "16" and rows["attention backend"].in_force == "torch_native"
+        assert rows["weights, GiB"].in_force and rows["mem-fraction-static"].in_force == "0.05"
+        assert [name for name, row in rows.items() if row.differs] == []
+
+    watched(sglang_plan(), scenario)
 
 
 def test_llamacpp(tmp_path: Path) -> None:

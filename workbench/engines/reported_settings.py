@@ -99,7 +99,14 @@ SGLANG = (
         log=((r"max_total_num_tokens=(?P<value>\d+)", "{value}"), (r"#tokens: (?P<value>\d+), K size", "{value}")),
     ),
     Answer("KV cache type", "kv-cache-dtype", log=((r"KV Cache is allocated\. dtype: (?P<value>[\w.]+)", "{value}"),)),
-    Answer("requests at once", "max-running-requests", log=((r"max_running_requests=(?P<value>\d+)", "{value}"),)),
+    Answer(
+        "requests at once",
+        "max-running-requests",
+        info="config internal_states.0.effective_max_running_requests_per_dp",
+        log=((r"max_running_requests=(?P<value>\d+)", "{value}"),),
+    ),
+    Answer("KV cache, GiB", info="config internal_states.0.memory_usage.kvcache"),
+    Answer("weights, GiB", info="config internal_states.0.memory_usage.weight"),
     Answer(
         "attention backend",
         "attention-backend",

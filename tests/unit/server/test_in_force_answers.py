@@ -94,6 +94,17 @@ def test_sglang(path: str) -> None:
     assert not any("server_info" in note for note in report.notes)
 
 
+def test_a_recorded_answer_of_sglang() -> None:
+    flags = {"max_total_tokens": 65536, "max_running_requests": 8, "attention_backend": "torch_native", "device": "cpu"}
+    report = asked("sglang", {"/server_info": recorded("sglang-0.5.23-server_info.json")}, **flags)
+    found = rows(report)
+    assert found["version"][1] == "0.5.23" and found["device"] == ("cpu", "cpu", "server's answer", False)
+    assert found["KV cache, tokens"] == ("65536", "65536", "server's answer", False)
+    assert found["requests at once"] == ("8", "16", "server's answer", True)
+    assert (found["KV cache, GiB"][1], found["weights, GiB"][1]) == ("0.063", "0.012")
+    assert {row.name for row in report.rows if row.differs} == {"requests at once", "model-path"}
+
+
 def test_sglang_behind_its_grpc_gateway() -> None:
     inner = json.loads((ANSWERS / "sglang-0.5.2-get_server_info.json").read_text())
     body = json.dumps({"server_args": inner, "scheduler_info": {}}).encode()

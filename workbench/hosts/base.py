@@ -98,6 +98,10 @@ class CommandTimeout(HostError):
     pass
 
 
+class OutputTooLarge(HostError):
+    pass
+
+
 class FileError(HostError):
     pass
 
@@ -121,9 +125,9 @@ def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeou
     return CommandTimeout(f"did not end within {timeout_s:g} s and was killed", host=host, command=shlex.join(argv))
 
 
-def too_much(argv: Sequence[str], host: str) -> HostError:
+def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
     """Return the error for a command that was killed because its output exceeded OUTPUT_MAX_BYTES."""
-    return HostError(
+    return OutputTooLarge(
         f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
         host=host,
         command=shlex.join(argv),

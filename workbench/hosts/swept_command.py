@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from workbench.hosts import shell_scripts
-from workbench.hosts.base import Completed, Host, HostUnreachable
+from workbench.hosts.base import CommandTimeout, Completed, Host, HostUnreachable, OutputTooLarge, timed_out, too_much
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError
 
@@ -18,13 +18,17 @@ async def run_swept(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Completed:
     """Run `argv` on `host` as `Host.run` does, then end every process that it left, in whatever session. A program that
-    a signal ended has an exit code above 128."""
+    a signal ended has an exit code above 128. Errors name `argv`."""
     mark = secrets.token_hex(8)
     try:
         return await host.run(sh(shell_scripts.RUN_SWEPT, mark, *argv), timeout_s=timeout_s, env=env)
     except HostUnreachable:
         raise
-    except HostError:
+    except HostError as error:
         with contextlib.suppress(HostError):
             await host.run(sh(shell_scripts.SWEEP, mark), timeout_s=SWEEP_S)
+        if isinstance(error, CommandTimeout):
+            raise timed_out(argv, timeout_s, host.name) from None
+        if isinstance(error, OutputTooLarge):
+            raise too_much(argv, host.name) from None
         raise

@@ -187,7 +187,7 @@ def test_a_host_whose_programs_are_hostile(tmp_path: Path, kind: str) -> None:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert process.returncode == 0 and time.monotonic() - began < 45, err
     assert not {"\x1b", "\x07"} & set(out + err) and "Traceback" not in err and len(out) < 40_000
-    assert "vllm" in out and "llama-server" in out  # every engine is shown
+    assert "vllm" in out and "llama" in out  # every engine is shown, or named in a finding
     assert usage.ru_maxrss < 500_000  # KiB
     if kind == "print without end":
         assert "llama-server is on that host: it prints without end" in out and "does not print its version" in out

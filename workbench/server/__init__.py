@@ -8,6 +8,7 @@ counters, stop it, and adopt servers that already run.
   kept_runs               runs whose keeper was lost: the launcher is asked, and the server followed again
   jobs                    the jobs of the user on a login host
   cluster_supervisor      servers whose ranks are runs on several hosts; ray_cluster starts Ray for them
+  watched_rank            a rank with a watch beside it (rank_watch), which ends it if another rank has ended
   cluster_state           the status of such a server from those of its ranks; cluster_log is their log
   memory_guard            a process that stops a server before its host runs out of memory
   ready_proof             the first token, which proves that a server is ready
@@ -16,6 +17,7 @@ counters, stop it, and adopt servers that already run.
   preflight               checks before a start
   readiness               whether a server answers: health, models, one token
   log_lines               the log as clean lines in bounded memory
+  log_reading             the log of a watched run, read from its host
   log_patterns            known log lines with cause and fix
   explained_log           a whole log: known lines, first error, warnings that are not known
   in_force                what was asked of a server, and what is in force in it

@@ -20,11 +20,12 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError, ServerError, WorkbenchError
 from workbench.model.server_run import LogBatch, ServerStatus
-from workbench.server import cluster_log, cluster_state, preflight, ray_cluster
+from workbench.server import cluster_log, cluster_state, preflight, ray_cluster, watched_rank
 from workbench.server.cluster_state import RankState
 from workbench.server.log_lines import LogMatch, LogRing
 from workbench.server.run_directory import RunRecord, new_run_id
 from workbench.server.supervisor import NEWEST_RUNS, READY_TIMEOUT_S, STOP_GRACE_S, Event, Supervisor
+from workbench.server.watched_rank import RankStart
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -63,13 +64,13 @@ class ClusterSupervisor(Supervisor):
 
     def _run_of(self, rank: ClusterRank) -> WatchedRun | None:
         found = self if rank.host == self._head else self._others.get(rank.host)
-        return next((run for run in found._runs.values() if run.record.run_id == rank.run_id), None) if found else None
+        return next((run for run in found.watched() if run.record.run_id == rank.run_id), None) if found else None
 
     def _records(self) -> dict[str, RunRecord]:
         """Return a record of each known server of several ranks: that of its head, or else of any rank."""
         found: dict[str, RunRecord] = {}
         for _, supervisor in reversed(self._every()):
-            for run in supervisor._runs.values():
+            for run in supervisor.watched():
                 if (cluster := run.record.cluster) is not None and (
                     run.record.answers or cluster.server_id not in found
                 ):
@@ -107,7 +108,7 @@ class ClusterSupervisor(Supervisor):
         return self._merged(server) if server else super().status(run_id)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        plain = [run.status for run in self._runs.values() if run.record.cluster is None]
+        plain = [run.status for run in self.watched() if run.record.cluster is None]
         merged = [self._merged(record.cluster) for record in self._records().values() if record.cluster]
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
@@ -140,9 +141,8 @@ class ClusterSupervisor(Supervisor):
     def _hear(self, node: str, event: Event) -> None:
         server = self._server_of(event.run_id)
         if server is None:
-            if node == self._head and any(
-                run.record.run_id == event.run_id for run in self._runs.values()
-            ):  # a server of the head alone
+            if node == self._head and any(run.record.run_id == event.run_id for run in self.watched()):
+                # a server of the head alone
                 self._tell(event)
             return
         if isinstance(event, LogBatch):
@@ -268,6 +268,8 @@ class ClusterSupervisor(Supervisor):
         server = ClusterRun(self._cluster_entry.name, ranks[0].label, ranks, self._cluster_entry.reserve_gib)
         await asyncio.gather(*(self._check(node.name, plan, command, simulated) for node, command in commands))
 
+        watch = await watched_rank.watch_of(self.host, self._head_address, server)
+
         async def start(at: int) -> None:
             rank = ranks[at]
             await Supervisor.start(
@@ -278,7 +280,7 @@ class ClusterSupervisor(Supervisor):
                 ready_timeout_s=ready_timeout_s if at == 0 else 0.0,  # only the head answers requests
                 engine_version=engine_version,
                 simulated=simulated,
-                rank=(rank.run_id, replace(server, label=rank.label)),
+                rank=RankStart(rank.run_id, replace(server, label=rank.label), watch),
             )
 
         self._held.add(server.server_id)
@@ -329,6 +331,11 @@ class ClusterSupervisor(Supervisor):
         assert isinstance(self.host, ClusterHost)
         return self.host.entry
 
+    @property
+    def _head_address(self) -> str | None:
+        assert isinstance(self.host, ClusterHost)
+        return self.host.places[0].address
+
     def _on(self, name: str) -> Supervisor:
         if name != self._head and name not in self._others:
             known = ", ".join((self._head, *self._others))
@@ -355,7 +362,7 @@ class ClusterSupervisor(Supervisor):
         async with asyncio.timeout(timeout_s):
             while not until(status := self.status(run_id)) and not (status.state.ended and not status.outlived):
                 for _, supervisor in self._every():
-                    supervisor._ensure_watch()
+                    supervisor.ensure_watch()
                 await self._changed.wait()
         await self.settle()
         return self.status(run_id)
@@ -384,7 +391,7 @@ class ClusterSupervisor(Supervisor):
 
     async def _mark(self, rank: ClusterRank, run: WatchedRun) -> None:
         with contextlib.suppress(HostError):
-            await self._on(rank.host)._mark_stopped(run)
+            await self._on(rank.host).mark_stopped(run)
 
     async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
         """Stop a rank. A host that cannot be reached leaves its rank for later."""

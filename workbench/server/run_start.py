@@ -15,19 +15,20 @@ from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
 from workbench.server.memory_guard import guarded
 from workbench.server.run_directory import encode_record
+from workbench.server.watched_rank import RankStart, unwatched
 from workbench.server.watched_run import WatchedRun
 
 
-async def start(host: Host, run: WatchedRun, command: Command) -> int | None:
+async def start(host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None) -> int | None:
     """Write the files of the run, start its process, and return the process id; None if the connection was lost
     meanwhile. The process may run nevertheless, and its directory will show it: a second attempt could start the server
-    twice.
+    twice. A `rank` gets its watch beside it.
 
     Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. Then no run
     directory is left, because it would look like a failed run.
     """
     run_dir = run.run_dir
-    keeper = await _keeper(host, run, command)
+    keeper = await _keeper(host, run, command, rank)
     files = {f"{run_dir}/plan.json": encode_record(run.record)}  # first: the next Workbench then knows what was left
     files |= {_inside(run_dir, name): text.encode() for name, text in {**command.files, **keeper.files}.items()}
     own = run.record.plan.run_as == PROCESS
@@ -54,14 +55,12 @@ async def _detach(
     return started.pid
 
 
-async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
+async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart | None) -> Keeper:
     """Return the command of the run's process: the server's own command, or the keeper of its launcher."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
-        cluster = run.record.cluster
-        reserve_gib = cluster.reserve_gib if cluster else None
-        return Keeper(guarded(argv, reserve_gib) if reserve_gib else argv, command.env)
+        return _own_process(run, Keeper(argv, command.env), rank)
     launch = run.launch(replace(command, argv=argv))
     if run.record.adopts is not None:
         return found.adopting_keeper(launch, run.record.adopts)
@@ -71,6 +70,20 @@ async def _keeper(host: Host, run: WatchedRun, command: Command) -> Keeper:
         raise PlanError(errors[0].text, host=host.name, next_step=errors[0].fix, findings=errors)
     run.at_start = tuple(against)
     return found.keeper(launch)
+
+
+def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
+    """Return what runs as the process of a run without a launcher. The server of a rank has guards beside it."""
+    if rank is None:
+        return server
+    argv, files = server.argv, server.files
+    if rank.server.reserve_gib:
+        argv = guarded(argv, rank.server.reserve_gib)
+    if rank.watch is None:
+        run.at_start = unwatched(rank.server)
+    else:
+        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files(rank.own)
+    return Keeper(argv, server.env, files)
 
 
 def _inside(run_dir: str, name: str) -> str:

@@ -15,7 +15,7 @@ import contextlib
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,14 @@ from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.task_cancellation import end_all
-from workbench.model.cluster_run import ClusterRun
 from workbench.model.errors import HostError, InputError, ServerError
-from workbench.model.findings import Finding, by_severity
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.secrets import mask_command, mask_plan, mask_text
+from workbench.model.secrets import mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server import (
     kept_runs,
     log_lines,
+    log_reading,
     metrics,
     old_runs,
     preflight,
@@ -41,13 +40,15 @@ from workbench.server import (
     running_server_secrets,
 )
 from workbench.server.launchers import launcher
-from workbench.server.log_lines import HEAD_BYTES, READ_BYTES, LogMatch, LogRing
+from workbench.server.log_lines import LogMatch, LogRing
 from workbench.server.run_directory import RUN_ID, RunRecord, decode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
+    from workbench.model.findings import Finding
     from workbench.model.in_force import InForceReport
+    from workbench.server.watched_rank import RankStart
 
 Event = ServerStatus | LogBatch
 
@@ -108,6 +109,10 @@ class Supervisor:
         """Return the part of a run's log that has been read so far."""
         return self._known(run_id).follower.ring
 
+    def watched(self) -> Collection[WatchedRun]:
+        """Return all known runs, with what is known of each."""
+        return self._runs.values()
+
     def _known(self, run_id: str) -> WatchedRun:
         try:
             return self._runs[run_id]
@@ -130,21 +135,21 @@ class Supervisor:
         engine_version: str | None = None,
         simulated: bool = False,
         adopts: str | None = None,
-        rank: tuple[str, ClusterRun] | None = None,
+        rank: RankStart | None = None,
     ) -> ServerStatus:
         """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
         reports that the server is ready. With `adopts`, the handle of a server that runs already, only follow it.
 
         Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
         or directory), and HostError if the host cannot start the process. A server that is not ready within
-        `ready_timeout_s` becomes FAILED, but its process is left running. `rank` is the run id and the server of a rank
-        whose checks have been made already.
+        `ready_timeout_s` becomes FAILED, but its process is left running. A `rank` of a server on several nodes was
+        checked before.
         """
         if rank is None:
             await self.runs()
         if adopts is None and rank is None:
             await preflight.check(self.host, plan, command, self.statuses(), simulated=simulated)
-        run_id, cluster = rank or (new_run_id(engine.name, time.time()), None)
+        run_id = rank.run_id if rank else new_run_id(engine.name, time.time())
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,
@@ -157,19 +162,19 @@ class Supervisor:
             __version__,
             simulated,
             adopts,
-            cluster=cluster,
+            cluster=rank.server if rank else None,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
         self._starting.add(run_id)
         try:
-            run.facts = replace(run.facts, pid=await run_start.start(self.host, run, command))
+            run.facts = replace(run.facts, pid=await run_start.start(self.host, run, command, rank))
         finally:
             self._starting.discard(run_id)
         run.refresh()
         self._runs[run_id] = run
         self._emit(run.status)
-        self._ensure_watch()
+        self.ensure_watch()
         return run.status
 
     async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
@@ -206,7 +211,7 @@ class Supervisor:
         }
         marking = old_runs.mark(self.host, root, marks)
         await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
-        self._ensure_watch()
+        self.ensure_watch()
         return self.statuses()
 
     def _take(self, process: detached_process.ProcessStatus) -> None:
@@ -284,7 +289,7 @@ class Supervisor:
         run = await self._find(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
-                self._ensure_watch()
+                self.ensure_watch()
                 await self._changed.wait()
         return run.status
 
@@ -317,7 +322,7 @@ class Supervisor:
         return await self._stop(run, grace_s)
 
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
-        await self._mark_stopped(run)
+        await self.mark_stopped(run)
         await kept_runs.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
         await kept_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
@@ -336,7 +341,7 @@ class Supervisor:
         self._settle(run)
         return run.status
 
-    async def _mark_stopped(self, run: WatchedRun) -> None:
+    async def mark_stopped(self, run: WatchedRun) -> None:
         """Record on the host that the run's server ends on request, before it gets a signal."""
         await run.close()
         await self._read_status(run)
@@ -368,7 +373,7 @@ class Supervisor:
         done; the log of a living run is read continuously."""
         run = await self._find(run_id)
         if run.settled and not run.follower.offset:
-            await self._drain(run)
+            await log_reading.drain(self.host, run, self._emit)
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
@@ -377,7 +382,7 @@ class Supervisor:
         run = await self._find(run_id)
 
         async def pause() -> None:
-            self._ensure_watch()
+            self.ensure_watch()
             await asyncio.sleep(_BUSY_S)
 
         def ended() -> bool:
@@ -427,7 +432,8 @@ class Supervisor:
 
     # ---- watching
 
-    def _ensure_watch(self) -> None:
+    def ensure_watch(self) -> None:
+        """Watch the live runs from now on, if they are not watched already."""
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
@@ -467,7 +473,7 @@ class Supervisor:
         return grew
 
     async def _update(self, run: WatchedRun) -> bool:
-        alive, grew = await asyncio.gather(self._alive(run), self._read_log(run))
+        alive, grew = await asyncio.gather(self._alive(run), log_reading.read_new(self.host, run, self._emit))
         every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
         if not alive or time.monotonic() - run.read_at_s > every_s:
             await self._read_fully(run)
@@ -504,39 +510,8 @@ class Supervisor:
         self._settle(run)
 
     async def _explain(self, run: WatchedRun) -> None:
-        """Find out from its log why the run ended: the first error line, and findings about its cause. Store both in
-        the run."""
-        from workbench.server import log_patterns
-
-        await self._drain(run)
-        first = log_patterns.first_error(run.follower.ring.lines())
-        found = by_severity((*run.scan.to_act_on, *await old_runs.disk_full(self.host, run.run_dir)))
-        run.explained = (mask_text(first, run.secrets) if first else None, found)
+        await log_reading.explain(self.host, run, self._emit)
         self._publish(run)
-
-    async def _drain(self, run: WatchedRun) -> None:
-        while await self._read_log(run):
-            pass
-        if last := run.finish_log():
-            self._emit(last)
-
-    async def _read_log(self, run: WatchedRun) -> bool:
-        """Read new bytes of the run's log, and return whether there were any. If the reader is too far behind, it skips
-        the middle of the log, because the first and the last lines matter most."""
-        at = run.follower.offset
-        try:
-            data = await self.host.read_file(run.log_path, offset=at, limit=READ_BYTES)
-            if len(data) == READ_BYTES and at >= HEAD_BYTES:
-                done = await self.host.run(["stat", "-c", "%s", "--", run.log_path], check=True)
-                behind = int(done.out) - at
-                if behind > 2 * READ_BYTES:
-                    at += behind - READ_BYTES
-                    data = await self.host.read_file(run.log_path, offset=at, limit=READ_BYTES)
-        except FileError:
-            return False  # the log was removed: the run continues without one
-        if data and at >= run.follower.offset and (batch := run.read(data, at)):
-            self._emit(batch)
-        return bool(data)
 
     # ---- readiness
 
@@ -561,7 +536,7 @@ class Supervisor:
         starting = [run for run in every if run.status.state is ServerState.STARTING]
         await asyncio.gather(
             *(self._health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER) for run in ready),
-            *(self._drain(run) for run in starting),
+            *(log_reading.drain(self.host, run, self._emit) for run in starting),
         )
         for run in starting:
             self._publish(run)

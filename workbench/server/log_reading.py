@@ -1,0 +1,53 @@
+"""Reads the log of a watched run from its host, and finds out from it why the run has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workbench.hosts.base import FileError, Host
+from workbench.model.findings import by_severity
+from workbench.model.secrets import mask_text
+from workbench.model.server_run import LogBatch
+from workbench.server import old_runs
+from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
+from workbench.server.watched_run import WatchedRun
+
+Emit = Callable[[LogBatch], None]
+
+
+async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
+    """Read new bytes of the run's log, and return whether there were any. If the reader is too far behind, it skips the
+    middle of the log, because the first and the last lines matter most."""
+    at = run.follower.offset
+    try:
+        data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
+        if len(data) == READ_BYTES and at >= HEAD_BYTES:
+            done = await host.run(["stat", "-c", "%s", "--", run.log_path], check=True)
+            behind = int(done.out) - at
+            if behind > 2 * READ_BYTES:
+                at += behind - READ_BYTES
+                data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
+    except FileError:
+        return False  # the log was removed: the run continues without one
+    if data and at >= run.follower.offset and (batch := run.read(data, at)):
+        emit(batch)
+    return bool(data)
+
+
+async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
+    """Read the run's log to its present end."""
+    while await read_new(host, run, emit):
+        pass
+    if last := run.finish_log():
+        emit(last)
+
+
+async def explain(host: Host, run: WatchedRun, emit: Emit) -> None:
+    """Find out from its log why the run ended: the first error line, and findings about its cause. Store both in the
+    run."""
+    from workbench.server import log_patterns
+
+    await drain(host, run, emit)
+    first = log_patterns.first_error(run.follower.ring.lines())
+    found = by_severity((*run.scan.to_act_on, *await old_runs.disk_full(host, run.run_dir)))
+    run.explained = (mask_text(first, run.secrets) if first else None, found)

@@ -1,0 +1,251 @@
+"""The watch beside a rank of a server on several nodes: it ends the rank if another one has ended.
+
+It is sent to the node, into the run's directory, and belongs to the run's session: Python 3.8, standard library only.
+
+The watch of the first rank, the head, listens at the head's address in the network of the nodes; the others connect to
+it. Each says every `beat_s` that its rank lives, and at once that it has ended, which the head passes on. A line is
+JSON: [rank, word, MAC with the key of this server], so that nobody else can end a rank.
+
+A rank is ended in two cases only: another rank is said to have ended, or nothing was heard of it for `silent_s`, which
+includes every way in which a connection can be lost. A rank that was never heard is not waited for, nor one whose watch
+has taken leave. An open Workbench has `first_s` to end the ranks itself, and `marked_s` once it has written stop.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_TICK_S = 0.25
+_TOLD_S = 3.0  # for the others to answer that they have heard of the end
+_MOST_LINKS = 64
+
+
+class Watch:
+    """The watch of the process `pid`. `orders` are the content of watch.json (watched_rank.py)."""
+
+    def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
+        self.run_dir, self.pid = run_dir, pid
+        self.own: str = orders["own"]
+        self.ranks: list[str] = orders["ranks"]  # the head first
+        self.address: str = orders["address"]
+        self.port: int = orders["port"]
+        self._key: bytes = orders["key"].encode()
+        self._times: dict[str, float] = orders["times"]
+        self._began = _start_of(pid)
+        self._links: set[asyncio.StreamWriter] = set()
+        self._heard: set[asyncio.StreamWriter] = set()  # those that know of the end of a rank
+        self._silent_s: dict[str, float] = {}  # of each rank that was heard
+        self._over: str | None = None  # the rank that has ended
+        self._connected: asyncio.Future[None] | None = None
+
+    @property
+    def _is_head(self) -> bool:
+        return self.own == self.ranks[0]
+
+    async def run(self) -> None:
+        """Watch until the rank has ended."""
+        if self._is_head:
+            try:
+                await asyncio.start_server(self._link, self.address, self.port)
+            except OSError as error:
+                self._say(f"cannot listen on {self.address}:{self.port} ({error.strerror}): {_WITHOUT}")
+                return
+        else:
+            self._connected = asyncio.ensure_future(self._keep_connected())
+        try:
+            await self._watch()
+        finally:
+            if self._alive():
+                self._tell(self.own, "leaves")
+
+    async def _watch(self) -> None:
+        beat_s = 0.0
+        while self._alive():
+            await asyncio.sleep(_TICK_S)
+            beat_s += _TICK_S
+            if beat_s >= self._times["beat_s"]:
+                beat_s = 0.0
+                self._tell(self.own, "lives")
+            for rank in self._silent_s:  # counted in own ticks: a machine that was suspended has heard nothing either
+                self._silent_s[rank] += _TICK_S
+                if self._silent_s[rank] > self._times["silent_s"]:
+                    self._end_of(rank, f"has not been heard of for {self._times['silent_s']:.0f} s")
+            if self._over is not None:
+                await self._end_own()
+                return
+        self._over = self.own
+        self._tell(self.own, "ended")
+        until = time.monotonic() + _TOLD_S
+        while time.monotonic() < until and not (self._links and self._links <= self._heard):
+            if self._is_head and not self._links:
+                return
+            await asyncio.sleep(0.02)
+
+    # ---- the other ranks
+
+    async def _keep_connected(self) -> None:
+        began, said = time.monotonic(), False
+        while True:
+            why = ""
+            try:
+                connecting = asyncio.open_connection(self.address, self.port)
+                reader, writer = await asyncio.wait_for(connecting, self._times["beat_s"])
+            except OSError as error:
+                why = error.strerror or str(error)
+            except asyncio.TimeoutError:  # noqa: UP041 (another class before Python 3.11)
+                why = "no answer"
+            else:
+                await self._link(reader, writer)
+            if why and not said and not self._silent_s and time.monotonic() - began > self._times["connect_s"]:
+                said = True
+                self._say(f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_WITHOUT}")
+            await asyncio.sleep(1.0)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear one other watch until the connection is lost, or silent for four beats: the way may have changed."""
+        if len(self._links) >= _MOST_LINKS:
+            writer.close()
+            return
+        self._links.add(writer)
+        try:
+            self._send(writer, self.own, "lives")
+            if self._over is not None:
+                self._send(writer, self._over, "ended")
+            while True:
+                line = await asyncio.wait_for(reader.readline(), 4 * self._times["beat_s"])
+                if not line or not self._hear(line, writer):
+                    return
+        except (OSError, ValueError, TypeError, asyncio.TimeoutError):  # noqa: UP041
+            return
+        finally:
+            self._links.discard(writer)
+            self._heard.discard(writer)
+            writer.close()
+
+    def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Take a line of another watch. Return whether it is from one."""
+        rank, word, mac = json.loads(line.decode())
+        if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
+            return False
+        if word == "heard":
+            self._heard.add(writer)
+        elif word == "ended":
+            self._end_of(rank, "has ended")
+            self._send(writer, self.own, "heard")
+            self._heard.add(writer)
+        if word == "leaves":
+            self._silent_s.pop(rank, None)
+        elif rank != self.own:
+            self._silent_s[rank] = 0.0
+        return True
+
+    def _end_of(self, rank: str, what: str) -> None:
+        if self._over is None and rank != self.own:
+            self._over = rank
+            self._say(f"{rank} {what}: this rank is stopped too")
+            if self._is_head:
+                self._tell(rank, "ended")
+
+    def _tell(self, rank: str, word: str) -> None:
+        for writer in self._links:
+            self._send(writer, rank, word)
+
+    def _send(self, writer: asyncio.StreamWriter, rank: str, word: str) -> None:
+        with suppress(OSError, RuntimeError):  # a lost connection
+            writer.write(json.dumps([rank, word, self._mac(rank, word)]).encode() + b"\n")
+
+    def _mac(self, rank: str, word: str) -> str:
+        return hmac.new(self._key, f"{rank}\n{word}".encode(), hashlib.sha256).hexdigest()
+
+    # ---- the own rank
+
+    def _alive(self) -> bool:
+        return self._began is not None and _start_of(self.pid) == self._began
+
+    async def _end_own(self) -> None:
+        marked = Path(self.run_dir, "stop.json")
+        await self._wait_for_end(self._times["first_s"])
+        if marked.exists():
+            await self._wait_for_end(self._times["marked_s"])
+        if self._alive():
+            with suppress(OSError):  # a full disk: only the mark is lost
+                new = Path(f"{marked}.new")
+                new.write_text(json.dumps({"unix_s": time.time()}), "ascii")
+                new.replace(marked)
+            _signal(signal.SIGTERM)
+        await self._wait_for_end(self._times["grace_s"])
+        _signal(signal.SIGKILL)
+
+    async def _wait_for_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (self._alive() or _processes()) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_TICK_S)
+
+    def _say(self, text: str) -> None:
+        """Write a line into the log of the run."""
+        with suppress(OSError):
+            os.write(1, f"workbench: {text}\n".encode())
+
+
+_WITHOUT = "if a rank ends while no Workbench is open, the others keep running"
+
+
+def _stat_of(pid: int) -> list[str]:
+    """Return the words of /proc/PID/stat after the name: the state first. [] if there is no such process."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].decode().split()
+    except OSError:
+        return []
+    return [] if not words or words[0] in "ZX" else words
+
+
+def _start_of(pid: int) -> str | None:
+    words = _stat_of(pid)
+    return words[19] if len(words) > 19 else None
+
+
+def _processes() -> list[int]:
+    """Return the processes of the run: those of this session, but not its leader, which records the exit, and those
+    with the mark of the run in their environment."""
+    found, session = [], os.getsid(0)
+    others = (session, os.getpid(), os.getppid())  # the leader, this watch, and the shell that restarts it
+    mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")
+    for path in Path("/proc").iterdir():
+        pid = int(path.name) if path.name.isdigit() else session
+        words = _stat_of(pid) if pid not in others else []
+        if words and words[3] == str(session):
+            found.append(pid)
+        elif words:
+            with suppress(OSError):  # of another user
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(pid)
+    return found
+
+
+def _signal(number: int) -> None:
+    for pid in _processes():
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def main() -> None:
+    """Watch a rank. argv: the run directory and the id of the rank's process."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
+    run_dir, pid = sys.argv[1:]
+    orders = json.loads(Path(run_dir, "watch.json").read_text("utf-8"))
+    asyncio.run(Watch(run_dir, int(pid), orders).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The start of a rank with a watch beside it (rank_watch.py), so that no rank hangs for hours without another one while
+no Workbench is open."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from workbench.hosts.base import Host
+from workbench.model.cluster_run import ClusterRank, ClusterRun
+from workbench.model.errors import HostError
+from workbench.model.findings import Finding, Level
+
+PROGRAM, ORDERS = "rank_watch.py", "watch.json"
+# Seconds. A network that is gone for five minutes has ended the server as well: vLLM waits as long for a step of a rank
+# (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).
+TIMES: Mapping[str, float] = MappingProxyType(
+    {
+        "beat_s": 5.0,
+        "silent_s": 300.0,
+        "connect_s": 60.0,  # after which a rank that does not reach the first one says so in its log
+        "first_s": 10.0,
+        "marked_s": 30.0,
+        "grace_s": 5.0,
+    }
+)
+_FREE_PORT = """import socket, sys
+with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as one:
+    one.bind((sys.argv[1], 0))
+    print(one.getsockname()[1])
+"""
+# $1 run directory, then the server's command, which becomes this process. The watch is no child of the server, and is
+# started again if it was killed.
+_WATCHED = r"""
+dir=$1
+shift
+if command -v python3 >/dev/null 2>&1; then
+    (
+        trap '' TERM INT HUP
+        while python3 -I -S "$dir/rank_watch.py" "$dir" $$; [ "$?" -gt 128 ] && kill -0 $$ 2>/dev/null; do
+            sleep 1
+        done &
+    )
+else
+    echo "workbench: python3 is missing on this node: if a rank ends while no Workbench is open, the others keep" \
+        "running"
+fi
+exec "$@"
+"""
+UNWATCHED = "cluster.unwatched"
+
+
+@dataclass(frozen=True, slots=True)
+class RankWatch:
+    """The watches of all ranks of one server. `ranks` name them as people do, the head first. Its key is a secret."""
+
+    ranks: tuple[str, ...]
+    address: str  # of the head, in the network of the nodes
+    port: int
+    key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    times: Mapping[str, float] = field(default_factory=lambda: TIMES)
+
+    def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return the command that runs a server and its watch."""
+        return ("sh", "-c", _WATCHED, "sh", run_dir, *argv)
+
+    def files(self, own: str) -> Mapping[str, str]:
+        """Return the files of the run directory of the rank `own` that the watch needs."""
+        orders = {
+            "own": own,
+            "ranks": self.ranks,
+            "address": self.address,
+            "port": self.port,
+            "key": self.key,
+            "times": dict(self.times),
+        }
+        program = Path(__file__).with_name(PROGRAM).read_text("utf-8")
+        return {PROGRAM: program, ORDERS: json.dumps(orders)}
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """A rank to be started as a run: its id, its server with the label of this rank, and the watches; None: none."""
+
+    run_id: str
+    server: ClusterRun
+    watch: RankWatch | None = None
+
+    @property
+    def own(self) -> str:
+        return next(named(rank) for rank in self.server.ranks if rank.run_id == self.run_id)
+
+
+def named(rank: ClusterRank) -> str:
+    return f"{rank.label} on {rank.host}"
+
+
+async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
+    """Return the watches of a server whose head is on `head`. None if they cannot be: the head's address is not known,
+    or has no python3."""
+    if not address or len(server.ranks) < 2:
+        return None
+    try:
+        done = await head.run(["python3", "-I", "-S", "-c", _FREE_PORT, address])
+    except HostError:
+        return None
+    port = done.out.strip()
+    if done.returncode != 0 or not port.isdecimal() or len(port) > 5:
+        return None
+    return RankWatch(tuple(map(named, server.ranks)), address, int(port))
+
+
+def unwatched(server: ClusterRun) -> tuple[Finding, ...]:
+    """Return what it means that a server has no watches."""
+    if len(server.ranks) < 2:
+        return ()
+    host = server.ranks[0].host
+    text = f"if a rank ends while no Workbench is open, the others keep running: {host} has no known address or python3"
+    fix = f"install python3 on {host}, and give its address in the cluster of hosts.toml"
+    return (Finding(Level.WARN, UNWATCHED, text, fix=fix),)

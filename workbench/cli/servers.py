@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 _ALL = 10**9
-_ADOPTABLE = ("systemd:sglang.service", "podman:vllm")  # examples of what `adopt` takes
+_ADOPTABLE = ("systemd:sglang.service", "podman:vllm", "slurm:4711")  # examples of what `adopt` takes
 _METRICS_S = 3.0
 _MODELS_SHOWN = 5  # of a server that serves many
 _RUN = option("run RUN", "id of a run, or its beginning or end; `workbench servers` lists them")
@@ -202,7 +202,8 @@ async def stop(arguments: argparse.Namespace) -> int:
     "adopt",
     "follow a server that somebody else started as a unit, container or job",
     option(
-        "server WORD:HANDLE", f"what runs the server, and the name of its unit or container: {', '.join(_ADOPTABLE)}"
+        "server WORD:HANDLE",
+        f"what runs the server, and the name of its unit or container, or its job: {', '.join(_ADOPTABLE)}",
     ),
     RUN_AS[1],
     option("--wait", "wait until the server is READY or has failed"),

@@ -28,6 +28,11 @@ def get(name: str) -> Engine:
     return engine
 
 
+def server_patterns() -> str:
+    """Return a pattern of parts of the command lines of servers; valid for both grep -E and re."""
+    return "|".join(get(name).process_pattern for name in _NAMES)
+
+
 def find(name: str | None) -> Engine | None:
     """Return the engine called `name`. None if `name` is None or Workbench does not know the engine, which imported
     results can name.

@@ -126,7 +126,7 @@ class _Seen:
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
     """Return the servers of `host` that no Workbench started, sorted by port. `known_ports` are the ports of
     Workbench's own runs, which are skipped. Raises HostError if the host cannot be queried."""
-    patterns = "|".join([*(engine.process_pattern for engine in _engines()), _OTHERS])
+    patterns = "|".join([registry.server_patterns(), _OTHERS])
     done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
     processes, listening = _parse(done.out)
     known = set(known_ports)

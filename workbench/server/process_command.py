@@ -11,7 +11,7 @@ from workbench.model.untrusted_text import clean
 
 # $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes the character 036.
 # "cut" if its words are longer than what is read; "changed" if it became another program, or ended, meanwhile.
-_LOOK = r"""
+LOOK = r"""
 words() { head -c 131073 <"/proc/$1/cmdline" 2>/dev/null | cksum; }
 [ -r "/proc/$1/cmdline" ] || exit 3
 before=$(words "$1")
@@ -43,17 +43,14 @@ class ProcessCommand:
 async def read_command(host: Host, pid: int) -> ProcessCommand:
     """Return the command of the process `pid`. Raises InputError if the host has no such process, one without a command
     line, or one that ended or became another program meanwhile, and HostError if the host cannot be asked."""
-    done = await host.run(["sh", "-c", _LOOK, "sh", str(pid)])
-    lines = [line.partition(" ") for line in done.out.split("\n")]
-    argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
-    while argv and not argv[-1]:
-        argv.pop()
-    if done.returncode or not argv:
+    done = await host.run(["sh", "-c", LOOK, "sh", str(pid)])
+    found = parse_command(done.out)
+    if done.returncode or not found.argv:
         raise InputError(
             f"{host.name} has no process {pid} with a command line",
             next_step="`workbench servers` lists the servers that run",
         )
-    said = {kind for kind, _, _ in lines}
+    said = set(done.out.split("\n"))
     if "changed" in said:
         text = f"process {pid} on {host.name} ended or became another program while it was read"
         raise InputError(text, next_step="`workbench servers` lists the servers that run; give a process again")
@@ -62,7 +59,17 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
         raise InputError(
             text, next_step="give its first words and the flags that you need: `workbench import --command LINE`"
         )
+    return found
+
+
+def parse_command(text: str) -> ProcessCommand:
+    """Return the command that LOOK has printed. `argv` is () for a process without a command line."""
+    lines = [line.partition(" ") for line in text.split("\n")]
+    argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
+    while argv and not argv[-1]:
+        argv.pop()
     settings = [text.replace("\036", "\n") for kind, _, text in lines if kind == "env" and "=" in text]
     env = dict(text.partition("=")[::2] for text in settings)
     workdir = next((text for kind, _, text in lines if kind == "cwd" and text.startswith("/")), None)
-    return ProcessCommand(tuple(argv), env if "readable" in said else None, workdir)
+    readable = any(kind == "readable" for kind, _, _ in lines)
+    return ProcessCommand(tuple(argv), env if readable else None, workdir)

@@ -11,6 +11,7 @@ look            set `phase` (queued, running, ended, gone, unknown), `state`, `h
                 `limit` (seconds from the start), `code` (exit code that the scheduler knows), and `why` it is unknown
 place           set `log` and `out` of a job that another keeper or user has submitted, and `of`, their directory
 cancel          ask for the end of `job`
+enter WORDS     run a command in the job, on its first node; missing where the scheduler has no such program
 
 Files in the run directory, which the node and the login host must both see:
 server          exports, working directory and words of the server, quoted; contains its secrets, removed at the end
@@ -83,6 +84,11 @@ $key $value"
     (umask 077; printf '%s\n' "$text" >launched.new) && mv -f launched.new launched
 }
 
+# Prints $1 if it is a whole number of at most 11 digits, as times are: dash ends at longer ones in $(( )).
+whole() {
+    case $1 in '' | *[!0-9]* | ????????????*) ;; *) printf '%s\n' "$1" ;; esac
+}
+
 # Prints a duration such as 1-02:03:04 or 02:03 in seconds; nothing if $1 is none.
 seconds() {
     printf '%s\n' "$1" | awk '/^([0-9]+-)?[0-9]+(:[0-9]+)*$/ {
@@ -92,7 +98,8 @@ seconds() {
         sum = 0
         for (i = 1; i <= n; i++) sum = sum * 60 + word[i]
         if (n == 2 && days) sum *= 60
-        print days * 86400 + sum
+        sum += days * 86400
+        if (sum < 10000000000) printf "%.0f\n", sum
     }'
 }
 
@@ -108,7 +115,10 @@ exported() {
 learn() {
     if [ -r "$of/job.began" ]; then
         while read -r key value; do
-            case $key in node | pid | gpus | restarts | began) eval "its_$key=\$value" ;; esac
+            case $key in
+                node | gpus) eval "its_$key=\$value" ;;
+                pid | restarts | began) eval "its_$key=\$(whole \"\$value\")" ;;
+            esac
         done <"$of/job.began"
     fi
     node= gpus= pid=
@@ -254,6 +264,40 @@ for key in job phase state code why; do
     eval "echo \"$key \$$key\""
 done
 """
+
+
+# $1 job id, $2 a pattern of command lines for grep -E, $3 process_command.LOOK, $4 INSIDE. Prints "phase PHASE",
+# "state TEXT", "host NODE" and "why TEXT"; of a job that runs, also what INSIDE prints, or "refused WHY".
+_FIND = r"""
+job=$1 pattern=$2 read=$3 inside=$4
+phase=unknown
+look
+for key in phase state host why; do
+    eval "echo \"$key \$$key\""
+done
+[ "$phase" = running ] || exit 0
+answer=$(enter sh -c "$inside" sh "$pattern" "$read" 2>&1) ||
+    printf 'refused %s\n' "$(printf '%s\n' "$answer" | sed -n '$p')"
+printf '%s\n' "$answer"
+"""
+
+# Runs in the job. $1 the pattern, $2 LOOK. Prints "proc PID PARENT" and the command of each process of this job whose
+# command line has the pattern.
+INSIDE = r"""
+for file in $(grep -alE "$1" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
+    dir=${file%/cmdline} pid=${file%/cmdline} pid=${pid#/proc/}
+    [ "$pid" != $$ ] || continue
+    tr '\0' '\n' <"$dir/environ" 2>/dev/null | grep -qxF "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
+    echo "proc $pid $(sed -n 's/^PPid:[[:space:]]*//p' "$dir/status" 2>/dev/null)"
+    sh -c "$2" sh "$pid"
+done
+exit 0
+"""
+
+
+def find(scheduler: str) -> str:
+    """Return the script that prints the commands of the processes of a job."""
+    return f"{_SHARED}{scheduler}{_FIND}"
 
 
 def keep(scheduler: str) -> str:

@@ -13,18 +13,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from workbench.engines.command_line import recognize
+from workbench.engines.registry import server_patterns
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
 from workbench.model.plan import Command
-from workbench.model.untrusted_text import VARIABLE_NAME, whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, clean, whole_number
+from workbench.server import process_command
 from workbench.server.launchers import job_scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
+from workbench.server.process_command import ProcessCommand, parse_command
 
 STOP_S = 90.0  # Slurm waits 30 s (KillWait) from TERM to KILL, and then runs the epilog of the node
 _ASK_S = 40.0
+_JOB_ID = re.compile(
+    r"[0-9]{1,10}[A-Za-z0-9_.\[\]+-]{0,80}"
+)  # of Slurm (7, 7_2, 7+1) and of PBS (7.server, 7[2].server)
+_LISTS = "`workbench jobs` lists your jobs"
 _LOCAL_FILE_SYSTEMS = frozenset({"ext2/ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
 # $1 directory, which may be missing, $2 number of programs, the programs, then the command that prints the names of the
@@ -54,13 +62,15 @@ fi"""
 @dataclass(frozen=True, slots=True)
 class Scheduler:
     """A scheduler: the word of `--as`, its title, its programs, the shell functions that job_scripts.py describes, and
-    the command that prints the names of its nodes."""
+    the command that prints the names of its nodes. `enters` says whether it has a program that runs a command in a
+    job."""
 
     name: str
     title: str
     programs: tuple[str, ...]
     functions: str
     nodes: tuple[str, ...]
+    enters: bool = False
 
 
 class JobLauncher(ABC):
@@ -184,11 +194,45 @@ class JobLauncher(ABC):
             )
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
-        raise ServerError(
-            f"the words of the server in the job {handle} cannot be read",
-            host=host.name,
-            next_step=f"`workbench jobs` shows the job, and {self.scheduler.programs[-1]} ends it",
-        )
+        if not _JOB_ID.fullmatch(handle):
+            raise ServerError(f"{handle!r} is not the id of a job", host=host.name, next_step=_LISTS)
+        if not self.scheduler.enters:
+            raise ServerError(
+                f"the server in the job {handle} cannot be followed: {self.scheduler.title} has no command that enters "
+                "a job from outside",
+                host=host.name,
+                next_step="`workbench jobs` shows its node; `workbench bench --url http://NODE:PORT` benchmarks it",
+            )
+        script = job_scripts.find(self.scheduler.functions)
+        words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
+        done = await host.run(sh(script, *words), timeout_s=_ASK_S, check=True)
+        about, *processes = re.split(r"(?m)^proc ", done.out)
+        seen = dict(line.partition(" ")[::2] for line in about.splitlines())
+        if seen.get("phase") != "running":
+            state = seen.get("state") or seen.get("why") or "not known to the scheduler"
+            raise ServerError(f"the job {handle} does not run: {clean(state)}", host=host.name, next_step=_LISTS)
+        found = _outermost(processes)
+        if found is None:
+            why = f": {clean(seen['refused'])}" if seen.get("refused") else ""
+            raise ServerError(
+                f"no server of a known engine was found in the job {handle} on {clean(seen.get('host', ''))}{why}",
+                host=host.name,
+                next_step=f"try again if the server is only being started; {_LISTS}",
+            )
+        return Adoptable(handle, found.argv, found.env or {}, found.workdir)  # its keeper reports the node
+
+
+def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
+    """Return the command of the first process that starts an engine and is not the child of another such process. Each
+    text begins with the ids of the process and of its parent."""
+    found: dict[str, tuple[str, ProcessCommand]] = {}
+    for text in processes:
+        ids, _, rest = text.partition("\n")
+        pid, _, parent = ids.partition(" ")
+        command = parse_command(rest).cleaned()
+        if recognize(command.argv) is not None:
+            found[pid] = parent, command
+    return next((command for parent, command in found.values() if parent not in found), None)
 
 
 def job_name_of(run_id: str) -> str:

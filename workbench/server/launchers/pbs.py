@@ -1,7 +1,8 @@
 """The launcher `pbs`: a server as a batch job of PBS Pro, OpenPBS or Torque.
 
 Exit_status is 256 + n for signal n, and negative if PBS itself ended the job: -29 for the walltime, -27 for the memory
-(JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x` shows ended jobs in PBS Pro, and means XML in Torque.
+(JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x` shows ended jobs in PBS Pro, and means XML in Torque. A preempted job
+is suspended, or put back into the queue; run_count counts its starts.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ look() {
     letter=$(field job_state) host=$(field exec_host) comment=$(field comment)
     host=${host%%/*}
     limit=$(seconds "$(field Resource_List.walltime)")
+    runs=$(whole "$(field run_count)")
+    [ "${runs:-1}" -le 1 ] || restarts=$((runs - 1))
     case $letter in
         Q | H | W | T | M) phase=queued state="$(named "$letter")${comment:+ ($comment)}" ;;
         R | E | S | U | B) phase=running state=$(named "$letter") ;;
@@ -72,6 +75,7 @@ named() {
 }
 ended() {
     code=$(field '[Ee]xit_status')
+    case $code in -*) code=-$(whole "${code#-}") ;; *) code=$(whole "$code") ;; esac
     over=$(sed -n 's/.*PBS: job killed: \(.*\)/\1/p' "${out:-/dev/null}" 2>/dev/null | sed -n 1p)
     case $code:$over in
         -29:* | *:walltime*) state="its walltime was over" ;;

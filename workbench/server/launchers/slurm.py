@@ -62,14 +62,17 @@ told() {
         TIMEOUT) state="TIMEOUT (its walltime was over)" ;;
         OUT_OF_ME*) state="OUT_OF_MEMORY (it used more memory than it had asked for)" ;;
         PREEMPTED) state="PREEMPTED (a job with a higher priority took its place)" ;;
-        NODE_FAIL) state="NODE_FAIL (the node $host failed)" ;;
+        NODE_FAIL)
+            case $host in '' | n/a | None) host=node ;; *) host="node $host" ;; esac
+            state="NODE_FAIL (the $host failed)" ;;
         *) [ "${reason:-None}" = None ] || state="$word ($reason)" ;;
     esac
     phase=ended
+    case $word in NODE_FAIL | OUT_OF_ME*) code= && return ;; esac  # Slurm's 0:0 and 0:125 are not of the server
     [ -n "$code" ] || code=$(scontrol show job "$job" 2>/dev/null | sed -n 's/.* ExitCode=\([0-9:]*\).*/\1/p')
     case $code in
-        *:0) code=${code%:*} ;;
-        *:*) code=$((128 + ${code#*:})) ;;
+        *:0) code=$(whole "${code%:*}") ;;
+        *:*) code=$(whole "${code#*:}") code=${code:+$((128 + code))} ;;
     esac
 }
 # Replaces the name of the node by its address, which may be another name or a number.
@@ -84,6 +87,9 @@ address() {
 cancel() {
     scancel "$job"
 }
+enter() {
+    srun --jobid="$job" --overlap --nodes=1 --ntasks=1 --relative=0 --unbuffered --mpi=none "$@" </dev/null
+}
 """
 
 SLURM = Scheduler(
@@ -92,6 +98,7 @@ SLURM = Scheduler(
     programs=("sbatch", "squeue", "scancel"),
     functions=_FUNCTIONS,
     nodes=("sinfo", "-h", "-N", "-o", "%N"),
+    enters=True,
 )
 
 

@@ -187,15 +187,23 @@ async def logs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@command("stop", "stop a run: all its processes, and no others", _RUN, examples=("workbench stop RUN",))
+@command(
+    "stop",
+    "stop a run: all its processes, and no others",
+    _RUN,
+    option("--uninstall", "also remove the unit that was installed at its start (--run-option installed=yes|boot)"),
+    examples=("workbench stop RUN", "workbench stop RUN --uninstall"),
+)
 async def stop(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
+        removed = await session.servers.supervisor.uninstall(status.run_id) if arguments.uninstall else ()
     kept = f": {status.reason}" if status.others and status.reason else ""
-    return emit_or_say(arguments.json, status_json(status), f"{status.run_id} {status.state}{kept}")
+    lines = [f"{status.run_id} {status.state}{kept}", *(f"removed {path}" for path in removed)]
+    return emit_or_say(arguments.json, {**status_json(status), "removed": list(removed)}, lines)
 
 
 @command(

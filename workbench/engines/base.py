@@ -275,7 +275,7 @@ class Engine:
             plan = plan.with_flag(name, value)
         for name, text in node.env.items():
             plan = plan.with_env(name, text)
-        return replace(plan, nodes=())
+        return replace(plan, nodes=(), executable=plan.executable if node.executable is None else node.executable)
 
 
 def is_python(words: Sequence[str]) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from workbench.engines import ray
 from workbench.engines.base import Engine
+from workbench.engines.host_entries import FILE
 from workbench.model.findings import Finding, Level
+from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, Node
@@ -58,17 +61,31 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
 
 
 def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
-    """Return the node on its host, with the cluster's variables that the plan does not set. A variable of the whole
-    plan whose value is that of the head is replaced by the node's own value, because both come from the cluster."""
-    whole = {e.name: str(e.value) for e in plan.env}
+    """Return the node on its host, with the cluster's variables that the plan does not set, and with the program and
+    the variables of its own host in hosts.toml. A variable of the whole plan whose value is that of the head is
+    replaced by the node's own value, because both come from the cluster."""
+    whole, of_head = {e.name: str(e.value) for e in plan.env}, {e.name for e in plan.env if e.origin is Origin.HOST}
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
-        of_head = derived[0].get(name, ("", ""))[0]
-        if name not in env and whole.get(name, of_head) == of_head:
+        of_first = derived[0].get(name, ("", ""))[0]
+        if name not in env and whole.get(name, of_first) == of_first:
             env[name] = value
         if env.get(name, whole.get(name)) == value:
             origins[name] = why
-    return replace(node, name=place.host, env=env, origins=origins)
+    for name, value in (place.entry.env if place.entry else {}).items():
+        if name not in env and (name not in whole or (name in of_head and whole[name] != value)):
+            env[name], origins[name] = value, f"{place.host} in {FILE}"
+    return replace(node, name=place.host, env=env, origins=origins, executable=_executable(plan, place))
+
+
+def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
+    """Return the program of a node that differs from the plan's, which is that of the head unless the user or the
+    preset names one for all nodes."""
+    if plan.executable_from not in ("", FILE):
+        return None
+    written = place.entry.engines.get(plan.engine, "") if place.entry else ""
+    own = tuple(shlex.split(written))
+    return None if own == plan.executable else own
 
 
 def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Iterator[Finding]:

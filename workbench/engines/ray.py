@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import replace
 
 from workbench.model.plan import Command, LaunchPlan, Node
 
@@ -27,6 +28,8 @@ def command(plan: LaunchPlan, node: Node) -> Command:
     own, head = node.flags["node-ip-address"], node.flags["address"]
     place = ["--head", "--port", str(PORT)] if node.rank == 0 else ["--address", f"{head}:{PORT}"]
     env = {**{e.name: str(e.value) for e in plan.env}, **node.env}
+    if node.executable is not None:
+        plan = replace(plan, executable=node.executable)
     argv = (program(plan), "start", *place, "--node-ip-address", str(own), "--block")
     return Command(argv, env, workdir=plan.workdir, port=PORT if node.rank == 0 else 0)
 

@@ -93,7 +93,7 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
 def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
     """Split the name of a container, `[HOST/]KIND:NAME`. Return the name of the host around it ("" for this machine),
     and the kind and name of the container; None if `name` is not that of a container. Raises InputError for containers
-    in too many others.
+    in too many others, and for a job that cannot be entered.
     """
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
@@ -103,6 +103,12 @@ def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
         return name, None
     from workbench.hosts.container_kinds import KINDS as CONTAINERS
 
+    if kind == "pbs":
+        raise InputError(
+            f"{name} cannot be a host: PBS has no command that enters a job from outside",
+            next_step="start servers as jobs with `start --as pbs`, or name the node of the job with --host if you can "
+            "log in there",
+        )
     return (around, (kind, container)) if kind in CONTAINERS else (name, None)
 
 

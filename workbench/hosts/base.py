@@ -273,6 +273,7 @@ class Host(Protocol):
     preset_variables: Mapping[str, str]  # values of presets' variables that exist only on this host
     cluster_variables: Mapping[str, str]  # of a cluster; they come before a preset's own defaults
     ask: Ask | None  # asks the user for login secrets; with None, a login that needs one fails
+    may_sudo: bool  # whether the user lets Workbench try sudo on it (hosts.toml)
 
     @property
     def is_local(self) -> bool:
@@ -380,6 +381,7 @@ class BaseHost(ABC):
     preset_variables: Mapping[str, str] = MappingProxyType({})
     cluster_variables: Mapping[str, str] = MappingProxyType({})
     ask: Ask | None = None
+    may_sudo = True
 
     def on_link(self, listener: Callable[[LinkEvent], None]) -> Callable[[], None]:
         return lambda: None

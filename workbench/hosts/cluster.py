@@ -58,6 +58,7 @@ class ClusterHost(BaseHost):
         self.head = hosts[0]
         self.is_local = self.head.is_local
         self.simulated = self.head.simulated
+        self.may_sudo = self.head.may_sudo
         self.preset_variables = self.head.preset_variables
         self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))  # what hosts.toml names; all once connected
         self.cluster_variables = _variables(self.places)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from workbench.model.host_entry import HostEntry
+
 
 @dataclass(frozen=True, slots=True)
 class Interface:
@@ -56,3 +58,4 @@ class NodePlace:
     rdma: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     problem: str | None = None  # why the address is not known
+    entry: HostEntry | None = None  # what hosts.toml says about the host

@@ -24,6 +24,7 @@ class Node:
     env: Mapping[str, str] = field(default_factory=dict)
     role: str = ""  # "ray": not a rank of the engine, but the Ray on that host
     origins: Mapping[str, str] = field(default_factory=dict)  # variable of `env`: where its value is from
+    executable: tuple[str, ...] | None = None  # in place of the plan's; (): the engine's own; None: that of the plan
 
     @property
     def title(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.hosts import detached_process
@@ -102,6 +103,17 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
         return
     if not again or (await launcher.ask(host, launch, launched)).lives:
         await launcher.stop(host, launch, launched)
+
+
+async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
+    """Remove what the start of a run was asked to leave on its host. Return the paths. Raises ServerError while its
+    server lives, and for a server of somebody else."""
+    launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
+    if run.record.adopts is not None or run.facts.alive:
+        run_id = run.record.run_id
+        text = f"run {run_id} follows a server of somebody else" if run.record.adopts else f"run {run_id} is alive"
+        raise ServerError(text, host=host.name, next_step="nothing was removed")
+    return await launcher.uninstall(host, run.launch(), launched) if launcher is not None else ()
 
 
 async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:

@@ -9,6 +9,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_text import clean
+from workbench.server.launchers.endings import finding_of
 from workbench.server.launchers.launcher import Launched
 from workbench.server.run_directory import RunFacts
 
@@ -136,6 +137,12 @@ def _ending(facts: RunFacts) -> str:
     return "the server's process has ended without an exit code"
 
 
+def ending_of(facts: RunFacts) -> Finding | None:
+    """Return the finding about the end of a server that its launcher has brought about, None for any other end."""
+    stopped = facts.stop_unix_s is not None
+    return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
+
+
 def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     found = []
     if facts.record.problem:
@@ -147,6 +154,8 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
         found.append(
             Finding(Level.WARN, "run.restarted", text, fix="look for the reason in the log before the restart")
         )
+    if not facts.alive and (ending := ending_of(facts)) is not None:
+        found.append(ending)
     if (cluster := facts.record.cluster) is not None:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
         text = f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the others have to be too"

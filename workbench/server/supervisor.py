@@ -15,7 +15,7 @@ import contextlib
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -340,6 +340,11 @@ class Supervisor:
         await run.close()
         self._settle(run)
         return run.status
+
+    async def uninstall(self, run_id: str) -> Sequence[str]:
+        """Remove what the start of a run that has ended was asked to leave on the host: an installed unit. Return the
+        paths. Raises ServerError if the run is alive, or the files are not Workbench's."""
+        return await kept_runs.uninstall(self.host, await self._find(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
         """Record on the host that the run's server ends on request, before it gets a signal."""

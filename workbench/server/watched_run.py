@@ -24,7 +24,7 @@ from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import Launch, Launched, launch_of, parse_launched
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
-from workbench.server.run_state import status_address, status_of
+from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class WatchedRun:
     def launch(self, command: Command | None = None) -> Launch:
         """Return the run in the form that its launcher receives, with `command` in place of the recorded command, whose
         secrets are masked."""
-        return launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
+        launch = launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
+        return replace(launch, may_sudo=self.host.may_sudo)
 
     @property
     def ended_ago_s(self) -> float | None:
@@ -222,6 +223,8 @@ class WatchedRun:
         reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
+        elif ending_of(self.facts) is not None and not self.facts.alive:
+            reason = status.reason  # the error lines of its log follow from that
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = time.monotonic() - self._last_line_s

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from workbench import hosts
 from workbench.hosts import open_host, split_container
 from workbench.hosts.base import Host, HostUnreachable
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.host_entry import HostEntry
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
 
@@ -43,7 +45,7 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         return cluster_called(name.removeprefix(CLUSTER), simulate, host_called)
     if name and name.startswith(SIMULATED):
         simulate, name = name.removeprefix(SIMULATED), None
-    inner = _opened(name, name, HostsStore()) if name and name != LOCAL else open_host()
+    inner = _opened(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
@@ -58,6 +60,14 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
     return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
 
 
+def _this_machine() -> Host:
+    host = open_host()
+    with suppress(WorkbenchError):  # an entry that cannot be used is told where it is used
+        entry = HostsStore().host(LOCAL)
+        host.may_sudo = entry is None or entry.sudo is not False
+    return host
+
+
 def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
     """Return the host called `name`, which the user knows as `known_as`."""
     around, container = split_container(name)
@@ -67,7 +77,13 @@ def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
     entry = entries.host(name)
     if entry is None:
         return open_host(name, known_as)
-    machine = entry.ssh or name
+    host = _entered(entry, known_as, entries)
+    host.may_sudo = entry.sudo is not False
+    return host
+
+
+def _entered(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
+    name, machine = entry.name, entry.ssh or entry.name
     if entry.container is None:
         return open_host(name, known_as) if machine == name else _opened(machine, known_as, entries)
     inner = open_host(machine) if machine == name else _opened(machine, machine, entries)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.cluster import ClusterHost
@@ -9,6 +11,7 @@ from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
+    from workbench.model.node_network import NodePlace
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
 
@@ -25,6 +28,11 @@ class HostSettings:
         InputError if the entry cannot be used."""
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
+
+    def placed(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
+        """Return the nodes of a cluster with their own entries in hosts.toml. Raises InputError if one cannot be
+        used."""
+        return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
 
     def program(self, engine: str) -> tuple[str, str] | None:
         """Return the program that starts an engine on the host, quoted as in a shell, and the file that names it; None

@@ -82,7 +82,7 @@ class Plans:
         host = self._core.host
         if not isinstance(host, ClusterHost):
             return {}
-        return {"places": host.places, "reserve_gib": host.entry.reserve_gib}
+        return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
 
     def leave_host(self) -> None:
         """Forget the GPUs, engines and models of the former host, and replace what hosts.toml says about it by what it

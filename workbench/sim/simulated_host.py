@@ -74,6 +74,7 @@ class SimulatedHost(BaseHost):
         self.simulated: str = profile
         self.kind = inner.kind
         self.is_local = inner.is_local
+        self.may_sudo = inner.may_sudo
         name = f"sim:{profile}@{twin}" if twin else f"sim:{profile}"
         self.name = name if inner.is_local else f"{inner.name}/{name}"
         self._state_dir = state_dir.rstrip("/")

@@ -298,6 +298,9 @@ class Containers:
 
     # ---- containers that others started
 
+    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+        return ()
+
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if handle.startswith("-"):
             raise _no_container(handle, self.name, host)

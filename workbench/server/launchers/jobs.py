@@ -193,6 +193,9 @@ class JobLauncher(ABC):
                 next_step="try again; the job and its log are kept",
             )
 
+    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+        return ()
+
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if not _JOB_ID.fullmatch(handle):
             raise ServerError(f"{handle!r} is not the id of a job", host=host.name, next_step=_LISTS)

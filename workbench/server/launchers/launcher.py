@@ -35,6 +35,7 @@ class Launch:
     open_files: int | None = None
     address: str = "127.0.0.1"  # what the server binds to
     port: int = 8000
+    may_sudo: bool = True  # on its host
 
 
 def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
@@ -138,6 +139,11 @@ class Launcher(Protocol):
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
         """Run the restart command. Raises HostError or ServerError if the program refuses."""
+        ...
+
+    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+        """Remove what the start of a server that has ended was asked to leave on the host, such as an installed unit.
+        Return the paths that were removed. Raises ServerError for files that Workbench did not write."""
         ...
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:

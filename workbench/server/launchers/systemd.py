@@ -45,7 +45,7 @@ class Systemd:
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
-        done = await host.run(sh(script.CHECK, scope, unit))
+        done = await host.run(sh(script.CHECK, _manager(launch.plan.run_options, launch.may_sudo), unit))
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
         return tuple(_problems(scope, unit, seen))
 
@@ -63,7 +63,7 @@ class Systemd:
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
     def keeper(self, launch: Launch) -> Keeper:
-        scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
+        scope, unit = _manager(launch.plan.run_options, launch.may_sudo), _new_unit(launch)
         if kind := _installed(launch):
             argv = sh(script.KEEPER, "install", launch.run_dir, unit, scope, _home_of(launch), kind)
             return Keeper(argv, launch.env, {"unit": unit_text(launch)})
@@ -74,7 +74,7 @@ class Systemd:
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         # The journal of a unit of the run is followed from its beginning, that of another unit from its present start.
         since = "all" if handle == unit_of(launch.run_id) else "start"
-        scope = _scope(launch.plan.run_options)
+        scope = _manager(launch.plan.run_options, launch.may_sudo)
         return Keeper(sh(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
@@ -122,6 +122,21 @@ class Systemd:
                 next_step="run the command on the host; it may need the rights of root",
             )
 
+    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+        options = launch.plan.run_options
+        if not _installed(launch):
+            return ()
+        words = (_manager(options, host.may_sudo), _new_unit(launch), _home_of(launch))
+        done = await host.run(sh(script.UNINSTALL, *words), timeout_s=self.stop_s)
+        if done.returncode:
+            raise ServerError(
+                f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
+                host=host.name,
+                command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
+                next_step="look at the file; remove it yourself if it is not needed",
+            )
+        return done.out.splitlines()
+
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         unit = handle if "." in handle else f"{handle}.service"
         if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
@@ -151,7 +166,7 @@ class Systemd:
         self, host: Host, options: Mapping[str, str], *words: str, timeout_s: float = 30.0
     ) -> Completed:
         try:
-            return await host.run(sh(script.SYSTEMCTL, _scope(options), *words), timeout_s=timeout_s)
+            return await host.run(sh(script.SYSTEMCTL, _manager(options, host.may_sudo), *words), timeout_s=timeout_s)
         except CommandTimeout as error:
             raise ServerError(
                 error.message, host=host.name, next_step="look at the unit with systemctl status"
@@ -205,6 +220,12 @@ def _scope(options: Mapping[str, str]) -> str:
     return value_of(WORD, options, "scope")
 
 
+def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
+    """Return the service manager of the unit in the words of the scripts."""
+    scope = _scope(options)
+    return scope if scope == "user" or may_sudo else "own"
+
+
 def _properties(launch: Launch) -> list[str]:
     """Return the options of systemd-run that set the properties of the unit."""
     return [f"--property={text}" for text in _settings(launch)]
@@ -239,6 +260,7 @@ def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
     elif problem:
         text = f"{user} may not manage units of the system: {problem}"
         fix = "allow it in sudoers without a password (systemctl, systemd-run, journalctl), or use scope=user"
+        fix = "use --run-option scope=user, or remove sudo = false" if "hosts.toml" in problem else fix
     elif seen.get("journal"):
         text = f"{user} may not read the journal of the unit: {seen['journal']}"
         fix = f"add {user} to the group systemd-journal, or make the journal persistent: mkdir /var/log/journal"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 WRITTEN_BY = "# Written by Workbench"  # the first line of an installed unit
 
-# Sets $run, the words before systemctl and its relatives, and $mine, their option. $scope is "user" or "system".
+# Sets $run, the words before systemctl and its relatives, and $mine, their option. $scope is "user", "system", or
+# "own" for the system without sudo.
 _MANAGER = r"""
 case $scope in
     user)
@@ -12,11 +13,47 @@ case $scope in
         if [ -z "${XDG_RUNTIME_DIR-}" ] && [ -d "/run/user/$(id -u)" ]; then
             export XDG_RUNTIME_DIR="/run/user/$(id -u)"
         fi ;;
+    own) run= mine=--system ;;
     *)
         run= mine=--system
         [ "$(id -u)" = 0 ] || run='sudo -n' ;;
 esac
 """
+
+# Sets $place, the directory of installed units, $user, whom the unit runs as if it is not the caller, and $other, whom
+# the present unit names.
+_PLACE = r"""
+place_of_unit() {
+    case $scope in
+        user) place=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user ;;
+        *) place=/etc/systemd/system ;;
+    esac
+    user=
+    [ -z "$run" ] || user=$(id -un)
+    other=$(sed -n '/^\[Service\]$/{n;s/^User=//p;q;}' "$place/$unit" 2>/dev/null)  # as the keeper writes it
+}
+"""
+
+# $1 scope, $2 unit, $3 directory with its environment. Removes an installed unit that Workbench has written, and prints
+# the paths that it has removed; or prints why not, and ends with 1.
+UNINSTALL = (
+    f"scope=$1 unit=$2 home=$3 written='{WRITTEN_BY}'\n"
+    + _MANAGER
+    + _PLACE
+    + r"""
+place_of_unit
+if [ -e "$place/$unit" ]; then
+    grep -qxF "$written" "$place/$unit" || { echo "Workbench did not write $place/$unit"; exit 1; }
+    [ "$other" = "${user-}" ] || { echo "$place/$unit is the unit of ${other:-root}"; exit 1; }
+    said=$($run systemctl "$mine" disable --now -- "$unit" 2>&1 && $run rm -f -- "$place/$unit" 2>&1) ||
+        { printf '%s\n' "$said" | tail -n 1; exit 1; }
+    $run systemctl "$mine" daemon-reload >/dev/null 2>&1
+    echo "$place/$unit"
+fi
+[ ! -d "$home" ] || { rm -rf -- "$home" && echo "$home"; }
+exit 0
+"""
+)
 
 # $1 scope, then the words of a systemctl command.
 SYSTEMCTL = (
@@ -36,6 +73,10 @@ CHECK = (
 echo "user=$(id -un)"
 command -v systemd-run >/dev/null 2>&1 && command -v journalctl >/dev/null 2>&1 || exit 0
 echo "version=$(systemctl --version 2>/dev/null | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
+if [ "$scope" = own ] && [ "$(id -u)" != 0 ]; then
+    echo "problem=hosts.toml says sudo = false for this host"
+    exit 0
+fi
 said=$($run systemctl "$mine" show --property=Version 2>&1) || { echo "problem=$(echo "$said" | tail -n 1)"; exit 0; }
 $run systemctl "$mine" --quiet is-active -- "$unit" && echo active=yes
 said=$(journalctl --quiet -n 0 2>&1) || { echo "journal=$(echo "$said" | tail -n 1)"; exit 0; }
@@ -61,6 +102,7 @@ exec "$@"
 KEEPER = (
     f"what=$1 dir=$2 unit=$3 scope=$4 written='{WRITTEN_BY}'\nshift 4\n"
     + _MANAGER
+    + _PLACE
     + r"""
 umask 077
 ctl() { $run systemctl "$mine" --no-pager "$@"; }
@@ -102,8 +144,8 @@ ended=
 trap 'ended=1' TERM INT HUP
 restarts=0 pid=0 began=0
 if [ -f "$dir/launched" ]; then  # of a keeper before
-    restarts=$(sed -n 's/^restarts \([0-9]*\)$/\1/p' "$dir/launched")
-    pid=$(sed -n 's/^pid \([0-9]*\)$/\1/p' "$dir/launched")
+    restarts=$(sed -n 's/^restarts \([0-9]\{1,9\}\)$/\1/p' "$dir/launched")
+    pid=$(sed -n 's/^pid \([0-9]\{1,9\}\)$/\1/p' "$dir/launched")
     restarts=${restarts:-0} pid=${pid:-0}
 fi
 refuse() {  # $1 what was tried, $2 what it said
@@ -113,15 +155,10 @@ refuse() {  # $1 what was tried, $2 what it said
     exit 1
 }
 if [ "$what" = install ]; then
-    case $scope in
-        user) place=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user ;;
-        *) place=/etc/systemd/system ;;
-    esac
+    place_of_unit
     if [ -e "$place/$unit" ] && ! grep -qxF "$written" "$place/$unit"; then
         refuse "$place/$unit" "the file exists, and Workbench did not write it"
     fi
-    [ -z "$run" ] || user=$(id -un)
-    other=$(sed -n '/^\[Service\]$/{n;s/^User=//p;q;}' "$place/$unit" 2>/dev/null)  # as written below
     if [ -e "$place/$unit" ] && [ "$other" != "${user-}" ]; then
         refuse "$place/$unit" "it is the unit of ${other:-root}; choose another name with --run-option unit=NAME"
     fi

@@ -1,0 +1,45 @@
+"""The ends of a server that its launcher has brought about, and what to do about each."""
+
+from __future__ import annotations
+
+import re
+
+from workbench.model.findings import Finding, Level
+
+# A pattern of what the keeper says, the code of the finding, and the next step: words of Slurm (squeue(1), "JOB STATE
+# CODES"), of PBS (launchers/pbs.py) and of systemd (systemd.exec(5), SERVICE_RESULT).
+_ENDINGS = (
+    (
+        re.compile(r"ended: OUT_OF_ME|PBS killed it: .*mem|failed: oom-kill"),
+        "launcher.memory",
+        "ask for more memory (--run-option memory=64G for a job), or lower the memory of the plan",
+    ),
+    (
+        re.compile(r"ended: (?:TIMEOUT|DEADLINE)|its walltime was over"),
+        "launcher.walltime",
+        "start it again with a longer --run-option walltime=HH:MM:SS",
+    ),
+    (
+        re.compile(r"ended: (?:NODE_FAIL|BOOT_FAIL)"),
+        "launcher.node",
+        "start it again: the scheduler takes another node; `sinfo -R` says why the node failed",
+    ),
+    (
+        re.compile(r"ended: (?:PREEMPTED|REVOKED)"),
+        "launcher.preempted",
+        "start it again: it waits in the queue; another --run-option partition=NAME or qos=NAME may not be preempted",
+    ),
+    (
+        re.compile(r"ended: CANCELLED"),
+        "launcher.cancelled",
+        "it was cancelled from outside, by you or an administrator: ask before you start it again",
+    ),
+)
+
+
+def finding_of(ended: str | None) -> Finding | None:
+    """Return the finding about a server whose keeper said `ended`. None if the server ended by itself."""
+    for pattern, code, fix in _ENDINGS:
+        if ended and pattern.search(ended):
+            return Finding(Level.ERROR, code, ended, fix=fix)
+    return None

@@ -8,6 +8,7 @@ import random
 import signal
 import stat
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from workbench.server.launchers.systemd_keeper import WRITTEN_BY
 from workbench.server.supervisor import Event, Supervisor
 from workbench.session import adoption
 from workbench.session.session import Session
+from workbench.sim import engine_server
 
 KILLS = int(os.environ.get("KILLS", "8"))
 SCOPE = os.environ.get("SCOPE", "system")
@@ -319,6 +321,61 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
     asyncio.run(scenario())
 
 
+LAUNCH_SERVER = """import runpy, sys
+sys.argv[:1] = [{server!r}, "--engine", "sglang"]
+runpy.run_path({server!r}, run_name="__main__")
+"""
+
+
+def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    server = str(Path(engine_server.__file__))
+    (package / "launch_server.py").write_text(LAUNCH_SERVER.format(server=server))
+    port, unit = free_port(), UNITS / "sglang.service"
+    env = {
+        "PYTHONPATH": package.parent,
+        "WORKBENCH_SIM_PROFILE": "rtx-pro-6000",
+        "WORKBENCH_SIM_STATE": tmp_path / "gpu",
+    }
+    env |= {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "20"}
+    words = [sys.executable, "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-0.6B", "--port", str(port)]
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f'Environment="{name}={value}"' for name, value in env.items()]
+    unit.write_text("\n".join(["[Service]", *lines, f"ExecStart={' '.join(words)}", ""]))
+    systemctl("daemon-reload")
+    systemctl("start", "sglang.service")
+
+    async def scenario() -> None:
+        session = Session(LocalHost())
+        try:
+            await session.open()
+            found: list[external_servers.FoundServer] = []
+            while not found:
+                found = [one for one in await external_servers.find(session.host) if one.port == port]
+            assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
+            _, _, named, *_ = (found[0].adopt or "").split()
+            run_id = await adoption.follow(session, *named.split(":"), found[0].run_options)
+            status = await session.servers.wait_ready(run_id, READY_S)
+            assert (status.state, status.engine, status.others) == (ServerState.READY, "sglang", True), status.reason
+            shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "input_tokens": 16, "warmup": 0}
+            result = await session.results.get(await session.bench.run_on(run_id, **shape))
+            assert (result.summary.requests_ok, result.summary.requests_failed) == (8, 0)
+            assert result.conditions.engine == "sglang" and result.conditions.run_as == "systemd"
+            assert (await session.servers.end(run_id)).state is ServerState.STOPPED
+            assert systemctl("is-active", "sglang.service").strip() == "active"
+        finally:
+            await session.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        systemctl("stop", "sglang.service")
+        unit.unlink()
+        systemctl("daemon-reload")
+
+
 def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         options = (*OPTIONS, "installed=boot", "unit=workbench-test")
@@ -337,15 +394,24 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
                 await supervisor.start(other, its, VLLM)
             assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
             assert systemctl("is-active", "workbench-test", check=False).strip() == "inactive"
+            home = Path(os.environ["XDG_STATE_HOME"], "workbench", "units", "workbench-test.service")
+            assert (home / "environment").exists()
+            assert list(await supervisor.uninstall(status.run_id)) == [str(file), str(home)]
+            assert not file.exists() and not home.exists() and "workbench-test" not in systemctl("list-unit-files")
+            assert list(await supervisor.uninstall(status.run_id)) == []
             file.write_text("[Service]\nExecStart=/bin/true\n")
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "Workbench did not write it" in (failed.reason or "")
+            with pytest.raises(ServerError, match="Workbench did not write"):
+                await supervisor.uninstall(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
             file.write_text(f"{WRITTEN_BY}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n")
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "it is the unit of mallory" in (failed.reason or "")
+            with pytest.raises(ServerError, match="is the unit of mallory"):
+                await supervisor.uninstall(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
         finally:
             systemctl("disable", "--now", "workbench-test", check=False)

@@ -262,7 +262,7 @@ def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
 
         async def work(host: SshHost) -> None:
             assert len(await asyncio.gather(*(host.run(["true"]) for _ in range(8)))) == 8
-            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(2)]
+            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(4)]  # two on each connection
             monkeypatch.setattr("workbench.hosts.ssh.PATIENCE_S", 0.5)
             with pytest.raises(HostError, match="cannot open an SSH session") as refused:
                 await host.run(["true"])
@@ -270,6 +270,7 @@ def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
             for stream in streams:
                 await stream.close()
             assert (await host.run(["true"])).returncode == 0
+            assert server.cutter.accepted == 2
 
         on(server, work)
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,49 @@ def test_a_job_cancelled_from_outside_is_explained(cluster: Slurm, command: Comm
     assert ended["ends_unix_s"] is None
 
 
+@pytest.mark.slow
+def test_a_node_that_fails_is_named_with_the_next_step(cluster: Slurm, command: CommandLine) -> None:
+    run = start(command, extra="--no-requeue")  # else Slurm starts the job again on another node
+    try:
+        cluster.run("scontrol", "update", "nodename=c01", "state=down", "reason=power")
+        ended = awaited(command, run["run_id"], lambda r: r["state"] == "crashed", "the end")
+    finally:
+        cluster.run("scontrol", "update", "nodename=c01", "state=resume")
+    assert ended["reason"] == f"job {run['handle']} ended: NODE_FAIL (the node c01 failed)", ended
+    (finding,) = (f for f in ended["findings"] if f["code"] == "launcher.node")
+    assert "start it again" in finding["fix"] and finding["text"] == ended["reason"]
+
+
+@pytest.mark.slow
+def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(cluster: Slurm, tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"  # a script, as pip installs programs: the process has its name
+    program.symlink_to(Path(llama_server.__file__).resolve())
+    model, port = tiny_gguf.write(tmp_path / "tiny.gguf"), free_port()
+    words = f"{sys.executable} {program} -m {model} --host 0.0.0.0 --port {port} --alias tiny -c 4096"
+    job = cluster.submit("--gres=gpu:1", command=f"export LLAMA_API_KEY=sk-theirs; {words}")
+    waiting = cluster.submit("--gres=gpu:4")
+    command = CommandLine(tmp_path, SLURM_CONF=cluster.conf)
+    try:
+        wait_for(lambda: f"{job} RUNNING" in cluster.jobs(), "the job", 20)
+        refused = command("adopt", f"slurm:{waiting}")
+        assert refused.code == 1 and f"the job {waiting} does not run: PENDING" in refused.err
+        wait_for(lambda: command("adopt", f"slurm:{job}").code == 0, "the server in the job", 30)
+        run_id = command.ok("servers")["servers"][0]["run_id"]
+        again = command.ok("adopt", f"slurm:{job}", "--wait", "--timeout", 60, timeout_s=90)
+        assert (again["run_id"], again["state"], again["handle"], again["others"]) == (run_id, "ready", job, True)
+        assert (again["node"], again["port"]) == (ADDRESS, port)
+        measured(command, run_id)
+        assert "sk-theirs" not in (command.run_dirs()[-1] / "plan.json").read_text()
+        assert any("tiny" in line or "model" in line for line in command.ok("logs", run_id)["lines"])
+        assert command.ok("stop", run_id, timeout_s=60)["state"] == "stopped"
+        assert f"{job} RUNNING" in cluster.jobs()  # a stop only ends following it
+    finally:
+        command.stop_all()
+        cluster.run("scancel", "--user=root")
+        wait_for(lambda: cluster.jobs() == [], "the end of all jobs", 30)
+        wait_for(lambda: command.left() == [], "the end of all processes", 20)
+
+
 @pytest.mark.long
 def test_the_walltime_ends_the_job_and_is_named(cluster: Slurm, command: CommandLine) -> None:
     run = start(command, walltime="1")
@@ -243,7 +287,7 @@ def test_llama_cpp_as_a_job_behind_a_login_host(cluster: Slurm, tmp_path: Path) 
         assert (run["state"], run["node"], run["launcher_state"]) == ("ready", ADDRESS, "RUNNING")
         measured(command, run["run_id"])
         server.cut()
-        time.sleep(1)
+        assert command("servers").code != 0  # it has seen that the host is gone
         server.restore()
         assert status(command, run["run_id"])["state"] == "ready"
         assert subprocess.run(["grep", "-rl", "sk-job", str(far)], capture_output=True).returncode == 0

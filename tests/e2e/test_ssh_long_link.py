@@ -118,6 +118,29 @@ def test_two_sessions_are_enough_for_a_screen(tmp_path: Path) -> None:
     on({}, tmp_path, work, max_sessions=2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["host", "here"])
+def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:
+    """The readings, the measurement lock and the load client each hold a session, and commands need one too."""
+
+    async def main() -> None:
+        async with far.session() as session:
+            run_id = (await ready(session)).run_id
+            shape = {"requests": 8, "concurrency": 2, "max_tokens": 8, "warmup": 2}
+            result = await session.results.get(await session.bench.run_on(run_id, client=client, **shape))
+            assert result.summary.requests_ok == 8 and result.conditions.client == {"here": "tunnel"}.get(
+                client, client
+            )
+            at = session.state.telemetry_monotonic_s
+            await eventually(lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading")
+            assert session.state.host.link == "connected"
+            await session.servers.end(run_id)
+            assert far.processes() == []
+
+    with box(tmp_path, max_sessions=2) as far:
+        asyncio.run(main())
+
+
 @pytest.fixture
 def tools_without_python(tmp_path: Path) -> Path:
     tools = tmp_path / "tools"

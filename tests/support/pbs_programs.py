@@ -52,6 +52,11 @@ class Pbs:
     def jobs(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("job-*.json"))]
 
+    def preempt(self, job_id: str) -> None:
+        """Take the place of a running job: its processes are ended, and it waits in the queue again."""
+        Server(self.directory).change(job_id, requeue=True)
+        end((Server(self.directory).read(job_id) or {})["sid"])
+
     def living(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
         return [job["id"] for job in self.jobs() if job["state"] not in "FC"]
@@ -89,6 +94,9 @@ class Server:
         new = self.path(job["id"]).with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(job))
         new.replace(self.path(job["id"]))
+
+    def change(self, job_id: str, **values: Any) -> None:
+        self.write({**(self.read(job_id) or {}), **values})
 
     def new_id(self) -> str:
         number = 1
@@ -141,12 +149,20 @@ def qsub(server: Server, words: list[str]) -> int:
 
 
 def mom(server: Server, words: list[str]) -> int:
-    """Run one job: wait for its turn, run its script, end it at its walltime, and deliver its output."""
-    job = server.read(words[0])
+    """Run one job until it has ended, again each time that it was put back into the queue."""
+    while ran(server, words[0]):
+        pass
+    return 0
+
+
+def ran(server: Server, job_id: str) -> bool:
+    """Wait for the turn of a job, run its script, end it at its walltime, and deliver its output. Return whether it was
+    put back into the queue."""
+    job = server.read(job_id)
     assert job is not None
     while (server.directory / "hold").exists():
         if (server.read(job["id"]) or {}).get("state") in "FC":
-            return 0
+            return False
         time.sleep(0.02)
     home = os.environ.get("HOME", "/")
     env = {"PATH": "/usr/bin:/bin", "HOME": home, "USER": job["owner"], "SHELL": "/bin/sh", "PBS_JOBID": job["id"]}
@@ -157,7 +173,7 @@ def mom(server: Server, words: list[str]) -> int:
         process = subprocess.Popen(
             [job["shell"]], stdin=stdin, stdout=out, stderr=out, env=env, cwd=home, start_new_session=True
         )
-        job |= {"state": "R", "began": time.time(), "sid": process.pid}
+        job |= {"state": "R", "began": time.time(), "sid": process.pid, "runs": job.get("runs", 0) + 1}
         server.write(job)
         limit = _seconds(job["resources"].get("walltime"))
         killed = None
@@ -169,6 +185,10 @@ def mom(server: Server, words: list[str]) -> int:
             end(process.pid)
             code = process.wait()
     job = server.read(job["id"]) or job
+    if job.pop("requeue", False):
+        del job["began"]
+        server.write(job | {"state": "Q"})
+        return True
     status = 256 - code if code < 0 else code
     job |= {"state": "C" if server.torque else "F", "exit": -29 if killed and not server.torque else status}
     with contextlib.suppress(OSError):
@@ -177,7 +197,7 @@ def mom(server: Server, words: list[str]) -> int:
         server.path(job["id"]).unlink()
     else:
         server.write(job)
-    return 0
+    return False
 
 
 def end(session: int) -> None:
@@ -238,6 +258,8 @@ def shown(server: Server, job: dict[str, Any]) -> str:
         used = int(time.time() - job["began"])
         values["resources_used.walltime"] = f"{used // 3600:02}:{used // 60 % 60:02}:{used % 60:02}"
         values["exec_host"] = f"{NODE}/0*2" if not server.torque else f"{NODE}/0-1"
+    if "runs" in job and not server.torque:
+        values["run_count"] = str(job["runs"])
     values |= {"queue": job["queue"], "server": SERVER, "Join_Path": "oe", "Output_Path": f"login:{job['out']}"}
     values |= {f"Resource_List.{name}": value for name, value in job["resources"].items()}
     if "exit" in job:

@@ -101,10 +101,10 @@ class Box:
 
 
 @contextlib.contextmanager
-def box(directory: Path, *, start_s: float = 1.0, **environment: str) -> Iterator[Box]:
+def box(directory: Path, *, start_s: float = 1.0, max_sessions: int = 10, **environment: str) -> Iterator[Box]:
     """Open such a machine. `start_s` is the time that its engines need to become ready."""
     given = {"WORKBENCH_SIM_START_S": str(start_s), "WORKBENCH_SIM_SEED": "1", **environment}
-    with sshd(directory / "ssh", environment=given) as server:
+    with sshd(directory / "ssh", environment=given, max_sessions=max_sessions) as server:
         one = Box(server, directory / "far")
         try:
             yield one

@@ -209,6 +209,9 @@ class SshHost(BaseHost):
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._dial)
+        self._second: asyncssh.SSHClientConnection | None = None  # where sshd allows too few sessions on one
+        self._second_from_s = 0.0  # monotonic time from which it may be tried
+        self._opening = asyncio.Lock()
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
         self._streams = asyncio.Semaphore(STREAMS_MAX)
         self._relays: list[Relay] = []
@@ -241,11 +244,11 @@ class SshHost(BaseHost):
         await self._asked_facts.close()
         for relay in self._relays:
             await relay.close()
-        connection = await self._link.close()
-        if connection is not None:
-            connection.close()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
+        for connection in (self._second, await self._link.close()):
+            if connection is not None:
+                connection.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
 
     async def _dial(self) -> asyncssh.SSHClientConnection:
         user, _, host = self.address.rpartition("@")
@@ -408,7 +411,7 @@ class SshHost(BaseHost):
         while True:
             connection = await self._link.get()
             try:
-                return await connection.create_process(shell_scripts.LINE, encoding=None, request_pty=False), first
+                return await self._process(connection), first
             except (asyncssh.Error, OSError) as error:
                 if connection.is_closed():
                     self._link.lost(connection, str(error))
@@ -416,6 +419,30 @@ class SshHost(BaseHost):
                     step = "raise MaxSessions in the host's sshd_config, or close other sessions"
                     raise HostError(f"cannot open an SSH session: {error}", host=self.name, next_step=step) from None
                 await asyncio.sleep(0.1)
+
+    async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
+        """Start a shell in a session of `connection`, or of a second one if sshd refuses another session on it
+        (MaxSessions). Raises the error of the refusal."""
+        try:
+            return await connection.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
+        except asyncssh.ChannelOpenError:
+            second = None if connection.is_closed() else await self._second_connection()
+            if second is None:
+                raise
+            return await second.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
+
+    async def _second_connection(self) -> asyncssh.SSHClientConnection | None:
+        """Return a second connection; None if it cannot be had, or if the user would be asked for a password again."""
+        async with self._opening:
+            if self._second is not None and not self._second.is_closed():
+                return self._second
+            if self._methods or time.monotonic() < self._second_from_s:
+                return None
+            self._second_from_s = time.monotonic() + PATIENCE_S
+            with contextlib.suppress(HostError):
+                self._second = await self._dial()
+                return self._second
+            return None
 
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None

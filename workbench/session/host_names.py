@@ -78,7 +78,8 @@ def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
     if entry is None:
         return open_host(name, known_as)
     host = _entered(entry, known_as, entries)
-    host.may_sudo = entry.sudo is not False
+    if entry.sudo is not None:
+        host.may_sudo = entry.sudo
     return host
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench import engines
 from workbench.engines import cluster, ray
+from workbench.engines.host_entries import for_host
 from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
+from workbench.model.host_entry import HostEntry
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.store.presets import PresetLibrary
@@ -138,3 +141,32 @@ def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> No
         assert {node.name for node in spread.nodes} == {"spark-01", "spark-02"}, preset.id
         commands = [engines.get(plan.engine).command(spread, node) for node in spread.nodes]
         assert commands[-1].env["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0", preset.id
+
+
+def test_each_node_starts_the_program_of_its_own_host() -> None:
+    first = HostEntry("spark-01", engines={"vllm": "/opt/one/bin/vllm"}, env={"HF_HOME": "/one", "A": "1"})
+    second = HostEntry("spark-02", engines={"vllm": "'/opt/my two/bin/vllm'"}, env={"HF_HOME": "/two", "B": "2"})
+    bare = HostEntry("spark-03")
+    places = tuple(
+        replace(HEAD, host=entry.name, address=f"10.0.0.{at}", entry=entry)
+        for at, entry in enumerate((first, second, bare), 1)
+    )
+    plan = for_host(plan_with(tensor_parallel_size=3), first, ("/opt/one/bin/vllm", "hosts.toml"))
+    spread = cluster.spread(plan, VLLM, places)
+    commands = [VLLM.command(spread, node) for node in spread.nodes]
+    assert [command.argv[0] for command in commands] == ["/opt/one/bin/vllm", "/opt/my two/bin/vllm", "vllm"]
+    assert [command.env["HF_HOME"] for command in commands[:2]] == ["/one", "/two"] and commands[1].env["B"] == "2"
+    assert spread.nodes[1].origins["HF_HOME"] == "spark-02 in hosts.toml"
+    given = replace(plan, executable=("/mine/vllm",), executable_from="given").with_env("HF_HOME", "/all")
+    spread = cluster.spread(given, VLLM, places)
+    commands = [VLLM.command(spread, node) for node in spread.nodes]
+    assert {command.argv[0] for command in commands} == {"/mine/vllm"}  # the user's own choice is for all nodes
+    assert {command.env["HF_HOME"] for command in commands} == {"/all"}
+
+
+def test_ray_is_started_from_the_environment_of_each_node() -> None:
+    entry = HostEntry("spark-02", engines={"vllm": "/opt/two/bin/vllm"})
+    plan = plan_with(tensor_parallel_size=2, distributed_executor_backend="ray")
+    spread = cluster.spread(plan, VLLM, (HEAD, replace(WORKER, entry=entry)))
+    programs = {(node.name, node.role): VLLM.command(spread, node).argv[0] for node in spread.nodes}
+    assert programs[("spark-02", "ray")] == "/opt/two/bin/ray" and programs[("spark-01", "ray")] == "ray"

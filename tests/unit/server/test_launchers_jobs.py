@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,11 +25,14 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
-from workbench.model.plan import LaunchPlan
+from workbench.model.plan import Command, LaunchPlan
 from workbench.server.launchers import job_scripts, launcher_of
+from workbench.server.launchers.endings import finding_of
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
 from workbench.server.launchers.launcher import Launch, Launched, parse_launched
+from workbench.server.run_directory import RunFacts, RunRecord
 from workbench.server.running_server_secrets import command_in
+from workbench.server.watched_run import WatchedRun
 
 RUN_ID = "20261121-031502-vllm-3f2a"
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
@@ -102,6 +106,8 @@ def test_the_path_of_the_login_host_reaches_the_job(shell: list[str], value: str
         ("2:08:09", "7689"),
         ("09", "9"),
         ("UNLIMITED", ""),
+        (f"{'9' * 400}:00:00", ""),
+        (f"{'9' * 400}-00:00:00", ""),
         ("", ""),
         ("N/A", ""),
     ],
@@ -264,6 +270,37 @@ def test_stop_ends_the_job_and_the_keeper_ends_by_itself(pbs: Pbs, keep: Kept, t
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))  # a second stop
 
 
+def test_a_preempted_job_waits_again_and_its_second_start_is_counted(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
+    keeper = keep("sh", "-c", "echo started; until [ -e go ]; do sleep 1; done; exit 2")
+    awaited(lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is not None, "the job")
+    pbs.set("hold")
+    pbs.preempt("1.pbs01")
+    awaited(lambda: (launched(tmp_path).state or "").startswith("queued (Not Running"), "the queue")
+    waiting = launched(tmp_path)
+    assert (waiting.began_unix_s, waiting.pid, waiting.ended) == (None, None, None) and keeper.poll() is None
+    pbs.set("hold", False)
+    awaited(lambda: launched(tmp_path).restarts == 1 and launched(tmp_path).pid is not None, "the second start")
+    awaited(lambda: log(tmp_path).count("started") == 2, "the log of both starts")
+    (tmp_path / "go").touch()
+    assert keeper.wait(60) == 2 and launched(tmp_path).ended == "job 1.pbs01 ended: exit code 2"
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_numbers_without_end_end_no_keeper(pbs: Pbs, keep: Kept, tmp_path: Path, shell: list[str]) -> None:
+    """dash gives up a whole script at a number that it cannot hold."""
+    words = " ".join([shutil.which(shell[0]) or "", *shell[1:]])
+    (pbs.bin / "sh").write_text(f'#!/bin/bash\nexec {words} "$@"\n')
+    (pbs.bin / "sh").chmod(0o755)
+    keeper = keep("sh", "-c", "until [ -e go ]; do sleep 1; done; exit 2", walltime="1:00:00")
+    awaited(lambda: launched(tmp_path).pid is not None, "the job")
+    many, run = "9" * 400, tmp_path / "run"
+    (run / "job.began").write_text(f"node {os.uname().nodename}\npid {many}\nrestarts {many}\nbegan {many}\n")
+    awaited(lambda: launched(tmp_path).state == "running" and launched(tmp_path).pid is None, "the next look")
+    assert launched(tmp_path).restarts is None and (launched(tmp_path).ends_unix_s or 0) < 1e11
+    (tmp_path / "go").touch()
+    assert keeper.wait(60) == 2
+
+
 def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(pbs: Pbs, keep: Kept, tmp_path: Path) -> None:
     keeper = keep("sh", "-c", "echo first; until [ -e go ]; do sleep 1; done; echo last; exit 7")
     awaited(lambda: "first" in log(tmp_path), "the log")
@@ -353,6 +390,114 @@ def test_gpus_are_chosen_by_the_scheduler_and_not_by_the_plan(tmp_path: Path) ->
     assert check("host a\nnode a", env={"CUDA_VISIBLE_DEVICES": "0"}) == [(Level.WARN, "job.gpus")]
     files = launcher().keeper(launch(tmp_path, env={"CUDA_VISIBLE_DEVICES": "0", "A": "b"})).files
     assert "CUDA" not in files["server"] and "export A=b" in files["server"]
+
+
+SQUEUE = """#!/bin/sh
+printf '%s\\n' '{line}'
+"""
+
+
+def looked(directory: Path, line: str, exit_code: str, scheduler: str = "slurm") -> tuple[str, str, str]:
+    """Return phase, state and exit code of a job of which squeue prints `line` and scontrol `exit_code`."""
+    programs = {
+        "squeue": SQUEUE.format(line=line),
+        "scontrol": SQUEUE.format(line=f"   Requeue=0 ExitCode={exit_code} "),
+    }
+    for name, text in programs.items():
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    script = job_scripts._SHARED + launcher(scheduler).scheduler.functions
+    show = '\njob=7; look; printf "%s/%s/%s" "$phase" "$state" "$code"'
+    env = {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
+    done = subprocess.run(["dash", "-c", script + show], env=env, capture_output=True, text=True)
+    assert done.stderr == ""
+    phase, state, code = done.stdout.split("/")
+    return phase, state, code
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "expected", "finding"),
+    [
+        ("FAILED|c01|0:00|NonZeroExitCode", "3:0", ("ended", "FAILED (NonZeroExitCode)", "3"), None),
+        (
+            "OUT_OF_MEMORY|c01|0:00|OutOfMemory",
+            "0:125",
+            ("ended", "OUT_OF_MEMORY (it used more memory than it had asked for)", ""),
+            "launcher.memory",
+        ),
+        ("NODE_FAIL|c01|0:00|NodeDown", "0:0", ("ended", "NODE_FAIL (the node c01 failed)", ""), "launcher.node"),
+        ("NODE_FAIL|n/a|0:00|NodeDown", "0:0", ("ended", "NODE_FAIL (the node failed)", ""), "launcher.node"),
+        (
+            "TIMEOUT|c01|0:00|TimeLimit",
+            "0:15",
+            ("ended", "TIMEOUT (its walltime was over)", "143"),
+            "launcher.walltime",
+        ),
+        (
+            "PREEMPTED|c01|0:00|None",
+            "0:15",
+            ("ended", "PREEMPTED (a job with a higher priority took its place)", "143"),
+            "launcher.preempted",
+        ),
+        ("CANCELLED|c01|0:00|None", f"0:{'9' * 400}", ("ended", "CANCELLED", ""), "launcher.cancelled"),
+    ],
+)
+def test_each_end_of_a_job_is_told_with_the_next_step(
+    tmp_path: Path, line: str, code: str, expected: tuple[str, str, str], finding: str | None
+) -> None:
+    assert looked(tmp_path, line, code) == expected
+    found = finding_of(f"job 7 ended: {expected[1]}")
+    assert (found.code if found else None) == finding and (found is None or found.fix)
+
+
+def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() -> None:
+    plan = LaunchPlan("vllm", "m", run_as="slurm")
+    record = RunRecord("RUN", "login", plan, Command(("vllm",)), 1.0, 60.0)
+    run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
+    ended = "job 7 ended: OUT_OF_MEMORY (it used more memory than it had asked for)"
+    run.facts = RunFacts(record, alive=False, launched=Launched(handle="7", ended=ended))
+    run.explained = ("RuntimeError: engine core died", ())
+    run.refresh()
+    assert run.status.reason == ended
+    assert [(f.code, "--run-option memory" in (f.fix or "")) for f in run.status.findings] == [
+        ("launcher.memory", True)
+    ]
+
+
+def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
+    with pytest.raises(ServerError, match="PBS has no command that enters a job") as refused:
+        asyncio.run(launcher("pbs").find(FakeHost(lambda call: ""), "12.pbs01", {}))
+    assert "workbench bench --url" in (refused.value.next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("phase queued\nstate PENDING (Resources)\nhost \nwhy ", r"the job 7 does not run: PENDING \(Resources\)"),
+        ("phase gone\nstate \nhost \nwhy ", "the job 7 does not run: not known to the scheduler"),
+        ("phase running\nstate RUNNING\nhost c01\nwhy ", "no server of a known engine was found in the job 7 on c01"),
+        (
+            "phase running\nstate RUNNING\nhost c01\nwhy \nrefused srun: error: Access/permission denied",
+            "on c01: srun: error: Access/permission denied",
+        ),
+    ],
+)
+def test_a_job_without_a_server_is_not_followed(answer: str, says: str) -> None:
+    with pytest.raises(ServerError, match=says):
+        asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), "7", {}))
+    for handle in ("", "-1", "7;id", "x", "7 8", "--me"):
+        with pytest.raises(ServerError, match="is not the id of a job"):
+            asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), handle, {}))
+
+
+def test_the_outermost_server_of_a_job_is_followed() -> None:
+    lines = ["phase running", "state RUNNING", "host c01", "why "]
+    lines += ["proc 30 20", "cwd /w", "arg /v/bin/python", "arg /v/bin/vllm", "arg serve", "arg org/m", "readable"]
+    lines += ["proc 20 10", "cwd /w", "arg /v/bin/python", "arg /v/bin/vllm", "arg serve", "arg org/m"]
+    lines += ["env VLLM_API_KEY=sk-1", "readable", "proc 10 1", "cwd /", "arg bash", "arg -c", "arg vllm serve org/m"]
+    found = asyncio.run(launcher("slurm").find(FakeHost(lambda call: "\n".join(lines)), "7", {}))
+    assert (found.argv[1:], found.workdir) == (("/v/bin/vllm", "serve", "org/m"), "/w")
+    assert found.env == {"VLLM_API_KEY": "sk-1"}
 
 
 def test_no_secret_is_on_the_command_line_of_the_keeper(tmp_path: Path) -> None:

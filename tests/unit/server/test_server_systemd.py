@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
-from workbench.server.launchers.launcher import Launch
+from workbench.server.launchers.launcher import Launch, Launched
 from workbench.server.launchers.systemd import Systemd
 
 OTHERS = ("sh", "id", "sed", "tail", "head", "dirname")
@@ -27,19 +28,22 @@ def launch(*options: str) -> Launch:
     return Launch("RUN", "/state/runs/RUN", plan, argv, {"HF_TOKEN": "hf-secret-word"}, "/w", 4096)
 
 
-def found(monkeypatch: pytest.MonkeyPatch, directory: Path, programs: dict[str, str], *options: str) -> Finding:
+def found(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, programs: dict[str, str], *options: str, may_sudo: bool = True
+) -> Finding:
     """Return what the launcher says of a host that has only `programs`, scripts by their names."""
     directory.mkdir()
     for name in OTHERS:
         path = next(place for place in (Path("/usr/bin", name), Path("/bin", name)) if place.exists())
-        (directory / name).symlink_to(path)
+        if name not in programs:
+            (directory / name).symlink_to(path)
     for name, text in programs.items():
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(directory))
 
     async def check() -> Sequence[Finding]:
-        return await Systemd("systemd").check(LocalHost(), launch(*options))
+        return await Systemd("systemd").check(LocalHost(), replace(launch(*options), may_sudo=may_sudo))
 
     (finding,) = asyncio.run(check())
     return finding
@@ -121,3 +125,29 @@ def test_a_pattern_is_no_unit(handle: str) -> None:
     host = FakeHost(lambda call: "MainPID=1\n")
     with pytest.raises(ServerError, match="is a pattern"):
         asyncio.run(Systemd("systemd").find(host, handle, {}))
+
+
+def test_a_host_without_sudo_has_no_units_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """hosts.toml says sudo = false: sudo is never run, and the fix is named."""
+    programs = {
+        "systemctl": NEW,
+        "systemd-run": "",
+        "journalctl": "",
+        "sudo": f"/usr/bin/touch {tmp_path}/asked; echo sudo: a password is required; exit 1",
+        "id": "case $1 in -u) echo 1000 ;; *) echo ann ;; esac",
+    }
+    finding = found(monkeypatch, tmp_path / "one", programs, "scope=system", may_sudo=False)
+    assert finding.level is Level.ERROR and "hosts.toml says sudo = false" in finding.text
+    assert "scope=user" in (finding.fix or "") and not (tmp_path / "asked").exists()
+    allowed = found(monkeypatch, tmp_path / "two", programs, "scope=system")
+    assert "allow it in sudoers" in (allowed.fix or "") and (tmp_path / "asked").exists()
+
+
+def test_what_sudo_may_do_is_known_by_every_command_of_a_run() -> None:
+    host = FakeHost(lambda call: "LoadState=loaded")
+    host.may_sudo = False
+    one = replace(launch("scope=system"), may_sudo=False)
+    asyncio.run(Systemd("systemd").ask(host, one, Launched()))
+    keepers = (Systemd("systemd").keeper(one), Systemd("systemd").adopting_keeper(one, "vllm.service"))
+    scopes = [word for words in (host.calls[0].argv, *(keeper.argv for keeper in keepers)) for word in words]
+    assert scopes.count("own") == 3 and "system" not in scopes

@@ -237,3 +237,18 @@ def test_containers_in_containers_have_an_end() -> None:
     for ask in (host_names.is_known, host_names.host_called):
         with pytest.raises(InputError, match="more than 8 nested containers"):
             ask(deep)
+
+
+def test_every_part_of_a_session_knows_where_sudo_is_forbidden() -> None:
+    with paths.hosts_file().open("a") as file:
+        file.write('[hosts.kept]\nssh = "desk"\nsudo = false\n[hosts.through]\nssh = "kept"\n')
+    allowed = {name: host_names.host_called(name).may_sudo for name in (None, "desk", "kept", "through", "box")}
+    assert allowed == {None: False, "desk": True, "kept": False, "through": False, "box": True}
+    assert host_names.host_called("kept", "four-pcie").may_sudo is False
+
+
+@pytest.mark.parametrize("name", ["pbs:4711", "gpu-box/pbs:4711.pbs01"])
+def test_a_job_of_pbs_is_no_host(name: str) -> None:
+    with pytest.raises(InputError, match="PBS has no command that enters a job") as refused:
+        host_names.host_called(name)
+    assert "--as pbs" in (refused.value.next_step or "")

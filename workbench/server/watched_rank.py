@@ -33,23 +33,25 @@ with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as
     one.bind((sys.argv[1], 0))
     print(one.getsockname()[1])
 """
-# $1 run directory, then the server's command, which becomes this process. The watch is no child of the server, and is
-# started again if it was killed.
+# $1 run directory, $2 _WATCH, then the server's command, which becomes this process. The watch is no child of it.
 _WATCHED = r"""
-dir=$1
-shift
+dir=$1 watch=$2
+shift 2
 if command -v python3 >/dev/null 2>&1; then
-    (
-        trap '' TERM INT HUP
-        while python3 -I -S "$dir/rank_watch.py" "$dir" $$; [ "$?" -gt 128 ] && kill -0 $$ 2>/dev/null; do
-            sleep 1
-        done &
-    )
+    (sh -c "$watch" sh "$dir" $$ &)
 else
     echo "workbench: python3 is missing on this node: if a rank ends while no Workbench is open, the others keep" \
         "running"
 fi
 exec "$@"
+"""
+# $1 run directory, $2 process id of the server. A watch that was killed is started again.
+_WATCH = r"""
+dir=$1 server=$2
+trap '' TERM INT HUP
+while python3 -I -S "$dir/rank_watch.py" "$dir" "$server"; [ "$?" -gt 128 ] && kill -0 "$server" 2>/dev/null; do
+    sleep 1
+done
 """
 UNWATCHED = "cluster.unwatched"
 
@@ -66,7 +68,7 @@ class RankWatch:
 
     def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
         """Return the command that runs a server and its watch."""
-        return ("sh", "-c", _WATCHED, "sh", run_dir, *argv)
+        return ("sh", "-c", _WATCHED, "sh", run_dir, _WATCH, *argv)
 
     def files(self, own: str) -> Mapping[str, str]:
         """Return the files of the run directory of the rank `own` that the watch needs."""

@@ -190,6 +190,7 @@ def test_a_server_in_somebodys_job_is_followed_benchmarked_and_left(cluster: Slu
         assert "sk-theirs" not in (command.run_dirs()[-1] / "plan.json").read_text()
         assert any("tiny" in line or "model" in line for line in command.ok("logs", run_id)["lines"])
         assert command.ok("stop", run_id, timeout_s=60)["state"] == "stopped"
+        assert not (command.run_dirs()[-1] / "server").exists()  # with the key
         assert f"{job} RUNNING" in cluster.jobs()  # a stop only ends following it
     finally:
         command.stop_all()

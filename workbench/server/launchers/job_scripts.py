@@ -184,7 +184,7 @@ if [ "$how" = submit ]; then
     fi
 else
     job=$name
-    [ -e job.sh ] || place
+    [ -e job.sh ] || { place; trap 'rm -f server; exit 143' TERM; }
 fi
 state=submitted
 say
@@ -222,7 +222,7 @@ exit_code=$code pid= began_unix_s= ends_unix_s=
 ended="job $job ended: $state"
 say
 echo "workbench: $ended"
-[ ! -e job.sh ] || rm -f server environment
+rm -f server environment
 exit "${code:-1}"
 """
 

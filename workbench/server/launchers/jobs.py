@@ -157,7 +157,8 @@ class JobLauncher(ABC):
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         script = job_scripts.keep(self.scheduler.functions)
-        return Keeper(sh(script, launch.run_dir, handle, "follow"))
+        files = {"server": _server_file(launch)}  # for other Workbenches, which cannot read the process of another node
+        return Keeper(sh(script, launch.run_dir, handle, "follow"), files=files)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
         script = job_scripts.ask(self.scheduler.functions)

@@ -46,7 +46,7 @@ class Watch:
         self._heard: set[asyncio.StreamWriter] = set()  # those that know of the end of a rank
         self._silent_s: dict[str, float] = {}  # of each rank that was heard
         self._over: str | None = None  # the rank that has ended
-        self._connected: asyncio.Future[None] | None = None
+        self._others: asyncio.Future[None] | None = None
 
     @property
     def _is_head(self) -> bool:
@@ -54,14 +54,7 @@ class Watch:
 
     async def run(self) -> None:
         """Watch until the rank has ended."""
-        if self._is_head:
-            try:
-                await asyncio.start_server(self._link, self.address, self.port)
-            except OSError as error:
-                self._say(f"cannot listen on {self.address}:{self.port} ({error.strerror}): {_WITHOUT}")
-                return
-        else:
-            self._connected = asyncio.ensure_future(self._keep_connected())
+        self._others = asyncio.ensure_future(self._listen() if self._is_head else self._keep_connected())
         try:
             await self._watch()
         finally:
@@ -93,6 +86,19 @@ class Watch:
 
     # ---- the other ranks
 
+    async def _listen(self) -> None:
+        said = False
+        while True:
+            try:
+                await asyncio.start_server(self._link, self.address, self.port)
+            except OSError as error:
+                if not said:
+                    self._say(f"cannot listen on {self.address}:{self.port} ({error.strerror}): {_WITHOUT}")
+                said = True
+                await asyncio.sleep(self._times["beat_s"])
+            else:
+                return
+
     async def _keep_connected(self) -> None:
         began, said = time.monotonic(), False
         while True:
@@ -100,10 +106,10 @@ class Watch:
             try:
                 connecting = asyncio.open_connection(self.address, self.port)
                 reader, writer = await asyncio.wait_for(connecting, self._times["beat_s"])
+            except asyncio.TimeoutError:  # noqa: UP041 (no OSError before Python 3.11)
+                why = "no answer"
             except OSError as error:
                 why = error.strerror or str(error)
-            except asyncio.TimeoutError:  # noqa: UP041 (another class before Python 3.11)
-                why = "no answer"
             else:
                 await self._link(reader, writer)
             if why and not said and not self._silent_s and time.monotonic() - began > self._times["connect_s"]:

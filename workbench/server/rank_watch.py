@@ -244,13 +244,18 @@ def _signal(number: int) -> None:
             os.kill(pid, number)
 
 
+async def _watch(watch: Watch) -> None:
+    await watch.run()
+    os._exit(0)  # asyncio would write an error into the log for each connection that is cut off at the end
+
+
 def main() -> None:
     """Watch a rank. argv: the run directory and the id of the rank's process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]
     orders = json.loads(Path(run_dir, "watch.json").read_text("utf-8"))
-    asyncio.run(Watch(run_dir, int(pid), orders).run())
+    asyncio.run(_watch(Watch(run_dir, int(pid), orders)))
 
 
 if __name__ == "__main__":

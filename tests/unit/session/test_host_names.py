@@ -243,7 +243,7 @@ def test_every_part_of_a_session_knows_where_sudo_is_forbidden() -> None:
     with paths.hosts_file().open("a") as file:
         file.write('[hosts.kept]\nssh = "desk"\nsudo = false\n[hosts.through]\nssh = "kept"\n')
     allowed = {name: host_names.host_called(name).may_sudo for name in (None, "desk", "kept", "through", "box")}
-    assert allowed == {None: False, "desk": True, "kept": False, "through": False, "box": True}
+    assert allowed == {None: False, "desk": False, "kept": False, "through": False, "box": True}
     assert host_names.host_called("kept", "four-pcie").may_sudo is False
 
 

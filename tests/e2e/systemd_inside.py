@@ -321,26 +321,19 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
     asyncio.run(scenario())
 
 
-LAUNCH_SERVER = """import runpy, sys
+SGLANG = """import runpy, sys
 sys.argv[:1] = [{server!r}, "--engine", "sglang"]
 runpy.run_path({server!r}, run_name="__main__")
 """
 
 
 def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Path) -> None:
-    package = tmp_path / "packages" / "sglang"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    server = str(Path(engine_server.__file__))
-    (package / "launch_server.py").write_text(LAUNCH_SERVER.format(server=server))
+    program = tmp_path / "sglang"
+    program.write_text(SGLANG.format(server=str(Path(engine_server.__file__))))
     port, unit = free_port(), UNITS / "sglang.service"
-    env = {
-        "PYTHONPATH": package.parent,
-        "WORKBENCH_SIM_PROFILE": "rtx-pro-6000",
-        "WORKBENCH_SIM_STATE": tmp_path / "gpu",
-    }
+    env = {"WORKBENCH_SIM_PROFILE": "rtx-pro-6000", "WORKBENCH_SIM_STATE": tmp_path / "gpu"}
     env |= {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "20"}
-    words = [sys.executable, "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-0.6B", "--port", str(port)]
+    words = [sys.executable, str(program), "serve", "--model-path", "Qwen/Qwen3-0.6B", "--port", str(port)]
     unit.parent.mkdir(parents=True, exist_ok=True)
     lines = [f'Environment="{name}={value}"' for name, value in env.items()]
     unit.write_text("\n".join(["[Service]", *lines, f"ExecStart={' '.join(words)}", ""]))
@@ -352,7 +345,9 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
         try:
             await session.open()
             found: list[external_servers.FoundServer] = []
+            until = time.monotonic() + READY_S
             while not found:
+                assert time.monotonic() < until, systemctl("status", "sglang.service", check=False)
                 found = [one for one in await external_servers.find(session.host) if one.port == port]
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
             _, _, named, *_ = (found[0].adopt or "").split()

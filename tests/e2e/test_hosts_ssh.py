@@ -258,11 +258,12 @@ def test_closed_streams_give_their_sessions_back(server: Sshd) -> None:
 def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workbench.hosts.ssh.MORE_MAX", 1)
     with sshd(tmp_path / "sshd", max_sessions=2) as server:
 
         async def work(host: SshHost) -> None:
             assert len(await asyncio.gather(*(host.run(["true"]) for _ in range(8)))) == 8
-            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(4)]  # two on each connection
+            streams = [await host.stream(["sh", "-c", "read x"]) for _ in range(4)]  # on two connections
             monkeypatch.setattr("workbench.hosts.ssh.PATIENCE_S", 0.5)
             with pytest.raises(HostError, match="cannot open an SSH session") as refused:
                 await host.run(["true"])

@@ -45,6 +45,7 @@ from workbench.model.errors import HostError
 
 # OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process has ended.
 SESSIONS_MAX = 8
+MORE_MAX = 3  # further connections: enough for a benchmark where MaxSessions is 2
 STREAMS_MAX = 6  # fewer than SESSIONS_MAX, so that a command can always be run; a benchmark has up to four
 KEEPALIVE_S = 3.0  # a dead link is noticed after KEEPALIVE_S * (KEEPALIVE_MISSES + 1) = 9 s
 KEEPALIVE_MISSES = 2
@@ -209,8 +210,8 @@ class SshHost(BaseHost):
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
         self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._dial)
-        self._second: asyncssh.SSHClientConnection | None = None  # where sshd allows too few sessions on one
-        self._second_from_s = 0.0  # monotonic time from which it may be tried
+        self._more: list[asyncssh.SSHClientConnection] = []  # where sshd allows too few sessions on one
+        self._more_from_s = 0.0  # monotonic time from which another one may be tried
         self._opening = asyncio.Lock()
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
         self._streams = asyncio.Semaphore(STREAMS_MAX)
@@ -244,7 +245,7 @@ class SshHost(BaseHost):
         await self._asked_facts.close()
         for relay in self._relays:
             await relay.close()
-        for connection in (self._second, await self._link.close()):
+        for connection in (*self._more, await self._link.close()):
             if connection is not None:
                 connection.close()
                 with contextlib.suppress(TimeoutError):
@@ -421,28 +422,35 @@ class SshHost(BaseHost):
                 await asyncio.sleep(0.1)
 
     async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in a session of `connection`, or of a second one if sshd refuses another session on it
+        """Start a shell in a session of `connection`, or of a further one if sshd refuses another session on it
         (MaxSessions). Raises the error of the refusal."""
-        try:
-            return await connection.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
-        except asyncssh.ChannelOpenError:
-            second = None if connection.is_closed() else await self._second_connection()
-            if second is None:
-                raise
-            return await second.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
+        tried: asyncssh.SSHClientConnection | None = connection
+        number = 0
+        while True:
+            assert tried is not None
+            try:
+                return await tried.create_process(shell_scripts.LINE, encoding=None, request_pty=False)
+            except asyncssh.ChannelOpenError:
+                tried = None if connection.is_closed() else await self._further(number)
+                if tried is None:
+                    raise
+                number += 1
 
-    async def _second_connection(self) -> asyncssh.SSHClientConnection | None:
-        """Return a second connection; None if it cannot be had, or if the user would be asked for a password again."""
+    async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
+        """Return a further connection; None if there are too many, if one cannot be had, or if the user would be asked
+        for a password again."""
         async with self._opening:
-            if self._second is not None and not self._second.is_closed():
-                return self._second
-            if self._methods or time.monotonic() < self._second_from_s:
+            self._more = [one for one in self._more if not one.is_closed()]
+            if number < len(self._more):
+                return self._more[number]
+            if self._methods or number >= MORE_MAX or time.monotonic() < self._more_from_s:
                 return None
-            self._second_from_s = time.monotonic() + PATIENCE_S
-            with contextlib.suppress(HostError):
-                self._second = await self._dial()
-                return self._second
-            return None
+            try:
+                self._more.append(await self._dial())
+            except HostError:
+                self._more_from_s = time.monotonic() + PATIENCE_S
+                return None
+            return self._more[-1]
 
     async def _run(
         self, argv: Sequence[str], input: bytes | None, timeout_s: float, env: Mapping[str, str] | None

@@ -8,6 +8,7 @@ The job's script and the keeper are constant shell code (job_scripts.py). The wo
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

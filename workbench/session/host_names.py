@@ -6,14 +6,17 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from workbench import hosts
 from workbench.hosts import open_host, split_container
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.host_entry import HostEntry
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
+
+if TYPE_CHECKING:
+    from workbench.model.host_entry import HostEntry
 
 LOCAL = "local"
 SIMULATED = "sim:"

@@ -227,7 +227,7 @@ def _processes() -> list[int]:
     others = (session, os.getpid(), os.getppid())  # the leader, this watch, and the shell that restarts it
     mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")
     for path in Path("/proc").iterdir():
-        pid = int(path.name) if path.name.isdigit() else session
+        pid = int(path.name) if path.name.isdecimal() else session
         words = _stat_of(pid) if pid not in others else []
         if words and words[3] == str(session):
             found.append(pid)

@@ -15,8 +15,7 @@ from workbench.cli.parser import parse, tree
 from workbench.model.errors import WorkbenchError
 from workbench.store.config import Config
 from workbench.store.glossary import terms
-from workbench.tui.bindings import FLEET_KEYS
-from workbench.tui.panes import MAIN_KEYS
+from workbench.tui.panes import ALL_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -130,7 +129,7 @@ def test_the_reference_lists_every_key() -> None:
     section = REFERENCE[REFERENCE.index("## Keys") : REFERENCE.index("## Configuration file")]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
     listed = {("" if len(row) == 2 else row[0].strip("| "), key) for row in rows for key in keys_in(row[len(row) - 2])}
-    assert listed == {(key.where, key.shown) for key in (*MAIN_KEYS, *FLEET_KEYS)}
+    assert listed == {(key.where, key.shown) for key in ALL_KEYS}
 
 
 def keys_in(cell: str) -> list[str]:

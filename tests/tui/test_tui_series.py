@@ -311,7 +311,7 @@ def test_a_sweep_needs_a_server(drive: Any) -> None:
 def test_nothing_is_cancelled_when_nothing_is_measured(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("K")
-        assert "no benchmark, sweep or experiment is running" in d.text
+        assert "no benchmark, sweep, experiment or copy is running" in d.text
 
     drive(scenario, stage="ready")
 

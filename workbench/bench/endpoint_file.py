@@ -15,12 +15,17 @@ from workbench.model.errors import InputError
 NO_KEY = "EMPTY"  # what the file names for a server without a key
 
 
+def entry_text(name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
+    """Return an entry of the file as a line of its dictionary."""
+    return f"{_quoted(name)}: {_values(model, url, key)},"
+
+
 def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
     """Return the text of an endpoint file with the entry `name`, in place of the one that it has. `url` ends with /v1.
     Raises InputError if `text` is not such a file."""
-    entry = json.dumps({"model": model, "url": url, "key": key}, ensure_ascii=False)
+    own, entry = entry_text(name, model=model, url=url, key=key), _values(model, url, key)
     if not text.strip():
-        return f"ENDPOINTS = {{\n    {_quoted(name)}: {entry},\n}}\n"
+        return f"ENDPOINTS = {{\n    {own}\n}}\n"
     endpoints = _dictionary(text)
     data = text.encode()
     starts = [0]
@@ -36,7 +41,7 @@ def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_K
             end = place(value.end_lineno or value.lineno, value.end_col_offset or 0)
             return (data[:begin] + entry.encode() + data[end:]).decode()
     after = place(endpoints.lineno, endpoints.col_offset) + 1
-    return (data[:after] + f"\n    {_quoted(name)}: {entry},".encode() + data[after:]).decode()
+    return (data[:after] + f"\n    {own}".encode() + data[after:]).decode()
 
 
 def _dictionary(text: str) -> ast.Dict:
@@ -55,6 +60,10 @@ def _dictionary(text: str) -> ast.Dict:
         "the endpoint file has no dictionary ENDPOINTS",
         next_step="name another file, or add `ENDPOINTS = {}` to this one",
     )
+
+
+def _values(model: str, url: str, key: str) -> str:
+    return json.dumps({"model": model, "url": url, "key": key}, ensure_ascii=False)
 
 
 def _quoted(name: str) -> str:

@@ -12,15 +12,12 @@ from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command, option
 from workbench.model.errors import InputError, ServerError
 from workbench.model.findings import Level
-from workbench.model.server_run import ServerState, ServerStatus
 
 if TYPE_CHECKING:
-    from workbench.hosts.cluster import ClusterHost
-    from workbench.model.cluster_run import RankStatus
+    from workbench.model.server_run import ServerStatus
     from workbench.session.session import Session
 
 _NAME = option("name NAME", "a cluster of hosts.toml")
-_TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 
 def use_cluster(arguments: argparse.Namespace) -> None:
@@ -65,7 +62,7 @@ async def stop(arguments: argparse.Namespace) -> int:
         emit(servers.status_json(status))
     else:
         _say_server(status)
-    return 1 if status.outlived or not status.state.ended else 0
+    return 1 if status.may_live else 0
 
 
 @command(
@@ -75,13 +72,13 @@ async def stop(arguments: argparse.Namespace) -> int:
     examples=("workbench cluster status sparks", "workbench cluster status sparks --json"),
 )
 async def status(arguments: argparse.Namespace) -> int:
+    from workbench.session import cluster_servers
+
     use_cluster(arguments)
     async with connected(arguments) as session:
-        supervisor = session.servers.supervisor
-        await supervisor.runs()
-        found = await supervisor.check_now()
-        transports = {s.run_id: await _transport(session, s) for s in found if s.ranks and s.alive}
-        host = cluster_of(session)
+        found = await cluster_servers.read(session)
+        transports = {s.run_id: await cluster_servers.transport(session, s) for s in found if s.ranks and s.alive}
+        host = cluster_servers.cluster_of(session)
         nodes = [
             {**asdict(place), "reached": node.host.connected}
             for place, node in zip(host.places, host.nodes, strict=True)
@@ -109,46 +106,25 @@ async def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _transport(session: Session, status: ServerStatus) -> str | None:
-    """Return the transport between the ranks, such as RDMA or TCP, as the log names it. None if the log does not name
-    one."""
-    await session.servers.supervisor.load_log(status.run_id)
-    found = session.servers.supervisor.log_findings(status.run_id)
-    return next((f.text for f in found if f.code in _TRANSPORTS), None)
-
-
-def cluster_of(session: Session) -> ClusterHost:
-    from workbench.hosts.cluster import ClusterHost
-
-    assert isinstance(session.host, ClusterHost)
-    return session.host
-
-
 async def _chosen(session: Session, run: str | None) -> ServerStatus:
     """Return the run that the command line names, or the only one that lives. Raises ServerError if there is not
     exactly one."""
     if run is not None:
         return await servers.find_run(session, run)
-    living = [s for s in await session.servers.supervisor.runs() if s.alive or s.outlived or not s.state.ended]
+    living = [status for status in await session.servers.supervisor.runs() if status.may_live]
     if len(living) == 1:
         return living[0]
-    listed = ", ".join(s.run_id for s in living)
+    listed = ", ".join(status.run_id for status in living)
     problem = f"{len(living)} servers run on this cluster: {listed}" if living else "no server runs on this cluster"
     raise ServerError(problem, host=session.host.name, next_step="`workbench cluster status NAME` lists the servers")
 
 
 def _say_server(status: ServerStatus) -> None:
-    simulated = " SIMULATED" if status.simulated else ""
-    detail = status.reason or status.phase or status.url or ""
-    say(f"{status.run_id}  {status.state:<12} {status.engine}  {status.model}  {detail}{simulated}")
-    for rank in status.ranks:
-        pid = f"pid {rank.pid}" if rank.pid else ""
-        say(f"  {rank.label:<8} {rank.host:<16} {_rank_state(rank):<12} {pid}  {rank.reason or ''}".rstrip())
+    from workbench.session.cluster_servers import rank_lines, server_text
+
+    say(server_text(status))
+    for label, text in rank_lines(status):
+        say(f"  {label:<8} {text}")
     for finding in status.findings:
         if finding.level in (Level.ERROR, Level.WARN):
             say(f"  {finding_line(finding)}")
-
-
-def _rank_state(rank: RankStatus) -> str:
-    """Return the state of a rank; a living one without a port of its own is "running"."""
-    return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.cluster import cluster_of, use_cluster
+from workbench.cli.cluster import use_cluster
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.plan import load_plan
@@ -15,7 +15,7 @@ from workbench.cli.shared_options import CHANGES
 from workbench.model.findings import Level, worst
 
 if TYPE_CHECKING:
-    from workbench.doctor.cluster_facts import ClusterReport, NodeReport
+    from workbench.doctor.cluster_facts import ClusterReport
 
 
 @command(
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 )
 async def check(arguments: argparse.Namespace) -> int:
     from workbench.session import cluster_check
+    from workbench.session.cluster_servers import cluster_of
 
     use_cluster(arguments)
     async with connected(arguments) as session:
@@ -39,22 +40,12 @@ async def check(arguments: argparse.Namespace) -> int:
         emit({"cluster": arguments.name, **_report_json(report), "findings": [f.as_json() for f in found]})
     else:
         for node in report.nodes:
-            say(_line(node))
+            say(f"{node.name}  {cluster_check.node_text(node)}")
         for finding in found:
             say(finding_line(finding))
         if not found:
             note("the nodes fit together")
     return 1 if worst(found) is Level.ERROR else 0
-
-
-def _line(node: NodeReport) -> str:
-    if node.problem is not None:
-        return f"{node.name}  not reached"
-    gpus = f"{len(node.seen.gpus)} GPU{'s' if len(node.seen.gpus) != 1 else ''}"
-    driver = f"driver {node.seen.driver.driver_version}" if node.seen.driver.driver_version else "no driver"
-    rdma = ",".join(node.place.rdma) or "no RDMA"
-    words = (node.name, node.place.address or "address unknown", node.place.interface or "", rdma, gpus, driver)
-    return "  ".join(filter(None, words))
 
 
 def _report_json(report: ClusterReport) -> dict[str, Any]:

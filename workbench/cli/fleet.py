@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +46,14 @@ _GPU_FIELDS = (
     ),
 )
 def fleet(arguments: argparse.Namespace) -> int:
-    from workbench.session.fleet import MOST_HOSTS, Fleet
+    from workbench.session.fleet import MOST_HOSTS, Fleet, members
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
             "a fleet takes its hosts as arguments",
             next_step="name the hosts after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
         )
-    names, labels = _hosts(arguments.hosts, arguments.cluster)
+    names, labels = members(arguments.hosts, arguments.cluster)
     if len(names) > MOST_HOSTS and not arguments.hosts:
         note(f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see them")
         names = names[:MOST_HOSTS]
@@ -66,18 +65,6 @@ def fleet(arguments: argparse.Namespace) -> int:
     from workbench import tui
 
     return tui.run_fleet(found, mouse=True if arguments.mouse else None)
-
-
-def _hosts(named: Sequence[str], cluster: str | None) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the names of the fleet's hosts (those named, the nodes of a cluster, or all of hosts.toml), and the labels
-    of hosts.toml. Raises InputError for an unknown cluster."""
-    from workbench.session.host_names import fleet_hosts
-    from workbench.store.hosts_file import HostsStore
-
-    written = HostsStore()
-    labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
-    nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
-    return [*named, *nodes] or [host.name for host in fleet_hosts()], labels
 
 
 async def _read_once(fleet: Fleet) -> int:

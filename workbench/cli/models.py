@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from workbench.cli.open_session import connected, local_session
@@ -30,7 +29,7 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
 async def models_list(arguments: argparse.Namespace) -> int:
     """List the copies. Return 1 if a host could not be read, otherwise 0."""
     async with connected(arguments) as session:
-        found = await session.models.copies(arguments.model, _hosts(arguments, ()))
+        found = await session.models.copies(arguments.model, session.models.hosts(everywhere=arguments.all_hosts))
     document = {"hosts": [host.as_json() for host in found]}
     emit_or_say(arguments.json, document, [line for host in found for line in host.lines(arguments.model)])
     return 1 if any(host.problem for host in found) else 0
@@ -51,23 +50,16 @@ async def models_check(arguments: argparse.Namespace) -> int:
     """Check the copies. Return 0 if every host has the model, complete and the same, otherwise 1."""
     shown = _Progress(arguments.json)
     async with connected(arguments) as session:
-        hosts = _hosts(arguments, arguments.on)
+        hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts()
         check = await session.models.check(arguments.model, hosts, full=arguments.hash, on_progress=shown)
     shown.end()
-    lines = [line for host in check.hosts for line in host.lines(arguments.model)]
-    lines += [f"different: {text}" for text in check.differences]
-    copies = sum(len(host.copies) for host in check.hosts)
-    if check.unhashed and not check.differences:
-        lines.append(f"{len(check.unhashed)} large files were compared by their sizes; --hash compares every byte")
-    elif copies > 1 and not check.differences:
-        lines.append("all copies are the same")
     document = {
         "ok": check.ok,
         "hosts": [host.as_json() for host in check.hosts],
         "differences": check.differences,
         "compared_by_size": check.unhashed,
     }
-    emit_or_say(arguments.json, document, lines)
+    emit_or_say(arguments.json, document, list(check.lines(arguments.model)))
     return 0 if check.ok else 1
 
 
@@ -100,13 +92,7 @@ async def models_copy(arguments: argparse.Namespace) -> int:
         await session.close()
     for text in report.notes:
         note(text)
-    if not report.way:
-        text = f"{report.target} has {report.model} already: {report.path}"
-    else:
-        speed = size_text(report.sent_bytes / max(report.seconds, 0.001))
-        text = f"{report.model} is at {report.path} on {report.target}: {size_text(report.sent_bytes)} {report.way}, "
-        text += f"{report.seconds:.0f} s, {speed}/s"
-    return emit_or_say(arguments.json, asdict(report), text)
+    return emit_or_say(arguments.json, asdict(report), report.text)
 
 
 @command(
@@ -130,20 +116,6 @@ async def models_download(arguments: argparse.Namespace) -> int:
         finally:
             shown.end()
     return emit_or_say(arguments.json, found.as_json(), list(found.lines(arguments.model)))
-
-
-def _hosts(arguments: argparse.Namespace, named: Sequence[str]) -> Sequence[str | None]:
-    """Return the hosts to search for models: the named ones, all nodes of a cluster, all hosts of hosts.toml, or the
-    command's own host."""
-    from workbench.store.hosts_file import HostsStore
-
-    if named:
-        return tuple(dict.fromkeys(named))
-    if arguments.cluster:
-        return tuple(dict.fromkeys(node.host for node in HostsStore().cluster(arguments.cluster).nodes))
-    if getattr(arguments, "all_hosts", False):
-        return tuple(dict.fromkeys(("local", *HostsStore().content.hosts)))
-    return (None,)
 
 
 class _Progress:

@@ -65,6 +65,11 @@ class ModelCopy:
         return sum(file.size_bytes for file in self.files)
 
     @property
+    def reference(self) -> str:
+        """What names this copy on its host: the id of a model in the hub's cache, else the path."""
+        return self.model if self.kind == HUB else self.path
+
+    @property
     def complete(self) -> bool:
         return not self.problems
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -85,6 +85,16 @@ class ServerStatus:
     gpus: tuple[str, ...] = ()  # indices or UUIDs of those that the launcher gave to the server; (): it named none
     outlived: int = 0  # processes that are alive although the server's own has ended; they may occupy GPU memory
     ranks: tuple[RankStatus, ...] = ()  # of a server that spans several hosts
+
+    @property
+    def may_live(self) -> bool:
+        """Whether the server may still have processes."""
+        return self.alive or bool(self.outlived) or not self.state.ended
+
+
+def living_text(servers: Iterable[ServerStatus]) -> str:
+    """Return the servers that may live in a few words: "ready vllm :8000", or "no server"."""
+    return ", ".join(f"{s.state} {s.engine} :{s.port}" for s in servers if s.may_live) or "no server"
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:

@@ -11,8 +11,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from workbench.doctor import cluster_checks, cluster_facts
-from workbench.doctor.cluster_facts import ClusterReport, NodeToCheck
+from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToCheck
 from workbench.hosts import interfaces
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, by_severity
 from workbench.server.model_fingerprint import ModelBytes, identify
 from workbench.store.hosts_file import HostsStore
@@ -54,6 +55,16 @@ async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport
 def findings(report: ClusterReport) -> Sequence[Finding]:
     """Return the problems of the cluster, the most severe first."""
     return by_severity(cluster_checks.findings(report))
+
+
+def node_text(node: NodeReport) -> str:
+    """Return a node as one line: address, interface, RDMA devices, GPUs and driver."""
+    if node.problem is not None:
+        return "not reached"
+    gpus, driver = count_of(len(node.seen.gpus), "GPU"), node.seen.driver.driver_version
+    rdma = ",".join(node.place.rdma) or "no RDMA"
+    words = (node.place.address or "address unknown", node.place.interface or "", rdma, gpus)
+    return "  ".join(filter(None, (*words, f"driver {driver}" if driver else "no driver")))
 
 
 async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:

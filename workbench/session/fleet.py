@@ -15,7 +15,8 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import InputError
 from workbench.session.fleet_member import LOOK_S, FleetMember
 from workbench.session.fleet_state import FleetState
-from workbench.session.host_names import host_called
+from workbench.session.host_names import fleet_hosts, host_called
+from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Ask, Host
@@ -24,6 +25,15 @@ MOST_HOSTS = 16
 INTERVAL_S = 1.0
 
 Listener = Callable[[FleetState], None]
+
+
+def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the names of a fleet's hosts (those named and the nodes of a cluster, or else all of hosts.toml), and the
+    labels of hosts.toml. Raises InputError for an unknown cluster."""
+    written = HostsStore()
+    labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
+    nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
+    return [*named, *nodes] or [host.name for host in fleet_hosts()], labels
 
 
 class Fleet:

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import Host, HostUnreachable, SshAddress
+from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
 from workbench.server.model_fingerprint import locate_arguments
 from workbench.server.model_inventory import Places
+from workbench.session.host_names import LOCAL
+from workbench.session.model_work import ModelWork
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -62,6 +65,15 @@ class ModelCheck:
         all_there = all(host.copies and host.problem is None for host in self.hosts)
         return all_there and not self.differences and all(c.complete for host in self.hosts for c in host.copies)
 
+    def lines(self, model: str) -> Iterator[str]:
+        """Yield a line for each copy of `model`, then how the copies differ, or how far they were compared."""
+        yield from (line for host in self.hosts for line in host.lines(model))
+        yield from (f"different: {text}" for text in self.differences)
+        if self.unhashed and not self.differences:
+            yield f"{len(self.unhashed)} large files were compared by their sizes; --hash compares every byte"
+        elif sum(len(host.copies) for host in self.hosts) > 1 and not self.differences:
+            yield "all copies are the same"
+
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
@@ -77,17 +89,40 @@ class CopyReport:
     present: tuple[str, ...] = field(default=())  # files that were there already
     notes: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The outcome as one line: where the model is, how many bytes went how, and how fast."""
+        if not self.way:
+            return f"{self.target} has {self.model} already: {self.path}"
+        speed = size_text(self.sent_bytes / max(self.seconds, 0.001))
+        text = f"{self.model} is at {self.path} on {self.target}: {size_text(self.sent_bytes)} {self.way}, "
+        return f"{text}{self.seconds:.0f} s, {speed}/s"
+
 
 class Models:
     """Finds and copies model files on this session's host and on other hosts."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._entries = session, HostsStore()
+        self._session = session
+        self.work = ModelWork(session.core)  # what runs in the background of a screen
+
+    @property
+    def _entries(self) -> HostsStore:
+        """hosts.toml as it is now: the screen may have added a host."""
+        return HostsStore()
 
     def places(self, host: str, more: Sequence[str] = ()) -> Places:
         """Return the places to search for models on a host: its entry in hosts.toml, and `more` paths."""
         entry = self._entries.host(host)
         return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
+
+    def hosts(self, *, everywhere: bool = False) -> Sequence[str | None]:
+        """Return the hosts on which to look: this session's, all nodes if that is a cluster, or `everywhere`: also this
+        machine and all hosts of hosts.toml. None stands for this session's host."""
+        own = self._session.host
+        here = [node.name for node in own.nodes] if isinstance(own, ClusterHost) else [own.name]
+        names = dict.fromkeys((*here, *((LOCAL, *self._entries.content.hosts) if everywhere else ())))
+        return [None if name == own.name else name for name in names]
 
     async def copies(self, model: str = "", hosts: Sequence[str | None] = (None,)) -> Sequence[HostModels]:
         """Return the copies of `model`, or of all models for "", on each host. None stands for this session's host. A

@@ -34,6 +34,17 @@ class ReplayView:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelWorkView:
+    """Work on model files that runs in the background. `done` and `total` are bytes; a `total` of 0 is not known."""
+
+    what: str
+    text: str = ""  # what is under way
+    done: int = 0
+    total: int = 0
+    bytes_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class HostView:
     """The host of the session and the link to it."""
 
@@ -51,6 +62,7 @@ class HostView:
     telemetry_problem: str | None = None  # why the GPUs are not read
     others_problem: str | None = None  # why the changes of other users' Workbenches are not known
     measured_by: MeasurementOwner | None = None  # another Workbench that measures on this host now
+    model_work: ModelWorkView | None = None  # ends when the session leaves the host
     replay: ReplayView | None = None  # a recording in place of the host
     unknown_key: str | None = None  # fingerprint of an unknown key; a changed key is rejected instead
 

@@ -60,7 +60,8 @@ class WorkbenchApp(ThemedApp):
             return True  # the screen is about to open a page, and this key was not meant for that page
         if await run_bindings(self, event.key, priority=True):
             return True
-        if isinstance(focused, KeyTaker) and focused.take_key(event):
+        taker = focused if focused is not None else self.screen  # the fleet has no widget with the focus
+        if isinstance(taker, KeyTaker) and taker.take_key(event):
             return True
         return await run_bindings(self, event.key)
 

@@ -1,5 +1,5 @@
-"""The keys of the main screen and of the fleet. The footer, the help page and the palette are made from this table and
-from the panes' own keys (panes/).
+"""The keys of the main screen, of its pages and lists, and of the fleet. The footer, the help page and the palette are
+made from this table and from the panes' own keys (panes/).
 
 A key that belongs to no pane works everywhere on the main screen. Letters act only while no input has the focus. The
 table contains no key that tmux or screen uses, and no two keys that terminals cannot tell apart.
@@ -45,8 +45,8 @@ SHOWN = {
 class ScreenKey(Generic[T]):
     """A key of a screen, with the method that it runs: of a controller on the main screen, of the screen of the fleet.
 
-    `where` is the pane in which the key works, "" for the whole main screen. `footer` is the position in the footer,
-    lowest first; a key with 0 is not in the footer.
+    `where` is the pane, page or list in which the key works, "" for the whole main screen. `footer` is the position in
+    the footer, lowest first; a key with 0 is not in the footer.
     """
 
     key: str
@@ -141,7 +141,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key(
         "S", "Sweep", "benchmark at several values of a GPU setting, concurrency or flag", lambda c: c.sweeps.open(), 14
     ),
-    Key("K", "Cancel", "cancel the benchmark, sweep or experiment that is running", lambda c: c.bench.cancel()),
+    Key("K", "Cancel", "cancel the benchmark, sweep, experiment or copy that is running", lambda c: c.bench.cancel()),
     Key("u", "Undo", "undo the last edit of the plan", lambda c: c.plan.undo(), 12),
     Key("U", "Redo", "redo the edit that was undone", lambda c: c.plan.redo()),
     Key("v", "Command", "show the full command, its environment and all findings", lambda c: c.plan.show_command(), 16),
@@ -152,7 +152,15 @@ SCREEN_KEYS: tuple[Key, ...] = (
     Key("Y", "Copy as", "copy the plan as a script, service, container, job or recipe", lambda c: c.recipes.copy_as()),
     Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save(), 18),
     Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save()),
-    Key("h", "Host", "work on another host", lambda c: c.hosts.pick(), 19),
+    Key(
+        "h",
+        "Host",
+        "work on another host, or check it; clusters are listed with their servers",
+        lambda c: c.hosts.pick(),
+        19,
+    ),
+    Key("O", "Fleet", "show all hosts at once: GPUs, servers, token rates; enter opens one", lambda c: c.fleet.open()),
+    Key("C", "Models", "list the models on this host; hash, copy and download them", lambda c: c.models.open()),
     Key("H", "Doctor", "examine the host: what is missing or does not fit, and the fix", lambda c: c.hosts.examine()),
     Key("D", "Demo", "work on simulated GPUs: nothing of this host is used", lambda c: c.hosts.demo()),
     Key("R", "Retry", "connect again to a host that could not be reached", lambda c: c.hosts.try_again()),
@@ -174,8 +182,47 @@ SCREEN_KEYS: tuple[Key, ...] = (
 )
 
 
+def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
+    """Return copies of the keys that work only in the pane, page or list `where`."""
+    return tuple(replace(key, where=where) for key in keys)
+
+
+HOST_KEYS = keys_of(
+    "hosts",
+    Key("ctrl+n", "add", "write a host to hosts.toml", lambda c: c.hosts.add()),
+    Key(
+        "ctrl+t",
+        "check",
+        "check the host or the cluster under the cursor: what is missing there, and the fix",
+        lambda c: c.hosts.check(),
+    ),
+)
+
+CHECK_KEYS = keys_of(
+    "check",
+    Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.look()),
+    Key("o", "Open", "work on this host or cluster", lambda c: c.checks.work_on()),
+    Key("s", "Start", "go to the cluster and start the plan there: shows the plan first", lambda c: c.checks.start()),
+    Key("x", "Stop", "stop the server of the cluster, on all its nodes", lambda c: c.checks.stop()),
+)
+
+MODEL_KEYS = keys_of(
+    "models",
+    Key("enter", "Files", "list the files of the model with their sizes and hashes", lambda c: c.models.show_files()),
+    Key("V", "Hash", "hash every byte of the model on its host, and compare with the hub", lambda c: c.models.check()),
+    Key("c", "Copy", "copy the model to another host; K cancels", lambda c: c.models.copy_to()),
+    Key("n", "Download", "download a model with the hub's program on this host", lambda c: c.models.download()),
+    Key("a", "All hosts", "list the models of all hosts, or only of this one", lambda c: c.models.toggle_all()),
+    Key("R", "Again", "look for models again", lambda c: c.models.look()),
+    Key("y", "Path", "copy the path of the model to the clipboard", lambda c: c.models.copy_path()),
+)
+
+# The keys of pages and lists that are opened from the main screen.
+PAGE_KEYS: tuple[Key, ...] = (*HOST_KEYS, *CHECK_KEYS, *MODEL_KEYS)
+
+
 _FLEET: tuple[FleetKey, ...] = (
-    FleetKey("enter", "Open", "open the host under the cursor; q comes back to the fleet", lambda f: f.open_host(), 1),
+    FleetKey("enter", "Open", "open the host under the cursor; its q or O comes back", lambda f: f.open_host(), 1),
     FleetKey(
         "slash", "Filter", "show the hosts whose name, GPUs, servers or state contain words", lambda f: f.find(), 2
     ),
@@ -183,24 +230,21 @@ _FLEET: tuple[FleetKey, ...] = (
     FleetKey("S", "Reverse", "sort in the other direction", lambda f: f.reverse(), 4),
     FleetKey("R", "Retry", "connect again to a host that refused the login", lambda f: f.retry(), 5),
     FleetKey("question_mark", "Keys", "list the keys of the fleet and its signs", lambda f: f.show_keys(), 6),
-    FleetKey("escape", "Back", "remove the filter", lambda f: f.back()),
-    FleetKey("q", "Quit", "leave; servers keep running", lambda f: f.leave(), 7),
+    FleetKey("escape", "Back", "remove the filter; without one, go back to the host", lambda f: f.back()),
+    FleetKey("q", "Leave", "leave the fleet; servers keep running", lambda f: f.leave(), 7),
 )
 FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 
 
 # The ids of keys that run something on the host. A replay rejects them.
-ACTING = frozenset((*(f"screen {key}" for key in ("full_stop", *"sxbgrTVXSH")), "gpu enter", "gpu L"))
-
-
-def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
-    """Return copies of the keys that work only in the pane `where`."""
-    return tuple(replace(key, where=where) for key in keys)
+ACTING = frozenset((*(f"screen {key}" for key in ("full_stop", *"sxbgrTVXSHCO")), "gpu enter", "gpu L", "log E"))
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
     """Return Textual bindings for the keys. Each binding calls `action_do` of the screen with the id of its key."""
-    return [Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key == "ctrl+p") for k in keys]
+    return [
+        Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key.startswith("ctrl+")) for k in keys
+    ]
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
@@ -217,7 +261,8 @@ FIRST_KEYS_FIELDS = frozenset(
 
 def first_keys(state: SessionState) -> list[Key]:
     """Return the keys that the present situation needs, the most needed one first."""
-    measuring = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
+    series = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
+    running = series or state.bench.running or state.bench.queued or state.host.model_work is not None
     trial = state.guard is not None and state.guard.trial_left_s is not None
     again = ("full_stop",) if state.bench.last_id is not None else ()
     alive = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
@@ -226,7 +271,7 @@ def first_keys(state: SessionState) -> list[Key]:
         *(("R", "h") if state.host.link == "failed" else ()),
         *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
         *(("T", "r") if trial and state.alterations else ()),
-        *(("K",) if measuring or state.bench.running or state.bench.queued else ()),
+        *(("K",) if running else ()),
         *(("p",) if state.plan is None else alive.get(server, ("s",))),
         *(("r",) if state.alterations else ()),
     ]

@@ -19,7 +19,7 @@ class OrderedKeys(Protocol):
 
 @runtime_checkable
 class KeyTaker(Protocol):
-    """A widget that handles keys itself, before its key bindings are tried."""
+    """A widget or a screen that handles keys itself, before its key bindings are tried."""
 
     def take_key(self, event: events.Key) -> bool:
         """Handle the key. Return False if the key is not one of the widget's own."""

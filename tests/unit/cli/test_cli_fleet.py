@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli.fleet import _hosts
 from workbench.cli.parser import parse
 from workbench.model.errors import InputError
+from workbench.session.fleet import members
 
 HOSTS = """
 [hosts.spark-01]
@@ -29,18 +29,18 @@ def written() -> None:
 
 
 def test_without_names_it_is_hosts_toml_with_its_labels(written: None) -> None:
-    assert _hosts([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
-    assert _hosts(["sim:gb10", "spark-02"], None)[0] == ["sim:gb10", "spark-02"]
-    assert _hosts([], "sparks")[0] == ["spark-01", "spark-02"]
+    assert members([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
+    assert members(["sim:gb10", "spark-02"], None)[0] == ["sim:gb10", "spark-02"]
+    assert members([], "sparks")[0] == ["spark-01", "spark-02"]
     with pytest.raises(InputError, match="has no cluster 'nothing'"):
-        _hosts([], "nothing")
+        members([], "nothing")
 
 
 def test_without_hosts_toml_it_is_this_machine_and_the_ssh_aliases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "local" in _hosts([], None)[0] and not [n for n in _hosts([], None)[0] if n.startswith("sim:")]
+    assert "local" in members([], None)[0] and not [n for n in members([], None)[0] if n.startswith("sim:")]
 
 
 @pytest.mark.parametrize("before", ["--host gpu-box", "--simulate gb10", "--container podman:vllm"])

@@ -3,6 +3,9 @@
 plan                  loading presets, editing the plan and its flags
 servers               starting, stopping and choosing servers, searching their logs
 hosts                 choosing and examining a host, connecting again, trusting a host's key
+checks                checking hosts and clusters; starting and stopping a cluster's server
+fleet                 all hosts at once, over the main screen
+models                the models on hosts: listing, hashing, copying and downloading them
 bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
 advice                what the advisor says about a result, and testing one finding
@@ -26,10 +29,13 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.advice import AdviceController
     from workbench.tui.controllers.apply import ApplyController
     from workbench.tui.controllers.bench import BenchController
+    from workbench.tui.controllers.checks import CheckController
     from workbench.tui.controllers.experiments import ExperimentController
     from workbench.tui.controllers.explain import ExplainController
+    from workbench.tui.controllers.fleet import FleetController
     from workbench.tui.controllers.gpu import GpuController
     from workbench.tui.controllers.hosts import HostController
+    from workbench.tui.controllers.models import ModelController
     from workbench.tui.controllers.palette import PaletteController
     from workbench.tui.controllers.plan import PlanController
     from workbench.tui.controllers.recipes import RecipeController
@@ -53,6 +59,9 @@ class Controllers:
     plan: PlanController
     servers: ServerController
     hosts: HostController
+    checks: CheckController
+    fleet: FleetController
+    models: ModelController
     bench: BenchController
     results: ResultController
     advice: AdviceController

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from workbench.tui.clipboard import copy
@@ -11,6 +14,13 @@ if TYPE_CHECKING:
 
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
+
+
+async def load(module: str) -> None:
+    """Import a module in a thread, if it is not loaded. Modules with many others would keep the screen from answering
+    keys for 0.1 s."""
+    if module not in sys.modules:
+        await asyncio.to_thread(importlib.import_module, module)
 
 
 class Controller:

@@ -94,8 +94,8 @@ class BenchController(Controller):
             self.go("compare")
 
     def cancel(self) -> None:
-        """Cancel the experiment, the sweep or the benchmark that is running. Complete runs of an experiment or a sweep
-        are kept."""
+        """Cancel the experiment, the sweep or the benchmark that is running, or else the work on model files. Complete
+        runs of an experiment or a sweep are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(
@@ -108,5 +108,7 @@ class BenchController(Controller):
             )
         elif state.bench.running or state.bench.queued:
             self.attempt(lambda: self.session.bench.cancel())
+        elif state.host.model_work is not None:
+            self.attempt(lambda: self.session.models.work.cancel())
         else:
-            self.say("no benchmark, sweep or experiment is running")
+            self.say("no benchmark, sweep, experiment or copy is running")

@@ -8,7 +8,7 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Page
 from workbench.tui.pages.texts import flag_rows, help_rows, term_rows
-from workbench.tui.panes import MAIN_KEYS, PANES
+from workbench.tui.panes import ALL_KEYS, PANES, PLACES
 from workbench.tui.panes.launch import Launch
 
 IN_SIGHT = "Terms on the screen"
@@ -18,7 +18,8 @@ class ExplainController(Controller):
     def keys(self) -> None:
         """Open the page of all keys."""
         titles = [(pane.NAME, f"In {number} {pane.TITLE}") for number, pane in enumerate(PANES, 1)]
-        self.services.pages.open(Page("Keys", lambda width: help_rows(MAIN_KEYS, titles, width)))
+        titles += PLACES.items()
+        self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def in_sight(self) -> None:
         """Explain the flag under the cursor of the Launch pane, and the words of the open page or of the active pane,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from workbench.model.counts import count_of
+from workbench.model.server_run import living_text
+from workbench.session.host_names import CLUSTER
+from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
 from workbench.tui.cells import Row, cut, pad, paragraph
-from workbench.tui.controllers.base import Controller
+from workbench.tui.controllers.base import Controller, load
 from workbench.tui.glyphs import G
-from workbench.tui.modals.ask import Confirm, running_rows
+from workbench.tui.modals.ask import Confirm, leaving_rows
 from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
@@ -20,9 +23,9 @@ from workbench.tui.pages.doctor import doctor_rows
 if TYPE_CHECKING:
     from workbench.session.doctor import HostReport
     from workbench.session.host_names import KnownHost
+    from workbench.tui.controllers import Controllers
 
 DEMO_PROFILE = "four-pcie"
-
 
 NAME_CELLS, LABEL_CELLS = 28, 30
 FIELDS = (
@@ -33,41 +36,88 @@ FIELDS = (
 )
 
 
-def _about(host: KnownHost, now: str, cells: int) -> str:
+def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
     simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
-    parts = (cut(host.label, LABEL_CELLS), host.way, simulated, host.source, "(now)" if host.name == now else "")
+    now_here = "(now)" if host.name == now else ""
+    parts = (cut(host.label, LABEL_CELLS), state, host.way, simulated, host.source, now_here)
     return f"{pad(host.name, cells)} {'  '.join(filter(None, parts))}"
 
 
 class HostList(PickModal):
-    """The list of hosts. Its outcome is the name of a host, or `ADD`."""
+    """The list of hosts. Its outcome is the name of a host. If a key of the table was pressed, `pressed` has it, and
+    the host under the cursor is the outcome."""
 
-    ADD = "\n"  # no host has this name
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+n", "add", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = bindings_for(HOST_KEYS)
 
     def __init__(self, items: Sequence[Choice], chosen: str) -> None:
         super().__init__("Work on another host", items, chosen=chosen, filter=True)
-        self.keys += "   ctrl+n add a host"
+        self.keys += "".join(f"   {key.shown} {key.label}" for key in HOST_KEYS)
+        self.pressed: Key | None = None
 
-    def action_add(self) -> None:
-        self.dismiss(self.ADD)
+    def show(self, items: Sequence[Choice]) -> None:
+        """Show the same hosts with other texts. The filter and the cursor stay."""
+        texts = {name: (name, text, role) for name, text, role in items}
+        self.all = items
+        self.choices.set_items([texts.get(item[0], item) for item in self.choices.items])
+
+    def action_do(self, key: str) -> None:
+        """Close the list for a key of the table. `key` is the id of the key, such as "hosts ctrl+n"."""
+        self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
+        if self.pressed is not None:
+            current = self.choices.current
+            self.dismiss(current[0] if current is not None else "")
 
 
 class HostController(Controller):
+    def __init__(self, controllers: Controllers) -> None:
+        super().__init__(controllers)
+        self.under_cursor = ""  # in the list of hosts, when a key was pressed there
+        self.known_states: dict[str, str] = {}  # what the last check or look found, by the name of a host or cluster
+
     async def pick(self, chosen: str = "") -> None:
-        """Open the list of hosts, with the cursor on `chosen`, by default the present host."""
+        """Open the list of hosts, with the cursor on `chosen`, by default the present host. The servers of each cluster
+        are read meanwhile."""
         now = self.state.host.name
         known = self.try_now(self.session.hosts.known) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
-        items = [(host.name, _about(host, now, cells), "text") for host in known]
+
+        def items() -> list[Choice]:
+            return [(host.name, _about(host, now, cells, self._state_of(host.name)), "text") for host in known]
+
+        listed = HostList(items(), chosen or now)
 
         async def taken(name: str | None) -> None:
-            if name == HostList.ADD:
-                await self.add()
+            if listed.pressed is not None:
+                self.under_cursor = name or ""
+                running = listed.pressed.run(self.controllers)
+                if running is not None:
+                    await running
             elif name and name != now:
                 await self.switch(name)
 
-        await self.app.push_screen(HostList(items, chosen or now).add_class("-wide"), taken)
+        async def look(name: str) -> None:
+            await load("workbench.session.cluster_servers")
+            from workbench.session.cluster_servers import state_of
+            from workbench.session.session import Session
+
+            self.known_states[name] = await state_of(name, Session.of_host)
+            if listed.is_current:
+                listed.show(items())
+
+        await self.app.push_screen(listed.add_class("-wide"), taken)
+        for host in known:
+            if host.name.startswith(CLUSTER) and host.name != now:
+                self.attempt(look(host.name), only=f"state of {host.name}")
+
+    def _state_of(self, name: str) -> str:
+        """Return what is known of a host or a cluster; "" if nothing was asked yet."""
+        if name.startswith(CLUSTER) and name == self.state.host.name:
+            return living_text(self.state.servers)
+        return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
+
+    def check(self) -> None:
+        """Check the host or the cluster under the cursor of the list, by default the present one."""
+        self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
     async def add(self) -> None:
         """Ask for a host, write it to hosts.toml, and open the list of hosts again."""
@@ -89,13 +139,13 @@ class HostController(Controller):
         else:
             await self.switch(f"sim:{DEMO_PROFILE}")
 
-    async def switch(self, name: str) -> None:
-        """Leave this host and work on the host with this name. Ask first if leaving ends a measurement or reverts GPU
-        settings."""
+    async def switch(self, name: str, then: Callable[[], None] = lambda: None) -> None:
+        """Leave this host and work on the host with this name, and call `then` when it is being opened. Ask first if
+        leaving ends a measurement or a copy, or reverts GPU settings."""
         now = self.state.host.name
 
         def text(width: int) -> list[Row]:
-            rows = running_rows(self.state, width)
+            rows = leaving_rows(self.state, width)
             if any(a.state != "kept" and not a.by for a in self.state.alterations):
                 about = f"{G.alert} GPU settings of {now} are altered: the guard reverts them when Workbench has left."
                 rows += paragraph(f"{about} L in pane 6 leaves them in force.", width, "warn")
@@ -104,7 +154,7 @@ class HostController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 self.say(f"leaving {now} …")
-                self.attempt(self.session.switch_host(name))
+                self.attempt(self.session.switch_host(name), lambda _: then())
 
         if text(80):
             await self.app.push_screen(Confirm(f"Leave {now}", text, yes=f"work on {name}", no="stay"), decided)

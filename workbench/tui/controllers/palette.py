@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from workbench.store.config_schema import THEMES
-from workbench.tui.bindings import Key
+from workbench.tui.bindings import PAGE_KEYS, Key
 from workbench.tui.cells import pad, width_of
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
-from workbench.tui.panes import MAIN_KEYS, PANES
+from workbench.tui.panes import MAIN_KEYS, PANES, PLACES
 
 LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
-TITLES = {pane.NAME: pane.TITLE for pane in PANES}
+TITLES = {pane.NAME: pane.TITLE for pane in PANES} | PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PaletteController(Controller):
 
     def _entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
-        for key in MAIN_KEYS:
+        for key in (*MAIN_KEYS, *PAGE_KEYS):
             if key.key not in LEFT_OUT:
                 actions.setdefault(key.run, key)
         for key in actions.values():
@@ -59,8 +59,8 @@ class PaletteController(Controller):
 
     async def _run(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first and act on the item under its
-        cursor."""
-        if key.where:
+        cursor; a key of a page or a list acts on the open page, or on this host."""
+        if key.where in self.services.panes.frames:
             self.go(key.where)
         running = key.run(self.controllers)
         if running is not None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
+from workbench.model.server_run import ServerState
 from workbench.tui.cells import Row, beside, paragraph
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import elapsed
-from workbench.tui.modals.ask import Confirm, bench_rows, running_rows
+from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
+from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import StartPlan, command_rows, disturbed_rows, finding_rows, found_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.texts import in_force_rows, log_finding_rows
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.model.job import Job
     from workbench.model.server_run import ServerStatus
     from workbench.server.external_servers import FoundServer
+    from workbench.session.endpoint import Endpoint
     from workbench.tui.controllers import Controllers
 
 MOST_MATCHES = 500  # lines that the session's search returns
@@ -231,6 +235,53 @@ class ServerController(Controller):
                 self.say(f"Workbench did not start job {job_id}")
 
         self.app.push_screen(PickModal("Your jobs", items), chosen)
+
+    async def endpoint(self) -> None:
+        """Show the entry of the selected server for the endpoint file of verifiers, and ask what to do with it."""
+        from workbench.session import endpoint as endpoints  # not for the first frame
+
+        server = self.state.server
+        if server is None or server.state is not ServerState.READY:
+            self.say("no server that is READY is selected", next_step="press s to start one, or o to choose one")
+            return
+        found = endpoints.of_run(self.session, server.run_id)
+
+        def text(width: int) -> list[Row]:
+            facts = (("address", f"{found.url} on {found.host}"), ("model", found.model), ("key", found.advice))
+            rows = [
+                row for label, said in facts if said for row in beside(f"{label:<9}", "dim", paragraph(said, width - 9))
+            ]
+            return [*rows, (), *paragraph(found.text, width, "strong", "  ")]
+
+        async def chosen(what: str | None) -> None:
+            if what == "write":
+                await self._write_endpoint(found)
+            elif what:
+                self.copy(what, found.url if what == "address" else found.text)
+
+        items = [
+            ("address", "copy the address", "text"),
+            ("entry", "copy the entry of the endpoint file", "text"),
+            ("write", f"write the entry into {found.file} on {found.host} …", "text"),
+        ]
+        box = Question("Endpoint of the server", text, items, str, keys="enter choose   esc cancel", wide=True)
+        await self.app.push_screen(box, chosen)
+
+    async def _write_endpoint(self, found: Endpoint) -> None:
+        """Ask for the file and the name of the entry, and write it."""
+        from workbench.session import endpoint as endpoints
+
+        fields = (
+            Field("file", "file", found.file, "path on the host", wide=True),
+            Field("name", "name", found.name, "as `vf-eval -m` takes it", wide=True),
+        )
+
+        async def submit(values: Values) -> None:
+            entry = replace(found, file=values["file"].strip() or found.file, name=values["name"].strip() or found.name)
+            self.say(await endpoints.write(self.session, entry), next_step=entry.advice or None)
+
+        title = f"Write the endpoint on {found.host}"
+        await self.app.push_screen(Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8))
 
     def _follow_unit(self, server: FoundServer) -> None:
         """Follow the unit or container of a server that Workbench did not start, as a run of its own."""

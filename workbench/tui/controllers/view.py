@@ -77,10 +77,9 @@ class ViewController(Controller):
         state = self.state
         server = state.server
         alive = f"{server.engine} :{server.port}" if server is not None and server.state.alive else None
-        measuring = state.bench.running or any(
-            one is not None and one.state == "running" for one in (state.experiment, state.sweep)
-        )
-        if not alive and not state.alterations and not measuring:
+        running = state.bench.running or state.host.model_work is not None
+        running = running or any(x is not None and x.state == "running" for x in (state.experiment, state.sweep))
+        if not alive and not state.alterations and not running:
             self.app.exit(0)
             return
 

@@ -19,7 +19,7 @@ class FleetApp(ThemedApp):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "do_nothing", show=False, priority=True),
-        Binding("ctrl+c", "screen.do('fleet q')", show=False),
+        Binding("ctrl+c", "do_nothing", show=False),  # over a list of keys; the screen itself has a meaning for it
     ]
 
     def __init__(self, fleet: Fleet, view: FleetView) -> None:
@@ -31,8 +31,8 @@ class FleetApp(ThemedApp):
         return FleetScreen(self.fleet, self.view, self._leave)
 
     def action_do_nothing(self) -> None:
-        """Do nothing for ctrl+q, which users of flow control press out of habit and which would otherwise end the
-        application."""
+        """Do nothing for ctrl+q, which users of flow control press out of habit, and for ctrl+c over the list of keys:
+        both would otherwise end the application."""
 
     def _leave(self, host: str | None) -> None:
         self.opened = host

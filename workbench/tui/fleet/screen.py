@@ -60,12 +60,15 @@ def _key_rows(width: int) -> list[Row]:
     return [*rows, (), *(row for sign in SIGNS.split("  ") for row in paragraph(sign, width, "dim"))]
 
 
-class FleetScreen(Screen[None]):
+class FleetScreen(Screen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings_for(FLEET_KEYS),
         *CURSOR_BINDINGS,
         Binding("f1", "do('fleet question_mark')", show=False),
+        Binding("ctrl+c", "do('fleet q')", show=False),
     ]
+    working = False  # no key is dropped (interfaces.OrderedKeys)
+    leaves_by_escape = False  # there is a screen below
 
     def __init__(self, fleet: Fleet, view: FleetView, leave: Callable[[str | None], None]) -> None:
         super().__init__()
@@ -82,12 +85,12 @@ class FleetScreen(Screen[None]):
         yield self.about
         yield self.footer
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         context = contextvars.copy_context()  # repaints need that of the application
         self._unsubscribe = self.fleet.subscribe(lambda state: context.run(self._drawn_when_free, state))
         self.show(self.fleet.state)
 
-    def on_unmount(self) -> None:
+    async def on_unmount(self) -> None:
         self._unsubscribe()
 
     # ---- drawing
@@ -138,8 +141,9 @@ class FleetScreen(Screen[None]):
         return True
 
     async def action_do(self, key: str) -> None:
-        """Run the method of a key. `key` is the id of the key, such as "fleet enter"."""
-        running: Awaitable[None] | None = KEYS[key].run(self)
+        """Run the method of a key. `key` is the id of the key, such as "fleet enter"; another id, of a key of the
+        application, does nothing."""
+        running: Awaitable[None] | None = KEYS[key].run(self) if key in KEYS else None
         if running is not None:
             await running
 
@@ -177,8 +181,12 @@ class FleetScreen(Screen[None]):
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
     def back(self) -> None:
-        self.view.words = ""
-        self._draw()
+        """Remove the filter. Without one, go back to the screen below, if there is one."""
+        if self.leaves_by_escape and not self.view.words:
+            self.leave()
+        else:
+            self.view.words = ""
+            self._draw()
 
     def leave(self) -> None:
         self._leave(None)

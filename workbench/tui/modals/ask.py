@@ -93,12 +93,19 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
 
 
 def running_rows(state: SessionState, width: int) -> list[Row]:
-    """Return the names of the things that run and end when Workbench leaves the host."""
+    """Return the measurements that run and end when the server is started again or Workbench leaves the host."""
     rows: list[Row] = []
     for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
         if one is not None and one.state == "running":
             rows += paragraph(f"! {name} {one.id} is running: it ends, and its complete runs are kept", width, "warn")
     return rows or bench_rows(state, width)
+
+
+def leaving_rows(state: SessionState, width: int) -> list[Row]:
+    """Return what runs and ends when Workbench leaves the host, the work on model files included."""
+    rows, work = running_rows(state, width), state.host.model_work
+    text = f"! {work.what} is not finished: it ends, and begun again it goes on" if work is not None else ""
+    return [*rows, *paragraph(text, width, "warn", "  ")] if text else rows
 
 
 def bench_rows(state: SessionState, width: int) -> list[Row]:
@@ -163,7 +170,7 @@ class Quit(Modal[dict[str, bool]]):
         rows: list[Row] = []
         for gpus, now, before in alteration_texts(self.state.alterations):
             rows += paragraph(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
-        rows += running_rows(self.state, width)
+        rows += leaving_rows(self.state, width)
         return [*rows, ()] if rows else []
 
     def action_accept(self) -> None:

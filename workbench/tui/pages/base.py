@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,8 @@ from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
     from workbench.session.state import SessionState
+    from workbench.tui.bindings import Key
+    from workbench.tui.controllers import Controllers
     from workbench.tui.pages.frame import PageFrame
 
 Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the footer, what it does)
@@ -28,7 +31,7 @@ class Page(Scrolled):
     OWN: ClassVar[str] = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "press('escape')", show=False),
-        *(Binding(key, f"press('{key}')", show=False) for key in "KRVfinompty"),
+        *(Binding(key, f"press('{key}')", show=False) for key in "KRVacfinompstxy"),
     ]
 
     def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
@@ -53,6 +56,11 @@ class Page(Scrolled):
     def leave(self) -> None:
         if self.frame is not None:
             self.frame.close(self)
+
+    def of_table(self, keys: Sequence[Key], controllers: Controllers) -> None:
+        """Use these keys of the table, until they are replaced."""
+        own = {key.key: (key.label, partial(key.run, controllers)) for key in keys}
+        self.keys = lambda: own
 
     async def action_press(self, key: str) -> None:
         """Run the function of a key of this page. Escape closes the page."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, by_severity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.session.model_fit import FitReport
     from workbench.store.glossary import Term
-    from workbench.tui.bindings import Key
+    from workbench.tui.bindings import ScreenKey
 
 WIDE_TABLE = 100  # cells from which the table of what is in force has a column for the place
 SIGNS = {
@@ -33,9 +33,9 @@ SIGNS = {
 }
 
 
-def help_rows(keys: Sequence[Key], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Return the rows of the help page: the keys of each pane, then the signs on the screen with their meanings.
-    `panes` are pairs (name, title) in the order of the page."""
+def help_rows(keys: Sequence[ScreenKey[Any]], panes: Sequence[tuple[str, str]], width: int) -> list[Row]:
+    """Return the rows of the help page: the keys of each pane, page and list, then the signs on the screen with their
+    meanings. `panes` are pairs (name, title) in the order of the page."""
     rows: list[Row] = []
     intro = "Load a preset, edit flags, start, bench, change one thing, restart, bench, compare, revert."
     rows += paragraph(f"{intro} p  /  s  b  /  s  b  c  r", width, "dim")

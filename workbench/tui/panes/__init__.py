@@ -10,7 +10,9 @@ search                     the input row above a pane
 
 from __future__ import annotations
 
-from workbench.tui.bindings import SCREEN_KEYS, Key
+from typing import Any
+
+from workbench.tui.bindings import FLEET_KEYS, PAGE_KEYS, SCREEN_KEYS, Key, ScreenKey
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.compare import Compare
 from workbench.tui.panes.gpus import GpuPane
@@ -30,3 +32,6 @@ def _number_key(number: int, pane: type[Pane]) -> Key:
 SCREEN: tuple[Key, ...] = (*SCREEN_KEYS, *(_number_key(n, pane) for n, pane in enumerate(PANES, 1)))
 MAIN_KEYS: tuple[Key, ...] = (*SCREEN, *(key for pane in PANES for key in pane.KEYS))
 KEYS: dict[str, Key] = {key.id: key for key in MAIN_KEYS}
+ALL_KEYS: tuple[ScreenKey[Any], ...] = (*MAIN_KEYS, *PAGE_KEYS, *FLEET_KEYS)
+# Where keys work besides the panes: name -> title.
+PLACES = {"hosts": "List of hosts", "check": "Check", "models": "Models", "fleet": "Fleet"}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from textual import events
 from textual.binding import Binding
 
 from workbench.model.counts import count_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers import Controllers
 
 LOOK_BACK, CHUNK = 2000, 100  # most lines that are read to fill the pane
+TITLE_CELLS = 9  # of "3 Log" and of what Textual leaves free around a title, less the padding of the pane
 ROOMY = 12  # rows from which a known line has two rows for its cause and two for its fix
 FAILED = (ServerState.FAILED, ServerState.CRASHED, ServerState.UNRESPONSIVE)
 ROLES = {"error": "bad", "warn": "warn", "info": "text", "": "text"}
@@ -46,6 +48,12 @@ class LogPane(Pane):
         ),
         Key("t", "restart", "restart the unit, container or job of this run", lambda c: c.servers.restart()),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
+        Key(
+            "E",
+            "endpoint",
+            "copy the address of the server, or write its endpoint file",
+            lambda c: c.servers.endpoint(),
+        ),
         Key("J", "jobs", "list your jobs of Slurm or PBS on this host", lambda c: c.servers.pick_job()),
     )
     HINTS = ("f", "e", "slash")
@@ -78,8 +86,17 @@ class LogPane(Pane):
         server = self.session.state.server
         if server is None:
             return ""
-        found = f"  {count_of(len(server.findings), 'finding')} (i)" if server.alive and server.findings else ""
-        return f"{server.engine} {server.run_id[-4:]}{found}{'' if self.follow else '  PAUSED'}"
+        found = f"{count_of(len(server.findings), 'finding')} (i)" if server.alive and server.findings else ""
+        paused = "" if self.follow else "PAUSED"
+        words = (f"{server.engine} {server.run_id[-4:]}", found, paused)
+        shorter = (words, (server.run_id[-4:], found, paused), (found, paused), (paused or found,))
+        texts = ["  ".join(filter(None, each)) for each in shorter]
+        room = self.content_size.width - TITLE_CELLS
+        return next((text for text in texts if len(text) <= room or room < 0), texts[-1])
+
+    def on_resize(self, event: events.Resize) -> None:
+        super().on_resize(event)
+        self.post_message(self.TitleChanged())
 
     @property
     def badge(self) -> str:

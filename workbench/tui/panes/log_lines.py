@@ -32,7 +32,11 @@ def condensed(text: str) -> str:
     Unknown formats are unchanged."""
     rank = _RANK.match(text)
     if rank is not None:
-        return f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {condensed(text[rank.end() :])}"
+        return f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {_without_source(text[rank.end() :])}"
+    return _without_source(text)
+
+
+def _without_source(text: str) -> str:
     found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
     if found is None:
         return text

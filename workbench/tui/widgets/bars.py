@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LEADING_KEYS = 5  # of the situation and of the only pane, so that ? has room beside them
 FIRST = (("p", "pick a preset"), ("s", "start its server"), ("b", "benchmark"), ("?", "what is this"))
+COMMAND_KEYS: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
+FEWER_COMMAND_KEYS: Row = (("   v ", "key"), ("more", "dim"))
 FIRST_WITHOUT_GPU = (("D", "demo without a GPU"), ("h", "another host"), ("p", "pick a preset"), ("?", "what is this"))
 
 
@@ -105,21 +107,33 @@ class CommandBar(Painted):
 
     @staticmethod
     def _checks(plan: PlanView, width: int) -> Row:
-        """Return the numbers of errors and warnings, the memory estimate, and the first error."""
+        """Return the numbers of errors and warnings, the memory estimate, and the first error. Where there is little
+        room, the keys, then the estimate have fewer words."""
         errors = [f for f in plan.findings if f.level is Level.ERROR]
         warnings = [f for f in plan.findings if f.level is Level.WARN]
-        checks: list[Run] = [
-            (f"x {count_of(len(errors), 'error')}", "bad") if errors else ("ok 0 errors", "good"),
-            (f"! {count_of(len(warnings), 'warning')}", "warn") if warnings else ("0 warnings", "dim"),
-        ]
-        if plan.memory and not errors:
-            warned = any(f.text.startswith(plan.memory) for f in warnings)
-            checks.append((plan.memory, "warn" if warned else "text"))
+        warned = ("! " + count_of(len(warnings), "warning"), "warn") if warnings else ("0 warnings", "dim")
+        problems: list[Run] = [(f.text, "bad") for f in errors[:1]]
         if plan.installed_problem:
-            checks.append((f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn"))
-        checks += [(f.text, "bad") for f in errors[:1]]
-        right: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
-        return spread(joined([(check,) for check in checks], ("   ", "text")), right, width)
+            problems.insert(0, (f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn"))
+        role = "warn" if plan.memory and any(f.text.startswith(plan.memory) for f in warnings) else "text"
+        sizes = [
+            (memory, good, keys)
+            for memory in (_estimates(plan.memory) if plan.memory and not errors else ("",))
+            for good, keys in (("ok 0 errors", COMMAND_KEYS), ("ok", COMMAND_KEYS), ("ok", FEWER_COMMAND_KEYS))
+        ]
+        for memory, good, keys in sizes:
+            counted = (f"x {count_of(len(errors), 'error')}", "bad") if errors else (good, "good")
+            checks = [counted, warned, *([(memory, role)] if memory else []), *problems]
+            left = joined([(check,) for check in checks], ("   ", "text"))
+            if row_width((*left, *keys)) <= width:
+                break
+        return spread(left, keys, width)
+
+
+def _estimates(text: str) -> tuple[str, ...]:
+    """Return a memory estimate in fewer and fewer words; the last one is only the memory."""
+    brief = text.partition(" (")[0]
+    return tuple(dict.fromkeys((text, brief, brief.replace("full-length ", ""), brief.partition(", ")[0])))
 
 
 def _first_keys(width: int, without_gpu: bool) -> Row:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.tui.formats import GIB, NA, short_gpu_name
+from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -145,7 +147,14 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
         return own
     if len(info.node) + len(own) + 1 <= room:
         return f"{info.node} {own}"
-    return info.node if len(info.node) <= room else f"…{info.node[1 - room :]}"
+    node = node_name(info.node, room)
+    return node if len(node) <= room else f"{G.more}{node[1 - room :]}"
+
+
+def node_name(node: str, room: int) -> str:
+    """Return the name of a node. If it has more than `room` cells, only what follows its machine or user: "spark-01" of
+    "nvidia@spark-01", "pct:101" of "proxmox/pct:101"."""
+    return node if len(node) <= room else re.split("[@/]", node)[-1]
 
 
 def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:

@@ -28,11 +28,22 @@ from workbench.tui.widgets.gpu_metrics import (
     gpu_title,
     group_text,
     limit_w,
+    node_name,
     past_sample,
 )
 from workbench.tui.widgets.graph import Columns, Graph
 from workbench.tui.widgets.status_bar import stale_age_s
-from workbench.tui.widgets.strip_layout import WIDE, Group, StripLayout, arrange, most_rows, row_columns
+from workbench.tui.widgets.strip_layout import (
+    FIGURE_CELLS,
+    MOST_NAME,
+    WIDE,
+    WIDE_ROW_LEAD,
+    Group,
+    StripLayout,
+    arrange,
+    most_rows,
+    row_columns,
+)
 from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in
 
 if TYPE_CHECKING:
@@ -112,7 +123,12 @@ class GpuStrip(Painted):
             self._engine_rows = self._engine_height(row_columns(width), height)
             return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
         self.arranged = arrange(
-            self._groups(), width, most_rows(height), unfolded=self.unfolded, header=bool(self._signs())
+            self._groups(),
+            width,
+            most_rows(height),
+            unfolded=self.unfolded,
+            header=bool(self._signs()),
+            named=self._named(telemetry),
         )
         self._engine_rows = self._engine_height(self.arranged.columns, height)
         return self._elsewhere + self.arranged.rows + self._engine_rows + self.back
@@ -122,6 +138,16 @@ class GpuStrip(Painted):
 
     def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
         return self.engine.rows(self.state, window, columns, width) if self._engine_rows and self.state else ()
+
+    @staticmethod
+    def _named(telemetry: Telemetry) -> int:
+        """Return the length of the longest name in front of the graphs: of a cluster's node, with the GPU if it has
+        several. 0 on any other host, whose GPUs have numbers."""
+        nodes = [info.node for info in telemetry.infos if info.node]
+        names = [
+            node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "") for n, node in enumerate(nodes)
+        ]
+        return min(max(map(len, names), default=0), MOST_NAME)
 
     def _groups(self) -> list[Group]:
         """Return the GPUs in groups of equal ones."""
@@ -289,10 +315,12 @@ class GpuStrip(Painted):
         if width < 6:
             return ((name.removeprefix("GPU"), role),)
         if len(samples) == 1 and info is not None and info.node:
-            name = gpu_name(samples[0], info, min(width - 1, 9))
+            figures = sum(layout.heights) == 1 and width >= WIDE_ROW_LEAD
+            room = width - FIGURE_CELLS if figures else width - 1
+            name = gpu_name(samples[0], info, room)
             temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
             if sum(layout.heights) == 1:
-                return ((f"{name:<9} {memory:>9}", role),)
+                return ((f"{name:<{room}} {memory:>9}" if figures else name, role),)
             return (
                 (name, role),
                 (f"{temperature} {memory}" if len(temperature + memory) < width else memory, self._role),

@@ -16,7 +16,7 @@ from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
-    from workbench.session.state import SessionState
+    from workbench.session.state import ModelWorkView, SessionState
 
 GAUGE_CELLS = (6, 24)  # fewest and most
 MOST_ROWS = 2
@@ -83,6 +83,18 @@ def bench_work(state: SessionState) -> Work:
     return Work("benchmark", how_far, about(left_s), share, "K", "cancels")
 
 
+def model_work(work: ModelWorkView) -> Work:
+    """Return the work on model files."""
+    from workbench.model.model_copy import size_text  # not for the first frame
+
+    if not work.total:
+        return Work(work.what, work.text or "starting", key="K", stops="cancels")
+    left_s = (work.total - work.done) / work.bytes_s if work.bytes_s > 0 and work.done < work.total else None
+    speed = f", {size_text(round(work.bytes_s))}/s" if work.bytes_s > 0 else ""
+    how_far = f"{size_text(work.done)} of {size_text(work.total)}{speed}"
+    return Work(work.what, how_far, about(left_s), work.done / work.total, "K", "cancels")
+
+
 class ProgressRows(Painted):
     GROUND = "bar"
     FIELDS = frozenset({"bench", "experiment", "sweep", "servers", "run_id", "busy", "host"})
@@ -112,6 +124,8 @@ class ProgressRows(Painted):
         server = state.server
         if server is not None and server.state is ServerState.STARTING and not (series or state.bench.queued):
             found.append(start_work(server, state))
+        if state.host.model_work is not None:
+            found.append(model_work(state.host.model_work))
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if (by := state.host.measured_by) is not None:

@@ -12,7 +12,9 @@ Group = tuple[int, ...]  # indexes of equal GPUs that are drawn together
 MOST_ROWS = (8, 5)  # of a graph in the first and second line of a GPU
 TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
 BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
+MOST_NAME = 15  # cells for the name of a node
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
+FIGURE_CELLS = 11  # of the memory behind a name, such as " 97.4/122G "
 ROW_LABELS, ROW_VALUES = (5, 6, 3), (5, 10, 8)  # "util ", "power ", "sm "; " 100%", "1000/1000W", " 2310MHz"
 LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front of a tall graph
 
@@ -43,9 +45,12 @@ def most_rows(height: int) -> int:
     return max(1, 5 + round((height - 24) * (0.44 if height <= 40 else 0.527)) if height >= 24 else height // 5)
 
 
-def arrange(groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool) -> StripLayout:
+def arrange(
+    groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool, named: int = 0
+) -> StripLayout:
     """Return the layout of `groups` in at most `most` rows. `unfolded` is the user's choice of a row per GPU; without
     one, equal GPUs are folded only if they do not fit. With `header` there is a header even if that takes a row more.
+    `named` is the length of the longest name in front of a GPU's graphs, 0 for GPUs that have only numbers.
     """
     single = tuple((index,) for group in groups for index in group)
     if unfolded:
@@ -61,24 +66,26 @@ def arrange(groups: Sequence[Group], width: int, most: int, *, unfolded: bool | 
     first = min(each, MOST_ROWS[0]) if each < TWO_LINES else min(-(-each * 3 // 5), MOST_ROWS[0])
     heights = (first,) if each < TWO_LINES else (first, min(each - first, MOST_ROWS[1]))
     fits = max(1, most - axis - (has_header and beside >= 1))
-    return StripLayout(blocks[:fits], _columns(width, blocks, first), heights, has_header, axis)
+    return StripLayout(blocks[:fits], _columns(width, blocks, first, 0 if folded else named), heights, has_header, axis)
 
 
-def _columns(width: int, blocks: Sequence[Group], height: int) -> Columns:
+def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
     if height == 1:
-        return row_columns(width)
+        return row_columns(width, named)
     across = _across(width)
-    lead = BLOCK_LEAD if len(blocks) > 1 else 0
+    lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
     folded = any(len(block) > 1 for block in blocks)
     noted = NOTE_LABEL if height > 2 else LABEL
     label = FOLDED_LABEL if folded else NARROW_LABEL if width < WIDE and lead else noted
     return _filled(width, lead, (label,) * across, (0,) * across)
 
 
-def row_columns(width: int) -> Columns:
-    """Return the columns of graphs with one row, which have their value behind them."""
+def row_columns(width: int, named: int = 0) -> Columns:
+    """Return the columns of graphs with one row, which have their value behind them. `named` is the length of the
+    longest name in front of them."""
     across = _across(width)
-    return _filled(width, WIDE_ROW_LEAD if width >= WIDE else ROW_LEAD, ROW_LABELS[:across], ROW_VALUES[:across])
+    lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS) if width >= WIDE else max(ROW_LEAD, named and named + 1)
+    return _filled(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 
 def _across(width: int) -> int:

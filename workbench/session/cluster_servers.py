@@ -1,0 +1,112 @@
+"""The servers of a cluster with the state of each rank, and a look at the cluster: its check beside its servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.hosts.cluster import ClusterHost
+from workbench.model.counts import count_of
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.server_run import ServerState, living_text
+from workbench.session import cluster_check
+
+if TYPE_CHECKING:
+    from workbench.model.cluster_run import RankStatus
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.plan_editor import PlanEditor
+    from workbench.session.session import Session
+
+STATE_LIMIT_S = 15.0
+_TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """What was found on a cluster. `lines` are (label, text) of its nodes and of its servers with their ranks;
+    `servers` are those that live."""
+
+    name: str
+    findings: Sequence[Finding]
+    lines: Sequence[tuple[str, str]]
+    servers: Sequence[ServerStatus]
+
+
+def cluster_of(session: Session) -> ClusterHost:
+    """Return the cluster that is the session's host."""
+    assert isinstance(session.host, ClusterHost)
+    return session.host
+
+
+async def look(session: Session, editor: PlanEditor | None) -> ClusterLook:
+    """Check the cluster that is the session's host, and read its servers. What the plan of `editor` needs is checked
+    too."""
+    report, servers = await asyncio.gather(cluster_check.examine(cluster_of(session), editor), read(session))
+    lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
+    shown = [status for status in servers if status.may_live] or servers[:1]
+    for status in shown:
+        lines += [("server", server_text(status)), *rank_lines(status)]
+        if status.alive and (text := await transport(session, status)):
+            lines.append(("transport", text))
+    living = [status for status in servers if status.may_live]
+    said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
+    return ClusterLook(session.host.name, by_severity([*cluster_check.findings(report), *said]), lines, living)
+
+
+async def read(session: Session) -> Sequence[ServerStatus]:
+    """Return the servers of the cluster as they are now, the newest first."""
+    await session.servers.supervisor.runs()
+    return await session.servers.supervisor.check_now()
+
+
+async def transport(session: Session, status: ServerStatus) -> str | None:
+    """Return what the log says about the transport between the ranks. None if it says nothing."""
+    supervisor = session.servers.supervisor
+    await supervisor.load_log(status.run_id)
+    return next((f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORTS), None)
+
+
+def server_text(status: ServerStatus) -> str:
+    """Return a server as one line: run, state, engine, model, and its address or what is known of its state."""
+    detail = status.reason or status.phase or status.url or ""
+    simulated = " SIMULATED" if status.simulated else ""
+    return f"{status.run_id}  {status.state:<12} {status.engine}  {status.model}  {detail}{simulated}"
+
+
+def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of each rank of a server."""
+    for rank in status.ranks:
+        pid = f"pid {rank.pid}" if rank.pid else ""
+        yield rank.label, f"{rank.host:<16} {_rank_state(rank):<12} {pid}  {rank.reason or ''}".rstrip()
+
+
+def _rank_state(rank: RankStatus) -> str:
+    """Return the state of a rank; a living one without a port of its own is "running"."""
+    return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
+
+
+async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
+    """Return the servers of a cluster in a few words, or why they are not known. No password is asked for."""
+    session: Session | None = None
+    try:
+        session = await asyncio.to_thread(open_session, name)  # may load the ssh library, which takes long
+        async with asyncio.timeout(STATE_LIMIT_S):
+            await session.link.connect()
+            return living_text(await read(session))
+    except TimeoutError:
+        return f"no answer within {STATE_LIMIT_S:g} s"
+    except WorkbenchError as error:
+        return f"not reached: {error.message}"
+    finally:
+        if session is not None:
+            await session.close()
+
+
+def worst_text(findings: Sequence[Finding]) -> str:
+    """Return the numbers of errors and warnings, "ok" if there are none."""
+    levels = [finding.level for finding in findings]
+    counts = ((levels.count(Level.ERROR), "error"), (levels.count(Level.WARN), "warning"))
+    return ", ".join(count_of(count, noun) for count, noun in counts if count) or "ok"

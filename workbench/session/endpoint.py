@@ -1,0 +1,92 @@
+"""The entry of a server in the endpoint file of verifiers, in which `vf-eval -m NAME` looks it up on the host."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench import engines
+from workbench.bench.endpoint_file import NO_KEY, entry_text, with_endpoint
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.preset import EndpointEntry
+    from workbench.session.session import Session
+
+FILE = "configs/endpoints.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The entry of a run's server. `file` is on the server's host, where `url` leads to the server. `key` is the
+    variable with the API key."""
+
+    run_id: str
+    host: str
+    file: str
+    name: str
+    model: str
+    url: str
+    key: str
+
+    @property
+    def entry(self) -> dict[str, str]:
+        return {"model": self.model, "url": self.url, "key": self.key}
+
+    @property
+    def text(self) -> str:
+        """The entry as a line of the file."""
+        return entry_text(self.name, **self.entry)
+
+    @property
+    def advice(self) -> str:
+        """What is to be done before `vf-eval` is run; "" for nothing."""
+        return f"put the server's API key into the variable {self.key} before you run vf-eval" * (self.key != NO_KEY)
+
+
+def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
+    """Return the entry of a run's server. Without `name` and `file`, they are those of the run's preset, or the model
+    and FILE."""
+    supervisor = session.servers.supervisor
+    status, preset = supervisor.status(run_id), _of_preset(session, run_id)
+    model = status.served_model or status.model
+    engine = engines.find(status.engine)
+    key = (engine.api_key_env if engine else None) or "OPENAI_API_KEY"
+    return Endpoint(
+        run_id,
+        session.host.name,
+        file or (preset.file if preset else FILE),
+        name or (preset.name if preset else model),
+        model,
+        f"{status.url}/v1",
+        key if supervisor.api_key(run_id) else NO_KEY,
+    )
+
+
+async def write(session: Session, endpoint: Endpoint) -> str:
+    """Write the entry into the file on the host, and return a sentence about it. Raises InputError if the file is not
+    an endpoint file."""
+    try:
+        text = with_endpoint(await _text_of(session, endpoint.file), endpoint.name, **endpoint.entry)
+    except InputError as error:
+        raise InputError(f"{endpoint.file}: {error.message}", host=endpoint.host, next_step=error.next_step) from None
+    await session.host.write_file(endpoint.file, text.encode(), mode=0o644)
+    words = ("endpoint", endpoint.run_id, "--file", endpoint.file, "--name", endpoint.name)
+    session.core.record(shlex.join(("workbench", "--host", endpoint.host, *words)))
+    return f"{endpoint.file} on {endpoint.host}: {endpoint.name} is {endpoint.url}"
+
+
+async def _text_of(session: Session, path: str) -> str:
+    """Return the text of a file on the host; "" if it does not exist."""
+    if (await session.host.run(["test", "-e", path])).returncode != 0:
+        return ""
+    return (await session.host.read_file(path)).decode("utf-8", "replace")
+
+
+def _of_preset(session: Session, run_id: str) -> EndpointEntry | None:
+    preset_id = session.servers.supervisor.status(run_id).preset_id
+    try:
+        return session.presets.get(preset_id).endpoint if preset_id else None
+    except InputError:  # the preset no longer exists
+        return None

@@ -1,0 +1,84 @@
+"""Work on model files that takes long (a copy, a check of all hashes, a download) in the background of a session: one
+at a time, with its progress in the state, and with a way to cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.hosts.task_cancellation import end_all
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.findings import Level
+from workbench.model.untrusted_text import clean
+from workbench.server.model_transfer import Speed
+from workbench.session.state import ModelWorkView
+
+if TYPE_CHECKING:
+    from workbench.session.models import Progress
+    from workbench.session.state_holder import StateHolder
+
+T = TypeVar("T")
+SHOWN_S = 0.5  # between two changes of the state
+
+
+class ModelWork:
+    """Runs work on model files until it ends, is cancelled, or the session leaves its host."""
+
+    def __init__(self, core: StateHolder) -> None:
+        self._core = core
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(
+        self,
+        what: str,
+        work: Callable[[Progress], Awaitable[T]],
+        then: Callable[[T], object],
+        command: Sequence[str] = (),
+    ) -> None:
+        """Run `work` in the background, and call `then` with its result. `what` says what is done, such as "copying
+        org/model to spark-02". An error is shown to the user. `command` is the command that does the same, for the
+        activity log; () for work that changes no host. Raises InputError if other work is running."""
+        running = self._core.state.host.model_work
+        if running is not None:
+            raise InputError(
+                f"{running.what} is not finished", next_step="wait until it has ended, or cancel it with K"
+            )
+        self._core.update_host(model_work=ModelWorkView(what))
+        self._task = self._core.spawn(self._run(work, then, shlex.join(command)))
+
+    async def _run(self, work: Callable[[Progress], Awaitable[T]], then: Callable[[T], object], command: str) -> None:
+        speed, last_s = Speed(), 0.0
+
+        def told(done: int, total: int, text: str) -> None:
+            nonlocal last_s
+            bytes_s, now = speed.at(done), time.monotonic()
+            view = self._core.state.host.model_work
+            if view is not None and now - last_s >= SHOWN_S:
+                last_s = now
+                self._core.update_host(
+                    model_work=replace(view, text=clean(text), done=done, total=total, bytes_s=bytes_s)
+                )
+
+        began_s, outcome = time.monotonic(), "cancelled"
+        try:
+            found = await work(told)
+            outcome = f"done in {time.monotonic() - began_s:.1f} s"
+        except WorkbenchError as error:
+            outcome = f"failed: {error.message}"
+            raise
+        finally:
+            if command:
+                self._core.record(command, outcome)
+            self._core.update_host(model_work=None)
+        then(found)
+
+    async def cancel(self) -> None:
+        """End the work. What has arrived stays, and the same work goes on from there."""
+        view = self._core.state.host.model_work
+        if self._task is not None and view is not None:
+            await end_all([self._task])
+            self._core.notify(Level.INFO, f"cancelled: {view.what}", "begun again, it goes on where it ended")

@@ -1,0 +1,180 @@
+"""The keys of the page of a check: what a host or a cluster lacks; and of a cluster's server: start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import HostError
+from workbench.model.findings import Level
+from workbench.model.server_run import living_text
+from workbench.session.host_names import CLUSTER
+from workbench.tui.bindings import CHECK_KEYS
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.base import Controller, load
+from workbench.tui.formats import elapsed
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.base import PickModal
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.doctor import doctor_rows
+
+if TYPE_CHECKING:
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.cluster_servers import ClusterLook
+    from workbench.session.host_check import HostCheck
+    from workbench.tui.controllers import Controllers
+
+HOST_LIMIT_S, CLUSTER_LIMIT_S = 30.0, 90.0
+
+
+class CheckController(Controller):
+    def __init__(self, controllers: Controllers) -> None:
+        super().__init__(controllers)
+        self.name = ""  # of the host or cluster of the page
+        self.found: list[HostCheck | ClusterLook] = []  # the newest one; none while the check runs
+        self._page: Page | None = None
+        self._began_s = 0.0
+
+    def open(self, name: str) -> None:
+        """Open the page of a host or a cluster, and check it."""
+        self.name = name
+        self._page = Page(f"Check of {name}", self._rows, kind="check")
+        of_cluster = name.startswith(CLUSTER)
+        keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
+        self._page.of_table(keys, self.controllers)
+        self.services.pages.open(self._page)
+        self.look()
+
+    def _rows(self, width: int) -> list[Row]:
+        if self.found:
+            return doctor_rows(self.found, width)
+        limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER) else HOST_LIMIT_S
+        text = f"checking {self.name}: {elapsed(time.monotonic() - self._began_s)}, at most {elapsed(limit_s)}"
+        return paragraph(text, width, "dim")
+
+    def look(self) -> None:
+        """Check the host or the cluster of the page."""
+        page, name = self._page, self.name
+        if page is None:
+            self.say("no check is open", next_step="press h, then ctrl+t on a host or a cluster")
+            return
+        self.found.clear()
+        self._began_s = time.monotonic()
+        page.title = f"Check of {name}"
+        page.draw()
+
+        def show(found: HostCheck | ClusterLook) -> None:
+            from workbench.session.cluster_servers import worst_text
+
+            said, servers = worst_text(found.findings), getattr(found, "servers", None)
+            self.controllers.hosts.known_states[name] = said if servers is None else living_text(servers)
+            if page is self._page:
+                self.found[:] = [found]
+                page.title = f"Check of {name}: {said}"
+                page.draw()
+
+        self.attempt(self._look(name), show, failed=page.leave, only="check")
+
+    async def _look(self, name: str) -> HostCheck | ClusterLook:
+        """Return what is found on a host, by a connection of its own, or on a cluster."""
+        await load("workbench.session.cluster_servers")
+        if name.startswith(CLUSTER):
+            from workbench.session import cluster_servers
+
+            try:
+                async with asyncio.timeout(CLUSTER_LIMIT_S):
+                    session = await self.session.hosts.session_of(name)
+                    return await cluster_servers.look(session, session.plans.current)
+            except TimeoutError:
+                text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
+                step = f"workbench cluster check {name.removeprefix(CLUSTER)}"
+                raise HostError(text, host=name, next_step=step) from None
+        await load("workbench.session.host_check")
+        from workbench.session.host_check import check_all
+        from workbench.session.session import Session
+
+        return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]
+
+    async def work_on(self) -> None:
+        """Work on the host or the cluster of the page."""
+        if self.name and self.name != self.state.host.name:
+            await self.controllers.hosts.switch(self.name)
+        else:
+            self.services.pages.clear()
+
+    # ---- the server of a cluster
+
+    async def start(self) -> None:
+        """Go to the cluster of the page, and show the plan to start there."""
+        self.services.pages.clear()
+        if self.name == self.state.host.name:
+            await self.controllers.servers.start()
+        elif self.state.plan is None:
+            self.say(f"there is no plan to start on {self.name}", next_step="press p to load a preset")
+        else:
+            await self.controllers.hosts.switch(self.name, lambda: self.attempt(self._start_there(self.name)))
+
+    async def _start_there(self, name: str) -> None:
+        """Show the plan when the cluster is connected, its servers are known, and its engine is found."""
+        changed = asyncio.Event()
+        unsubscribe = self.session.subscribe(lambda state, fields: changed.set())
+        try:
+            while self.state.host.link == "connecting":
+                changed.clear()
+                await changed.wait()
+        finally:
+            unsubscribe()
+        host = self.state.host
+        if host.name != name or host.link != "connected":  # the screen says why
+            return
+        await asyncio.gather(self.session.servers.adopt(), self.session.plans.look_for_engine())
+        await self.controllers.servers.start()
+
+    def stop(self) -> None:
+        """Ask which server of the cluster to stop, if several live, and stop it on all nodes."""
+        found = self.found[0] if self.found else None
+        servers: Sequence[ServerStatus] = getattr(found, "servers", ())
+        if not servers:
+            self.say(f"no server runs on {self.name}" if found else "the check is not finished")
+        elif len(servers) == 1:
+            self._ask_stop(servers[0])
+        else:
+            runs = {status.run_id: status for status in servers}
+            items = [(s.run_id, f"{s.run_id}  {s.state}  {s.engine}  {s.model}", "text") for s in servers]
+
+            def chosen(run_id: str | None) -> None:
+                if run_id in runs:
+                    self._ask_stop(runs[run_id])
+
+            self.app.push_screen(PickModal(f"Stop a server of {self.name}", items), chosen)
+
+    def _ask_stop(self, server: ServerStatus) -> None:
+        name = self.name
+
+        def text(width: int) -> list[Row]:
+            about = f"{server.run_id}: {server.engine} {server.model}, {server.state}, on {name}"
+            ranks = ", ".join(f"{rank.label} on {rank.host}" for rank in server.ranks)
+            return [*paragraph(about, width), *paragraph(ranks, width, "dim")]
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.say(f"stopping {server.run_id} on {name} …")
+                self.attempt(self._stop(name, server.run_id), self._stopped)
+
+        self.app.push_screen(Confirm("Stop the server", text, yes="stop it", no="leave it running"), decided)
+
+    async def _stop(self, name: str, run_id: str) -> ServerStatus:
+        session = await self.session.hosts.session_of(name)
+        await session.servers.stop(run_id)
+        return session.servers.supervisor.status(run_id)
+
+    def _stopped(self, status: ServerStatus) -> None:
+        if status.may_live:
+            text = f"{status.run_id} is {status.state}: {status.reason or 'processes of it still live'}"
+            self.say(text, Level.ERROR, "press x again, or o to see its log")
+        else:
+            self.say(f"{status.run_id} is {status.state}")
+        if self._page is not None and self._page.frame is not None:
+            self.look()

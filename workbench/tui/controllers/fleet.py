@@ -1,0 +1,42 @@
+"""The key of the fleet: all hosts at once, over the main screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.tui.controllers.base import Controller, load
+
+if TYPE_CHECKING:
+    from workbench.tui.fleet.screen import FleetView
+
+
+class FleetController(Controller):
+    view: FleetView | None = None  # the next fleet has the same filter and order
+
+    async def open(self) -> None:
+        """Show the hosts of hosts.toml, or without that file those of the ssh configuration, and this host. Enter works
+        on the host under the cursor."""
+        for module in ("workbench.session.fleet", "workbench.tui.fleet.over_main"):
+            await load(module)
+        from workbench.session.fleet import MOST_HOSTS, Fleet, members
+        from workbench.tui.fleet.over_main import FleetOverMain
+        from workbench.tui.fleet.screen import FleetView
+
+        now = self.state.host
+        names, labels = members()
+        own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
+        names = tuple(dict.fromkeys((*own, *names)))
+        if len(names) > MOST_HOSTS:
+            self.say(f"{len(names)} hosts are known: the fleet shows the first {MOST_HOSTS}")
+        self.view = self.view or FleetView()
+        self.view.host = now.name
+
+        async def left(name: str | None) -> None:
+            if name is not None and name != self.state.host.name:
+                await self.controllers.hosts.switch(name)
+
+        def leave(name: str | None) -> None:
+            screen.dismiss(name)
+
+        screen = FleetOverMain(Fleet(names[:MOST_HOSTS], labels), self.view, leave)
+        await self.app.push_screen(screen, left)

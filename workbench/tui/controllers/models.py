@@ -1,0 +1,206 @@
+"""The keys of the page of models: list, hash, copy and download the models of this host and of others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from workbench.model.errors import InputError
+from workbench.model.findings import Level
+from workbench.session.host_names import real_hosts
+from workbench.tui.bindings import MODEL_KEYS
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.base import Controller
+from workbench.tui.modals.form import Field, Form, Values
+from workbench.tui.pages.base import Page
+from workbench.tui.pages.models import ModelsPage, about_copy, file_rows
+
+if TYPE_CHECKING:
+    from workbench.model.model_copy import ModelCopy
+    from workbench.session.models import CopyReport, HostModels, ModelCheck, Progress
+    from workbench.tui.controllers import Controllers
+
+T = TypeVar("T")
+
+
+class ModelController(Controller):
+    def __init__(self, controllers: Controllers) -> None:
+        super().__init__(controllers)
+        self.all_hosts = False
+        self._page: ModelsPage | None = None
+
+    def open(self) -> None:
+        """Open the page of the models of this host, and look for them."""
+        self._page = ModelsPage(f"Models on {self.state.host.name}")
+        self._page.of_table(MODEL_KEYS, self.controllers)
+        self.services.pages.open(self._page)
+        self.look()
+
+    def look(self) -> None:
+        """Look for the models of the page."""
+        page = self._page
+        if page is None or page.frame is None:
+            self.open()
+            return
+        hosts = self.session.models.hosts(everywhere=self.all_hosts)
+        page.title = "Models on all hosts" if self.all_hosts else f"Models on {self.state.host.name}"
+        page.wait()
+
+        def show(found: Sequence[HostModels]) -> None:
+            page.take(found, several=len(hosts) > 1)
+            page.draw()
+
+        self.attempt(self.session.models.copies("", hosts), show, failed=page.leave, only="models")
+
+    def toggle_all(self) -> None:
+        self.all_hosts = not self.all_hosts
+        self.look()
+
+    def _current(self) -> ModelCopy | None:
+        """Return the copy under the cursor. Say so if there is none."""
+        page = self._page
+        copy = page.copy if page is not None and page.frame is not None else None
+        if copy is None:
+            self.say("no model is under the cursor", next_step="press C, and choose a model")
+        return copy
+
+    # ---- keys of one copy
+
+    def show_files(self) -> None:
+        copy = self._current()
+        if copy is not None:
+            self._show_files(copy)
+
+    def _show_files(self, copy: ModelCopy) -> None:
+        self.services.pages.open(Page(f"Files of {copy.model}", lambda width: file_rows(copy, width), kind="files"))
+
+    def copy_path(self) -> None:
+        copy = self._current()
+        if copy is not None:
+            self.copy(copy.path, copy.path)
+
+    def check(self) -> None:
+        """Hash every byte of the copy under the cursor on its host, and show its files with their hashes."""
+        copy = self._current()
+        if copy is None:
+            return
+
+        def done(check: ModelCheck) -> None:
+            found = [one for each in check.hosts for one in each.copies if one.path == copy.path]
+            damaged = any(file.damaged for one in found for file in one.files)
+            text = "is damaged" if damaged else "is complete" if check.ok else "is not complete"
+            self.say(f"{copy.model} on {copy.host} {text}", Level.INFO if check.ok and not damaged else Level.WARN)
+            for one in found:
+                self._show_files(one)
+
+        self._begin(
+            f"hashing {copy.model}",
+            lambda told: self.session.models.check(copy.reference, (copy.host,), full=True, on_progress=told),
+            done,
+        )
+
+    async def copy_to(self) -> None:
+        """Ask for the host that gets the copy under the cursor, and copy it there."""
+        copy = self._current()
+        if copy is None:
+            return
+        hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
+        if not hosts:
+            self.say("no other host is known", next_step="press h, then ctrl+n to write one to hosts.toml")
+            return
+        fields = (
+            Field("target", "to host", options=hosts),
+            Field("directory", "directory", hint="empty: its usual place there"),
+            Field("replace", "different files", options=("stop the copy", "are replaced")),
+        )
+
+        def intro(width: int) -> list[Row]:
+            return [*about_copy(copy, width), ()]
+
+        def agreed(values: Values | None) -> None:
+            if values is None:
+                return
+            self._begin(
+                f"copying {copy.model} to {values['target']}",
+                lambda told: self.session.models.copy(
+                    copy.reference,
+                    copy.host,
+                    values["target"],
+                    directory=values["directory"],
+                    replace_different=values["replace"] == "are replaced",
+                    on_progress=told,
+                ),
+                self._copied,
+                *("workbench", "models", "copy", copy.reference, "--from", copy.host, "--to", values["target"]),
+                *(("--to-dir", values["directory"]) if values["directory"] else ()),
+                *(("--replace",) if values["replace"] == "are replaced" else ()),
+            )
+
+        form = Form(f"Copy {copy.model} to another host", fields, intro=intro, accept="copy", label_cells=17, wide=True)
+        await self.app.push_screen(form, agreed)
+
+    def _copied(self, report: CopyReport) -> None:
+        self.say(report.text, Level.WARN if report.notes else Level.INFO, "; ".join(report.notes) or None)
+        self._look_again()
+
+    # ---- downloads
+
+    async def download(self) -> None:
+        """Ask for a model of the hub, and download it with the program of this host."""
+        name = self.state.host.name
+        plan = self.state.plan.plan.model if self.state.plan else ""
+        fields = (
+            Field("model", "model", plan if plan.count("/") == 1 and not plan.startswith("/") else "", "ORG/NAME"),
+            Field("revision", "revision", hint="branch, tag or commit; empty: main"),
+            Field("directory", "directory", hint="empty: the hub's cache"),
+        )
+
+        def intro(width: int) -> list[Row]:
+            text = f"The hub's own program (hf or huggingface-cli) downloads it on {name}, with the host's HF_TOKEN."
+            return [*paragraph(text, width, "dim"), ()]
+
+        def check(values: Values) -> None:
+            if not values["model"].strip():
+                raise InputError("the id of a model is needed, as ORGANIZATION/NAME")
+
+        def agreed(values: Values | None) -> None:
+            if values is None:
+                return
+            model = values["model"].strip()
+            self._begin(
+                f"downloading {model}",
+                lambda told: self.session.models.download(
+                    model,
+                    revision=values["revision"],
+                    directory=values["directory"],
+                    on_progress=lambda text: told(0, 0, text),
+                ),
+                lambda found: self._downloaded(model, found),
+                *("workbench", "--host", name, "models", "download", model),
+                *(("--revision", values["revision"]) if values["revision"] else ()),
+                *(("--to-dir", values["directory"]) if values["directory"] else ()),
+            )
+
+        form = Form(
+            f"Download to {name}", fields, intro=intro, check=check, accept="download", label_cells=17, wide=True
+        )
+        await self.app.push_screen(form, agreed)
+
+    def _downloaded(self, model: str, found: HostModels) -> None:
+        self.say("; ".join(found.lines(model)))
+        self._look_again()
+
+    # ---- the work
+
+    def _begin(
+        self,
+        what: str,
+        work: Callable[[Progress], Awaitable[T]],
+        then: Callable[[T], object],
+        *command: str,
+    ) -> None:
+        self.try_now(lambda: self.session.models.work.begin(what, work, then, command))
+
+    def _look_again(self) -> None:
+        if self._page is not None and self._page.frame is not None:
+            self.look()

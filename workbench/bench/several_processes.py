@@ -66,7 +66,7 @@ class _Process:
 
 
 class SharedRun:
-    """A run of the load client in `count` processes. `run` starts them and returns the last message of the worker: a
+    """A run of the load client in `count` processes. `run` starts them and returns the message that ends the run: a
     summary, an error, or the reason why the run was stopped."""
 
     def __init__(

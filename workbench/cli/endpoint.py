@@ -1,4 +1,4 @@
-"""The command `endpoint`."""
+"""The command `endpoint`, which writes a READY server into the endpoint file of verifiers."""
 
 from __future__ import annotations
 

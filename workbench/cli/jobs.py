@@ -1,4 +1,4 @@
-"""The command `jobs`."""
+"""The command `jobs`, which lists the user's jobs of Slurm or PBS on a host."""
 
 from __future__ import annotations
 

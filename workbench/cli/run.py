@@ -96,7 +96,8 @@ def _run_async(outcome: Awaitable[int]) -> int:
     from workbench.store.crash_files import keep_traceback
 
     class TracebackKeeper(logging.Handler):
-        """A log handler that writes errors which asyncio logs to crash files, and not to the screen or stderr."""
+        """A log handler for errors that asyncio reports. It writes them to crash files, and not to the screen or
+        stderr."""
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:

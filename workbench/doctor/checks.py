@@ -1,4 +1,4 @@
-"""All checks of a host."""
+"""The list of all checks of a host."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from workbench.server.file_limit import UNLIMITED, limit_text
 
 
 def lines(seen: Examination) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of each fact."""
+    """Yield each fact about the host as (label, text)."""
     facts, driver, values = seen.facts, seen.driver, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
     memory = f"{facts.memory_total_bytes / 2**30:.0f} GiB" if facts.memory_total_bytes else "unknown memory"

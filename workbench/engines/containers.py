@@ -71,7 +71,8 @@ def image_of(plan: LaunchPlan, engine: Engine) -> str:
 
 
 def version_in_tag(image: str, engine: Engine) -> str | None:
-    """Return the engine's version that the tag of its own project's image names; None for other images and tags."""
+    """Return the engine version that the tag of `image` names. None if the image is not that of the engine's own
+    project, or if its tag names no version."""
     repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
     found = re.fullmatch(r"v?(\d+\.\d+\.\d+)", tag)
     return found[1] if found and repository == engine.image else None

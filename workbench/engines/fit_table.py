@@ -63,8 +63,8 @@ def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[Gp
 
 
 def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
-    """Yield, for each quantization of the plan's model, the smallest number of GPUs of `group` that the model fits on,
-    and all of them. If it fits on no number, yield the row for all of them.
+    """Yield two rows for each quantization of the plan's model: one for the smallest number of GPUs of `group` on which
+    the model fits, and one for all of them. If the model fits on no number of GPUs, yield only the row for all of them.
     """
     facts = plan.model_facts
     if facts is None or not facts.weight_bytes:

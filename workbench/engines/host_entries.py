@@ -19,8 +19,9 @@ FILES = ("config.toml", FILE)  # that name programs for a host
 
 
 def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
-    """Return the plan with the settings of a host: the environment and the launcher of `entry`, and the `program`, a
-    pair (program, file that names it). None if the files name neither."""
+    """Return the plan with the settings of a host. `entry` has the host's environment and launcher; None if hosts.toml
+    has no entry for the host. `program` is (program that starts the engine, file that names it); None if no file names
+    one."""
     if program is not None and not plan.executable:
         plan = with_executable(plan, *program)
     if entry is None:

@@ -183,6 +183,7 @@ def _texts(value: object, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _lean(entry: Entry) -> Entry:
-    """Return the entry without empty fields. False and 0 stay as defaults and limits."""
+    """Return the entry without its empty fields. A field with False or 0 is not empty, because these can be a default
+    or a limit."""
     stays = ("default", "minimum", "maximum")
     return {k: v for k, v in entry.items() if v is not None and (v or k in stays)}

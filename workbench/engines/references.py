@@ -68,7 +68,7 @@ class Reference:
 
 @cache
 def references() -> tuple[Reference, ...]:
-    """Return every reference."""
+    """Return all speeds in references.json."""
     return tuple(Reference(**row) for row in rows_of("references", "references"))
 
 

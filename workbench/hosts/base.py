@@ -183,7 +183,7 @@ class SshAddress:
 
     @property
     def target(self) -> str:
-        """The argument of `ssh`."""
+        """The host as the argument of the command `ssh`."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property

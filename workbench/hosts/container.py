@@ -353,8 +353,8 @@ class ContainerHost(BaseHost):
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self) -> None:
-        """Look at the container while commands are streamed and none prints anything: a paused container keeps every
-        connection open, and what entered a container that is being removed may never end."""
+        """Check the container while commands are streamed and none prints anything, because a paused container keeps
+        every connection open."""
         while self._streams:
             await asyncio.sleep(1.0)
             if time.monotonic() - self.heard_s < max(SILENT_S, self.container_kind.look_s):

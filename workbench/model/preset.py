@@ -273,7 +273,7 @@ class SourceDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The source of the preset."""
+    """The origin of the preset: its document, the state of its verification, and a date."""
 
     document: str
     status: Status

@@ -60,7 +60,7 @@ class Notes:
         self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
 
     def refused(self, what: str, code: Any) -> None:
-        """Note a part of the recipe that is a program or a script. It is shown and never run."""
+        """Add a note about a part of the recipe that is a program or a script. It is shown and never run."""
         fix = "read it, and run it yourself on the host if the server needs it"
         self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
 

@@ -5,7 +5,7 @@ counters, stop it, and adopt servers that already run.
   watched_run             one run as the supervisor sees it
   run_state               computes the status of a run from its files and processes
   launchers/              servers that systemd, a container program or a scheduler runs
-  kept_runs               runs whose keeper was lost: the launcher is asked, and the server followed again
+  launched_runs           runs whose server a launcher runs: stop, restart, and a new keeper if theirs is lost
   jobs                    the jobs of the user on a login host
   cluster_supervisor      servers whose ranks are runs on several hosts; ray_cluster starts Ray for them
   watched_rank            a rank with a watch beside it (rank_watch), which ends it if another rank has ended

@@ -31,7 +31,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def advance(self, unix_s: float, count: int) -> dict[int, float]:
-        """Take a later reading. Return the increase in each second that has now ended, by Unix second."""
+        """Use a later reading of the counter. Return the increase in each second that has ended since the reading
+        before, by Unix second."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):
@@ -93,7 +94,7 @@ def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
 
 
 def gauges(read: EngineMetrics) -> dict[str, float]:
-    """Return the values of a reading that follow from it alone, by field."""
+    """Return the values that follow from one reading alone, by field. These are gauges; rates need two readings."""
     return {m.field: value for m in GAUGES if (value := getattr(read, m.counters[0])) is not None}
 
 

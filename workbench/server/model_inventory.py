@@ -204,7 +204,7 @@ def path_of(copy: ModelCopy, file: ModelFile) -> str:
 
 
 async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the sizes that the headers of its safetensors files say. Raises HostError."""
+    """Return the copy with the file sizes that the headers of its safetensors files give. Raises HostError."""
     paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
     if not paths:
         return copy

@@ -28,7 +28,7 @@ from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 from workbench.server import (
-    kept_runs,
+    launched_runs,
     log_lines,
     log_reading,
     metrics,
@@ -181,7 +181,7 @@ class Supervisor:
         """Restart the server of a run through its launcher, and return the command; with `dry_run`, only return it. The
         run is STARTING then, and READY again after a token. Raises ServerError if the launcher cannot do it."""
         run = await self._find(run_id)
-        shown = await kept_runs.restart(self.host, run, dry_run=dry_run)
+        shown = await launched_runs.restart(self.host, run, dry_run=dry_run)
         await self._read_status(run)
         self._publish(run)
         return shown
@@ -196,7 +196,7 @@ class Supervisor:
         read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
         for process in read:
             self._take(process)
-        lost = (run for process in read if (run := self._runs.get(_id(process))) and kept_runs.is_lost(run))
+        lost = (run for process in read if (run := self._runs.get(_id(process))) and launched_runs.is_lost(run))
         await asyncio.gather(*(self._keep_again(run) for run in lost))
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
@@ -207,7 +207,7 @@ class Supervisor:
         marks = {
             run_id: old_runs.mark_of(p, run.status)
             for p in read
-            if (run := self._runs.get(run_id := _id(p))) and not kept_runs.is_lost(run)
+            if (run := self._runs.get(run_id := _id(p))) and not launched_runs.is_lost(run)
         }
         marking = old_runs.mark(self.host, root, marks)
         await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
@@ -224,7 +224,7 @@ class Supervisor:
             record = decode_record(run_id, process.files.get("plan.json", b""))
             run = WatchedRun(self.host, process.run_dir, record, self._engine(record.engine), adopted=True)
             run.update(process)
-            run.settled = run.has_ended and not kept_runs.is_lost(run)
+            run.settled = run.has_ended and not launched_runs.is_lost(run)
             self._runs[run_id] = run
         elif not run.settled:
             run.update(process)
@@ -233,13 +233,13 @@ class Supervisor:
     async def _keep_again(self, run: WatchedRun) -> None:
         """Start a new keeper for a run that lost its own, if its launcher still runs the server."""
         try:
-            await kept_runs.keep_again(self.host, run)
+            await launched_runs.keep_again(self.host, run)
             await self._read_status(run)
         except HostError as error:
             run.set_lost(error.message)
         else:
             run.set_lost(None)
-        run.settled = run.has_ended and not kept_runs.is_lost(run)
+        run.settled = run.has_ended and not launched_runs.is_lost(run)
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
@@ -323,9 +323,9 @@ class Supervisor:
 
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
         await self.mark_stopped(run)
-        await kept_runs.stop(self.host, run)
+        await launched_runs.stop(self.host, run)
         report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
-        await kept_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
+        await launched_runs.stop(self.host, run, again=True)  # the keeper may have started it meanwhile
         await self._read_status(run)
         if report.left:
             self._publish(run)
@@ -344,13 +344,13 @@ class Supervisor:
     async def uninstall(self, run_id: str) -> Sequence[str]:
         """Remove what the start of a run that has ended was asked to leave on the host: an installed unit. Return the
         paths. Raises ServerError if the run is alive, or the files are not Workbench's."""
-        return await kept_runs.uninstall(self.host, await self._find(run_id))
+        return await launched_runs.uninstall(self.host, await self._find(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
         """Record on the host that the run's server ends on request, before it gets a signal."""
         await run.close()
         await self._read_status(run)
-        if (run.facts.alive or kept_runs.is_lost(run)) and run.facts.stop_unix_s is None:
+        if (run.facts.alive or launched_runs.is_lost(run)) and run.facts.stop_unix_s is None:
             asked = run.facts.now_unix_s
             with contextlib.suppress(FileError):  # a full disk must not prevent a stop; only the mark is lost
                 await self.host.write_file(f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode())
@@ -482,8 +482,8 @@ class Supervisor:
         every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
         if not alive or time.monotonic() - run.read_at_s > every_s:
             await self._read_fully(run)
-        if kept_runs.is_lost(run):
-            await kept_runs.keep_again(self.host, run)
+        if launched_runs.is_lost(run):
+            await launched_runs.keep_again(self.host, run)
             await self._read_fully(run)
         if not run.facts.alive and run.explained is None:
             await self._explain(run)
@@ -499,7 +499,7 @@ class Supervisor:
             return False  # unknown: a full reading is needed
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await asyncio.gather(detached_process.alive(self.host, process), kept_runs.is_current(self.host, run))
+            await asyncio.gather(detached_process.alive(self.host, process), launched_runs.is_current(self.host, run))
         )
 
     async def _read_fully(self, run: WatchedRun) -> None:

@@ -35,7 +35,7 @@ class HostReport:
 
     @property
     def lines(self) -> Sequence[tuple[str, str]]:
-        """The facts as pairs (label, text)."""
+        """The facts about the host as pairs (label, text)."""
         from workbench.doctor import summary
 
         return tuple(summary.lines(self.seen))

@@ -26,8 +26,8 @@ class _Episode:
     told: bool = False
 
     def take(self, unix_s: float, amount: int) -> str | None:
-        """Note whether the condition holds now, which is so if `amount` is above 0. Return "begin" or "end" if the
-        episode begins or ends with that, otherwise None."""
+        """Update the episode with the next reading of `amount`; above 0 the condition holds. Return "begin" or "end" if
+        the episode begins or ends with this reading, otherwise None."""
         if amount:
             self.began_s = unix_s if self.began_s is None else self.began_s
             self.last_s = unix_s

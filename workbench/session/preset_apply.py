@@ -21,7 +21,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import equal
 from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
 from workbench.server.file_limit import FileLimit, limit_of, limit_on, limit_text, may_have
-from workbench.session.run_preset import FILES, WARM_UP, files_problem, note_warm_up
+from workbench.session.preset_process_parts import FILES, WARM_UP, files_problem, note_warm_up
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset, WarmUp
@@ -144,11 +144,11 @@ class PresetApply:
         timeout_s: float | None = None,
         on_step: Callable[[str], None] = lambda text: None,
     ) -> AppliedPreset:
-        """Start the server, wait until it is READY, apply the settings, and warm the server up. `on_step` hears what is
-        done next. Raises ServerError if the server cannot be started.
+        """Start the server, wait until it is READY, apply the settings, and warm the server up. `on_step` is called
+        with a text before each step. Raises ServerError if the server cannot be started.
 
-        A server that does not become READY leaves the settings alone. If the settings cannot be applied, those that
-        were are reverted, and the server is stopped.
+        If the server does not become READY, no setting is changed. If a setting cannot be applied, all of them are
+        reverted, and the server is stopped.
         """
         await self._check_rights(whole, password)
         with self._core.busy("applying the preset"):

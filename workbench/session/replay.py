@@ -104,7 +104,7 @@ class Replay(Session):
         self.core.spawn(self._play())
 
     def pause(self) -> None:
-        """Pause, or go on."""
+        """Pause the recording, or continue it."""
         self._show(paused=not self._view.paused)
 
     def faster(self, by: int) -> None:

@@ -253,7 +253,7 @@ class Servers:
     async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
         """Return what the server of a run lacks of its preset besides GPU and CPU settings, as text. () if nothing is
         missing or the preset no longer exists."""
-        from workbench.session.run_preset import missing_on
+        from workbench.session.preset_process_parts import missing_on
 
         if status.preset_id is None or not status.alive:
             return ()

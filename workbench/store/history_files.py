@@ -111,7 +111,7 @@ class HistoryWriter:
 
 
 class _File:
-    """One file that is written."""
+    """An open file of the history, to which lines are appended."""
 
     def __init__(self, path: Path, header: recording.Header, step_s: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

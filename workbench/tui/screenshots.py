@@ -122,7 +122,7 @@ class Scene:
         await self.until(lambda: (s := self.session.state.sweep) is not None and s.state != "running")
 
     async def bench(self, *form: str) -> None:
-        """Run a benchmark. `form` are the keys for its form, from the number of streams on."""
+        """Run a benchmark. `form` are the keys to press in its form, from the number of streams on."""
         before = self.session.state.bench.last_id
         await self.press("b", "tab", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)

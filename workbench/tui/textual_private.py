@@ -72,7 +72,7 @@ def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
 
 
 def is_leaving(app: App[Any]) -> bool:
-    """Return whether the application has been told to end; its widgets may be gone already."""
+    """Return whether the application is ending; its widgets may be removed already."""
     return app._exit
 
 

@@ -154,7 +154,7 @@ ON_BAND = " on band"  # the lowest of several GPUs in front of the highest
 
 
 class _Current:
-    """The theme in use."""
+    """The theme in use, which `use` replaces."""
 
     name = DEFAULT
     palette = PALETTES[DEFAULT]

@@ -159,8 +159,8 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """Ask the running guard to end and let this process take over, by a file. If `wanted` is false, remove that
-        file."""
+        """Ask the running guard to end, so that this process can take over. The request is a file; if `wanted` is
+        false, remove that file."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))

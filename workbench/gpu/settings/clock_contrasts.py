@@ -137,14 +137,14 @@ def within(mhz: float, lock: ClockRange) -> bool:
 
 
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock that proves that the lock moved `clock`: one with another lock or with none, under the same
-    circumstances. None if there is no such clock."""
+    """Return a clock of `known` which proves that the lock has an effect on `clock`: it was measured with another lock
+    or with none, under the same circumstances. None if there is no such clock."""
     return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
 
 
 def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock without a lock which proves that the lock raised `clock`, although not up to the lock's
-    minimum. None if there is no such clock."""
+    """Return a clock of `known`, measured without a lock, which proves that the lock raised `clock`, although not up to
+    the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
     free = (o for o in known if o.lock is None and o.limiter is None and clock.differs_only_in_lock(o))
@@ -152,7 +152,7 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a known clock that equals `clock` although it is above its own lock. That proves that locks have no
+    """Return a clock of `known` that equals `clock` although it is above its own lock. That proves that locks have no
     effect, because nothing raises a clock above a lock in force. None if there is no such clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ

@@ -69,8 +69,8 @@ def name_of(root: str) -> str:
 
 
 def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return {"uid", "user", "journal", "entries", "changes"} of each journal that changed a setting since this
-    boot."""
+    """Return a dict for each journal that changed a setting since this boot, with the keys "uid", "user", "journal",
+    "entries" and "changes"."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _names(directory), {}

@@ -2,7 +2,8 @@
 
 A keeper reports `handle` as soon as it knows it, `began_unix_s` (and `pid`, if the process is on the host) once the
 server's process runs, and `ended` before it exits because the server has ended. A keeper that is gone without `ended`
-was lost: the server may live, and the launcher is asked (server/kept_runs.py). SIGTERM ends a keeper, not its server.
+was lost: the server may live, and the launcher is asked (server/launched_runs.py). SIGTERM ends a keeper, but not its
+server.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def _program(launch: Launch, home: str) -> tuple[str, ...]:
 
 
 def _installed(launch: Launch) -> str:
-    """Return "yes" or "boot" for an installed unit; "" for a transient one."""
+    """Return the run option `installed` of the unit: "yes" or "boot"; "" for a transient unit."""
     kind = value_of(WORD, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 

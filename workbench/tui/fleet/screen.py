@@ -44,7 +44,7 @@ class FleetView:
 
 
 class _FleetKeys(Modal[None]):
-    """The page of keys and signs."""
+    """The page with the keys and the signs of the fleet."""
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(_key_rows),)

@@ -1,4 +1,4 @@
-"""The state of the guard as rows."""
+"""The rows about the state of the guard, in the GPUs pane and below the report of a change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs whose launcher may still run the server although their keeper is gone: it was killed, or the host was rebooted.
+"""Runs whose server a launcher runs: their stop and restart, and a new keeper if theirs is lost.
 
-The launcher is asked. If the server lives, a new keeper follows it, in the same run. If not, the launcher's answer is
-written into the file `launched`, so that nobody has to ask again.
+A keeper is lost if it was killed or the host was rebooted. Its launcher may still run the server, so it is asked. If
+the server lives, a new keeper follows it, in the same run. If not, the launcher's answer is written into the file
+`launched`, so that nobody has to ask again.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
 
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
-    """Wait until the keeper that another Workbench is starting runs. Raises `error` if it does not within 3 s."""
+    """Wait until another Workbench has started a keeper for the run. Raises `error` if none runs within 3 s."""
     for _ in range(30):
         if (await detached_process.status(host, run.run_dir)).alive:
             return

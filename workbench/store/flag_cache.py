@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.store.paths import cache_dir
+from workbench.store.text_files import read_kept
 
 FORM = 1  # of the files: another number means that a new version of Workbench asks again
 
@@ -20,8 +21,8 @@ FORM = 1  # of the files: another number means that a new version of Workbench a
 def read(key: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the flag list kept for `key`: host, engine, program, version and modification time. None if there is
     none."""
-    with suppress(OSError, ValueError, RecursionError):
-        kept = json.loads(_file(key).read_text("utf-8"))
+    with suppress(ValueError, RecursionError):
+        kept = json.loads(read_kept(_file(key)))
         if isinstance(kept, dict) and kept.get("key") == list(key) and isinstance(kept.get("catalog"), dict):
             return dict(kept["catalog"])
     return None

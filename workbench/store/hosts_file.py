@@ -26,7 +26,7 @@ class HostsStore:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.hosts_file()
-        self._read: tuple[tuple[int, int] | None, Checked, tuple[Finding, ...]] | None = None
+        self._read: tuple[tuple[int, ...] | None, Checked, tuple[Finding, ...]] | None = None
         self._broken: StoreError | None = None
 
     @property
@@ -132,12 +132,12 @@ class HostsStore:
         self._read = stamp, found, findings
         return found, findings
 
-    def _stamp(self) -> tuple[int, int] | None:
+    def _stamp(self) -> tuple[int, ...] | None:
         try:
             found = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:

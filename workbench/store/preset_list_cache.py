@@ -1,7 +1,7 @@
 """The list of presets on disk, so that a command does not parse a thousand files to list them.
 
-An entry counts only while its file has the same time of modification, size and inode. A file that is missing, damaged
-or of another version counts as empty; it is written again by the next list.
+An entry counts only while its file has the same stamp, whose time of change only the kernel sets. A file that is
+missing, damaged or of another version counts as empty; it is written again by the next list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from workbench import __version__
 from workbench.model.errors import StoreError
 from workbench.model.json_records import with_tuples
-from workbench.store.text_files import write_atomic
+from workbench.store.text_files import read_kept, write_atomic
 
 Stamp = tuple[int, ...]
 _FORMAT = f"presets of workbench {__version__}, format 1"
@@ -24,8 +24,8 @@ _FORMAT = f"presets of workbench {__version__}, format 1"
 
 def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     """Return the stamp and the fields of each entry, by the path of the preset file."""
-    with contextlib.suppress(OSError, ValueError):
-        head, _, body = path.read_bytes().partition(b"\n")
+    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+        head, _, body = read_kept(path).partition(b"\n")
         if head == _head(body):
             entries = json.loads(body)
             return {name: (tuple(stamp), with_tuples(fields)) for name, (stamp, fields) in entries.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -182,8 +183,10 @@ class PresetLibrary:
         many = len(files) >= _MANY
         if many and not self._kept:
             self._kept = True
-            kept = preset_list_cache.read(paths.preset_list_file())
-            self._entries |= {Path(name): (stamp, ListedPreset(**fields)) for name, (stamp, fields) in kept.items()}
+            for name, (stamp, fields) in preset_list_cache.read(paths.preset_list_file()).items():
+                path = Path(name)
+                with suppress(TypeError):  # fields that no entry has
+                    self._entries[path] = stamp, ListedPreset(**{**fields, **self._place(path)})
         before = {path: self._entries.get(path) for path in files}
         found = {path: self._entry(path) for path in files}
         now = {path: self._entries.get(path) for path in files}
@@ -197,7 +200,7 @@ class PresetLibrary:
         known = self._entries.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        entry = _read_entry(path, "own" if self._is_own(path) else "shipped")
+        entry = _read_entry(**self._place(path))
         if stamp is not None:
             self._entries[path] = (stamp, entry)
         return entry
@@ -206,8 +209,10 @@ class PresetLibrary:
         """Return whether the file came with Workbench. Programs of other presets need the user's trust."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
-    def _is_own(self, path: Path) -> bool:
-        return path.absolute().parent == self.own_dir.absolute()
+    def _place(self, path: Path) -> dict[str, str]:
+        """Return the fields of an entry that follow from the place of its file."""
+        own = path.absolute().parent == self.own_dir.absolute()
+        return {"path": str(path), "origin": "own" if own else "shipped"}
 
 
 def _close(name: str, names: Iterable[str]) -> Sequence[str]:
@@ -219,29 +224,31 @@ def _fields(entry: ListedPreset) -> dict[str, Any]:
 
 
 def _stamp(path: Path) -> Stamp | None:
+    """Return what changes whenever the file does; None if it cannot be asked for. A program can set the time of
+    modification back, but not that of the change."""
     try:
         status = path.stat()
     except (OSError, ValueError):
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _read_entry(path: Path, origin: str) -> ListedPreset:
-    text = read_text(path)
-    document = parse(text, str(path)) if isinstance(text, str) else text
+def _read_entry(path: str, origin: str) -> ListedPreset:
+    text = read_text(Path(path))
+    document = parse(text, path) if isinstance(text, str) else text
     if isinstance(document, Finding):
-        return ListedPreset(path.stem, str(path), origin, error=document)
+        return ListedPreset(Path(path).stem, path, origin, error=document)
     for field in (("id",), ("title",), ("engine", "name")):
         if _value(document, str, *field) is None:
             name = ".".join(field)
             text = f"{name}: missing; expected text"
-            error = Finding(Level.ERROR, "preset.missing-field", text, file=str(path), field=name)
-            return ListedPreset(path.stem, str(path), origin, error=error)
+            error = Finding(Level.ERROR, "preset.missing-field", text, file=path, field=name)
+            return ListedPreset(Path(path).stem, path, origin, error=error)
     gpu_names = tuple(n for n in _value(document, list, "hardware", "gpu_names") or () if isinstance(n, str))
     gpu_count = _value(document, int, "hardware", "count") or 1
     return ListedPreset(
         id=document["id"],
-        path=str(path),
+        path=path,
         origin=origin,
         title=document["title"],
         summary=_value(document, str, "summary") or "",

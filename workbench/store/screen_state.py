@@ -8,13 +8,13 @@ from typing import Any
 
 from workbench.model.errors import StoreError
 from workbench.store import paths
-from workbench.store.text_files import write_atomic
+from workbench.store.text_files import read_kept, write_atomic
 
 
 def _all() -> dict[str, Any]:
     try:
-        found = json.loads(_path().read_text("utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_kept(_path()))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

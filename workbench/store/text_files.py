@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from workbench.model.errors import StoreError
 
 MAX_BYTES = 4 << 20  # of a file that the user writes; ten thousand hosts take less than one
+MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets take 0.7 MB
 
 
 def read_own_text(path: Path) -> str | None:
@@ -30,6 +32,17 @@ def read_own_text(path: Path) -> str | None:
         raise StoreError(f"{path} cannot be read: {reason}", next_step="correct or remove the file") from error
 
 
+def read_kept(path: Path) -> bytes:
+    """Return the bytes of a file that Workbench keeps for itself. Empty if there is no regular file of at most
+    MAX_KEPT_BYTES that can be read: a FIFO would block, and a device has no end."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES else b""
+    except OSError:
+        return b""
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write a UTF-8 text file so that readers see the old text or the new one and never a part, even after a crash.
     Raises StoreError.
@@ -37,9 +50,11 @@ def write_atomic(path: Path, text: str) -> None:
     Missing directories are created with mode 0700. An existing file keeps its mode, a new one gets 0600. If `path` is a
     symbolic link, the file that it names is replaced.
     """
-    target = path.resolve()
     try:
+        target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if target.exists() and not target.is_file():  # root could replace a device
+            raise OSError(errno.EINVAL, "not a regular file")
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -53,9 +68,9 @@ def write_atomic(path: Path, text: str) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
         _sync_directory(target.parent)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise StoreError(
-            f"{path} could not be written: {error.strerror or error}",
+            f"{path} could not be written: {getattr(error, 'strerror', None) or error}",
             next_step="check that the directory is writable and the disk is not full",
         ) from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workbench.store import paths
-from workbench.store.text_files import write_atomic
+from workbench.store.text_files import read_kept, write_atomic
 
 
 def _path() -> Path:
@@ -17,9 +17,9 @@ def _path() -> Path:
 def trusted() -> frozenset[str]:
     """Return the trusted digests. Empty if there are none or the file cannot be read."""
     try:
-        found = json.loads(_path().read_text("utf-8"))["trusted"]
+        found = json.loads(read_kept(_path()))["trusted"]
         return frozenset(one for one in found if isinstance(one, str))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
 

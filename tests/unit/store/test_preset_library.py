@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,7 @@ from workbench.model.errors import PresetError
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
-from workbench.store import paths
+from workbench.store import paths, preset_list_cache
 from workbench.store import presets as presets_module
 from workbench.store.preset_check import check_file
 from workbench.store.preset_edit import from_plan
@@ -283,3 +287,54 @@ def test_the_list_of_many_presets_is_kept_on_disk(dirs: Dirs, minimal: str, monk
     paths.preset_list_file().unlink()
     paths.preset_list_file().mkdir()  # cannot be written
     assert len(listed()) == 61
+
+
+def _forge(change: Callable[[Any], Any]) -> None:
+    """Replace the kept list by another one whose checksum is right."""
+    body = json.dumps(change(json.loads(paths.preset_list_file().read_bytes().partition(b"\n")[2]))).encode()
+    paths.preset_list_file().write_bytes(preset_list_cache._head(body) + b"\n" + body)
+
+
+def _deep(path: Path) -> None:
+    body = b"[" * 100_000
+    path.write_bytes(preset_list_cache._head(body) + b"\n" + body)
+
+
+HOSTILE_LISTS: dict[str, Callable[[Path], Any]] = {
+    "an unknown field": lambda path: _forge(lambda list_: {k: [v[0], {**v[1], "x": 1}] for k, v in list_.items()}),
+    "no fields": lambda path: _forge(lambda list_: {k: [v[0], []] for k, v in list_.items()}),
+    "no entries": lambda path: _forge(lambda list_: [1, 2]),
+    "numbers": lambda path: _forge(lambda list_: dict.fromkeys(list_, 5)),
+    "too deep": _deep,
+    "another path": lambda path: _forge(
+        lambda list_: {k: [v[0], {**v[1], "path": "/etc/passwd", "origin": "shipped"}] for k, v in list_.items()}
+    ),
+    "a FIFO": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a link to a FIFO": lambda path: (path.unlink(), os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe")),
+    "a link to itself": lambda path: (path.unlink(), path.symlink_to(path)),
+}
+
+
+@pytest.mark.parametrize("replaced", HOSTILE_LISTS.values(), ids=HOSTILE_LISTS)
+def test_a_replaced_list_changes_nothing(dirs: Dirs, minimal: str, replaced: Callable[[Path], Any]) -> None:
+    for number in range(60):
+        put(dirs[0], f"p{number}", minimal)
+    whole = PresetLibrary(dirs).list()
+    replaced(paths.preset_list_file())
+    assert PresetLibrary(dirs).list() == whole
+    pipe = paths.preset_list_file().with_name("pipe")
+    assert not pipe.exists() or stat.S_ISFIFO(pipe.stat().st_mode), (
+        "what a link leads to is replaced only if it is a file"
+    )
+
+
+def test_a_change_is_seen_also_if_the_time_of_modification_is_set_back(dirs: Dirs, minimal: str) -> None:
+    library = PresetLibrary(dirs)
+    path = put(dirs[0], "mine", minimal)
+    assert library.get("mine").title == library.list()[0].title == "Mine"
+    before = path.stat()
+    with path.open("r+") as file:
+        file.write(minimal.replace('"Mine"', '"Mime"'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert library.get("mine").title == library.list()[0].title == "Mime"

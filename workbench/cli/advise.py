@@ -11,6 +11,7 @@ from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
+from workbench.model.untrusted_text import whole_number
 
 if TYPE_CHECKING:
     from workbench.session.advice import Advised
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 async def advise(arguments: argparse.Namespace) -> int:
     if arguments.expect is not None and not 0 < arguments.expect < float("inf"):
         raise InputError("--expect needs a speed above 0", next_step="give tokens per second, such as --expect 45")
-    number = arguments.subject.removeprefix("#")
-    if number.isdecimal():
+    number = whole_number(arguments.subject.removeprefix("#"))
+    if number is not None:
         session = local_session()
-        advised = await session.advisor.of_result(int(number), arguments.expect)
+        advised = await session.advisor.of_result(number, arguments.expect)
     else:
         async with connected(arguments) as session:
             status = await find_run(session, arguments.subject)

@@ -8,6 +8,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, option
 from workbench.model.errors import HostError, InputError, PresetError
+from workbench.model.untrusted_text import whole_number
 
 
 @command(
@@ -59,8 +60,9 @@ def _model_variable(model_id: str) -> str:
 
 def _contexts(text: str | None) -> list[int]:
     words = (text or "").replace(" ", "").split(",") if text else []
-    if not all(word.isdecimal() and 0 < int(word) < 10**8 for word in words):
+    lengths = [whole_number(word) or 0 for word in words]
+    if not all(0 < length < 10**8 for length in lengths):
         raise InputError(
-            f"--context {text!r} has no lengths", next_step="write lengths in tokens: --context 8192,32768"
+            f"--context {(text or '')[:60]!r} has no lengths", next_step="write lengths in tokens: --context 8192,32768"
         )
-    return [int(word) for word in words]
+    return lengths

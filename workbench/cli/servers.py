@@ -20,6 +20,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
+from workbench.model.untrusted_text import whole_number
 
 if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics
@@ -271,8 +272,8 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
     exact = [run] if run in known else []
-    if not exact and run.isdecimal():
-        await _reject_external(session, int(run))
+    if not exact and (pid := whole_number(run)) is not None:
+        await _reject_external(session, pid)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
         return await supervisor.look(hits[0])

@@ -22,7 +22,7 @@ def version_key(text: str | None) -> tuple[int, ...]:
     """Return the numbers of a version for sorting: "0.32.0+cpu" -> (0, 32, 0), "b11434" -> (11434,). The tuple is empty
     if `text` is not a version.
     """
-    match = re.match(r"[vb]?(\d+(?:[.-]\d+)*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
+    match = re.match(r"[vb]?(\d{1,18}(?:[.-]\d{1,18})*)(?:[+.\s-]|post|rc|dev|$)", (text or "").strip())
     return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
 
 

@@ -171,7 +171,7 @@ def _default_of_text(kind: str, text: str) -> Any:
     if kind == "bool":
         return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)
     if kind in ("int", "float"):
-        if not re.fullmatch(r"-?\d+(\.\d+)?" if kind == "float" else r"-?\d+", word):
+        if not re.fullmatch(r"-?\d{1,18}(\.\d+)?" if kind == "float" else r"-?\d{1,18}", word):
             return None
         return float(word) if kind == "float" else int(word)
     return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None

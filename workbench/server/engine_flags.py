@@ -13,6 +13,7 @@ import posixpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.hosts.base import HostUnreachable
 from workbench.hosts.run_processes import signal_name
 from workbench.hosts.swept_command import run_swept
 from workbench.model.errors import HostError
@@ -70,7 +71,13 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     else:
         command = [str(found.path), *engine.help_arguments]
     argv = ["sh", "-c", _QUIETLY, "sh", *command]
-    done = await run_swept(host, argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
+    try:
+        done = await run_swept(host, argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
+    except HostUnreachable:
+        raise
+    except HostError as error:
+        error.command, error.next_step = command[0], f"`workbench flags {engine.name}` has those of a shipped version"
+        raise
     about = f"{found.path} did not list its flags"
     if done.returncode != 0:
         signal = signal_name(done.returncode)

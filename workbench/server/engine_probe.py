@@ -66,8 +66,8 @@ done
 exit 0
 """
 _VERSIONS = (  # tried in order: llama-server first names the GPUs, with their compute capability
-    re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]*)", re.IGNORECASE),
-    re.compile(r"\bv?(\d+\.\d+[\w.+-]*)"),
+    re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]{0,79})(?![\w.+-])", re.IGNORECASE),
+    re.compile(r"\bv?(\d{1,18}\.\d{1,18}(?![\w.+-]{80})[\w.+-]*)"),
 )
 # $1: how the names of the packages' directories begin; the others: where they may be installed.
 _METADATA = r"""

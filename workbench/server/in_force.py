@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -353,7 +354,7 @@ def _differs(asked: str | None, actual: str | None) -> bool:
         return False
     numbers = [number for number in (_number(asked), _number(actual)) if number is not None]
     if len(numbers) == 2:
-        return abs(numbers[0] - numbers[1]) > 1e-6 * max(map(abs, numbers))
+        return not math.isclose(*numbers, rel_tol=1e-6)
     return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))  # fp8 and fp8_e4m3; a path
 
 

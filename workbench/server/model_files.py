@@ -14,6 +14,7 @@ from workbench.engines.weight_files import Tensor, safetensors
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
+from workbench.model.untrusted_text import whole_number
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
@@ -78,7 +79,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         )
         facts, _, config = done.out.partition("config=\n")
         lines = [line.partition("=")[::2] for line in facts.split("\n")]
-        sizes = [int(value) for key, value in lines if key == "bytes" and value.isdecimal()]
+        sizes = [whole_number(value) or 0 for key, value in lines if key == "bytes"]
         if parts := [value for key, value in lines if key == "gguf"]:
             return await _read_gguf(host, model, parts, sum(sizes))
     except (WorkbenchError, TimeoutError) as error:

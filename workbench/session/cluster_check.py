@@ -15,6 +15,7 @@ from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToChec
 from workbench.hosts import interfaces
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, by_severity
+from workbench.model.untrusted_text import whole_number
 from workbench.server.model_fingerprint import ModelBytes, identify
 from workbench.store.hosts_file import HostsStore
 
@@ -79,9 +80,9 @@ def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
         if isinstance(port := flags.get(name), int):
             yield port
     for name in _ADDRESSES:
-        port_text = str(flags.get(name, "")).rpartition(":")[2]
-        if port_text.isdecimal():
-            yield int(port_text)
+        port = whole_number(str(flags.get(name, "")).rpartition(":")[2])
+        if port is not None:
+            yield port
 
 
 def _need_bytes(editor: PlanEditor) -> int | None:

@@ -19,7 +19,7 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean, whole_number
 from workbench.server.launchers import launcher_of
 from workbench.session.host_settings import HostSettings
 from workbench.store.config import ConfigStore
@@ -166,7 +166,7 @@ async def _look(session: Session, entry: HostEntry | None) -> _Looked:
         state_dir,
         _skew(one.get("now", ""), started, took_s),
         one.get("written", done.problem),
-        int(one["free_kib"]) * 1024 if one.get("free_kib", "").isdecimal() else None,
+        free_kib * 1024 if (free_kib := whole_number(one.get("free_kib"))) is not None else None,
         one.get("program"),
         one.get("sudo", "not installed") if sudo else "not used: hosts.toml says sudo = false",
         tuple(value for key, value in rows if key == "absent"),

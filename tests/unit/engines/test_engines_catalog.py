@@ -168,3 +168,7 @@ def test_nearest_name() -> None:
     assert engines.nearest_name(catalog, "max-num-seq") == "max-num-seqs"
     assert engines.nearest_name(catalog, "kv-dtype") == "kv-cache-dtype"
     assert engines.nearest_name(catalog, "qwertzuiop") is None
+
+
+def test_thousands_of_digits_are_not_a_version() -> None:
+    assert catalogs.version_key("9" * 6000) == catalogs.version_key("1." + "9" * 6000) == ()

@@ -256,3 +256,17 @@ def test_any_answer_is_either_refused_or_a_catalog(answer: Any) -> None:
     for name, spec in catalog.flags.items():
         assert "\x1b" not in f"{name}{spec.help}{spec.choices}{spec.group}" and len(spec.help) <= 240
         engines.parse_value(spec, engines.format_value(spec.default)) if spec.kind is FlagKind.STR else None
+
+
+def test_a_default_of_thousands_of_digits_is_no_default() -> None:
+    long = "9" * 6000
+    text = f"--model FNAME  m\n--host HOST  h\n--port N  p (default: {long})\n--share N  s (default: -{long}.5)\n"
+    flags = own_flags.entries(engines.get("llamacpp"), "b9000", text)["flags"]
+    assert {flag["name"]: flag.get("default") for flag in flags}["port"] is None
+
+
+def test_an_engine_that_prints_without_end_is_named_with_its_program(tmp_path: Path) -> None:
+    program = install(tmp_path, "import sys; [sys.stdout.write('x' * 10**6) for _ in range(100)]")
+    with pytest.raises(HostError, match="printed more than") as error:
+        ask(program)
+    assert error.value.command == str(tmp_path / "bin/python") and "workbench flags" in (error.value.next_step or "")

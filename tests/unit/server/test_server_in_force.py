@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from workbench import engines
 from workbench.engines.reported_settings import settings_in
 from workbench.model.plan import Command
+from workbench.server import in_force
 from workbench.server.in_force import Sources, report
 
 VLLM = engines.get("vllm")
@@ -70,6 +71,11 @@ def test_each_source_answers_what_it_knows() -> None:
 )
 def test_only_values_that_disagree_are_marked(flag: str, asked: object, name: str, differs: bool) -> None:
     assert rows({flag: asked})[name][3] is differs
+
+
+@pytest.mark.parametrize("actual", ["inf", "nan", "1e999", "-inf"])
+def test_a_number_that_is_none_differs_from_every_number(actual: str) -> None:
+    assert in_force._differs("8192", actual)
 
 
 def test_what_nothing_reports_is_not_assumed() -> None:

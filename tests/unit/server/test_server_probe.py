@@ -155,6 +155,12 @@ def test_a_version_that_hangs_or_fails_is_not_a_version(bin_dir: Path) -> None:
     assert "printed no version" in found.how
 
 
+@pytest.mark.parametrize("printed", ["version: " + "9" * 6000, "1." + "9" * 6000, "version: 1." + "9" * 6000 + ".2"])
+def test_thousands_of_digits_are_not_a_version(bin_dir: Path, printed: str) -> None:
+    program(bin_dir / "llama-server", f"#!/bin/sh\necho '{printed}'\n")
+    assert look("llamacpp").version is None
+
+
 def test_tabbyapi_is_found_by_its_checkout_not_by_a_python(bin_dir: Path, tmp_path: Path) -> None:
     program(bin_dir / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     found = look("tabbyapi")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workbench.model import untrusted_text
 from workbench.model.errors import InputError
 
 _BREAK = re.compile(r"[\0\n\r]")
@@ -24,7 +25,7 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text.strip()):
-            raise InputError(f"expected {expected}, got {text!r}")
+            raise InputError(f"expected {expected}, got {text[:60]!r}")
         return text.strip()
 
     return check
@@ -34,9 +35,10 @@ def whole_number(least: int, most: int) -> Callable[[str], str]:
     """Return a check that accepts whole numbers from `least` to `most`."""
 
     def check(text: str) -> str:
-        if not text.strip().isdecimal() or not least <= int(text) <= most:
-            raise InputError(f"expected a whole number from {least} to {most}, got {text!r}")
-        return str(int(text))
+        number = untrusted_text.whole_number(text.strip())
+        if number is None or not least <= number <= most:
+            raise InputError(f"expected a whole number from {least} to {most}, got {text[:60]!r}")
+        return str(number)
 
     return check
 

@@ -7,6 +7,7 @@ is known by its id, which docker or podman writes into the run's directory: a na
 
 from __future__ import annotations
 
+import shlex
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -344,7 +345,7 @@ def _no_container(handle: str, program: str, host: Host, problem: str = "no such
     return ServerError(
         f"{program} has no container {handle!r}: {problem}",
         host=host.name,
-        command=f"{program} container inspect {handle}",
+        command=shlex.join((program, "container", "inspect", handle)),
         next_step=f"`{program} ps` lists the containers",
     )
 

@@ -191,7 +191,7 @@ class JobLauncher(ABC):
             raise ServerError(
                 f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem}",
                 host=host.name,
-                command=f"{self.scheduler.programs[-1]} {job or name}",
+                command=shlex.join((self.scheduler.programs[-1], job or name)),
                 next_step="try again; the job and its log are kept",
             )
 

@@ -8,6 +8,7 @@ copies its journal. A unit whose main process ends stays loaded until the keeper
 
 from __future__ import annotations
 
+import shlex
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -102,7 +103,7 @@ class Systemd:
             raise ServerError(
                 f"systemd did not stop {unit}: {done.problem}",
                 host=host.name,
-                command=f"systemctl --{_scope(launch.plan.run_options)} stop {unit}",
+                command=shlex.join(("systemctl", f"--{_scope(launch.plan.run_options)}", "stop", unit)),
                 next_step="run the command on the host; it may need the rights of root",
             )
 
@@ -118,7 +119,7 @@ class Systemd:
             raise ServerError(
                 f"systemd did not restart {unit}: {done.problem}",
                 host=host.name,
-                command=f"systemctl --{scope} restart {unit}",
+                command=shlex.join(("systemctl", f"--{scope}", "restart", unit)),
                 next_step="run the command on the host; it may need the rights of root",
             )
 
@@ -149,7 +150,7 @@ class Systemd:
             raise ServerError(
                 f"{unit} is {state} in the {_scope(options)}'s service manager",
                 host=host.name,
-                command=f"systemctl --{_scope(options)} status {unit}",
+                command=shlex.join(("systemctl", f"--{_scope(options)}", "status", unit)),
                 next_step=f"start the unit, or look in the other manager with --run-option scope={other}",
             )
         command = (await read_command(host, pid)).cleaned()

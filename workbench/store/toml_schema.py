@@ -5,7 +5,6 @@ Plain functions, because a library for schemas takes longer to load than everyth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ class Problem(NamedTuple):
 
 Kind = Callable[[Any, tuple[str, ...], list[Problem]], Any]
 UNUSABLE = object()
+_LARGEST = 1e300  # a whole number of TOML may be too large for a float
 
 
 def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
@@ -45,8 +45,8 @@ def choice(*choices: str) -> Kind:
 
 def number(lowest: float, highest: float) -> Kind:
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if is_number and lowest <= value <= highest:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and abs(value) < _LARGEST and lowest <= value <= highest:
             return float(value)
         return wrong(path, f"a number from {lowest:g} to {highest:g} is expected", problems)
 

@@ -38,5 +38,7 @@ def test_a_run() -> None:
         return ()
 
     supervisor = SimpleNamespace(runs=none, older=())
+    servers = SimpleNamespace(supervisor=supervisor)
+    session = SimpleNamespace(servers=servers, host=SimpleNamespace(name="local"))
     with pytest.raises(InputError, match="no run '9999"):
-        asyncio.run(find_run(SimpleNamespace(servers=SimpleNamespace(supervisor=supervisor)), LONG))  # type: ignore[arg-type]
+        asyncio.run(find_run(session, LONG))  # type: ignore[arg-type]

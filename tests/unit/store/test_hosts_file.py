@@ -259,3 +259,10 @@ def test_a_long_way_to_a_machine_ends(store: HostsStore) -> None:
         store.host("h0")
     assert store.host("h1999") is not None
     assert store.host("h1990") is not None
+
+
+@pytest.mark.parametrize("reserve", ["9" * 400, "-" + "9" * 400, "inf", "nan", "-1"])
+def test_a_reserve_that_is_no_size_harms_only_its_cluster(store: HostsStore, reserve: str) -> None:
+    write(store, f'[hosts.a]\n[clusters.b]\nreserve_gib = {reserve}\nnodes = ["a"]\n')
+    assert [finding.field for finding in store.findings] == ["clusters.b.reserve_gib"]
+    assert store.host("a") is not None

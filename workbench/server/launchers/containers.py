@@ -7,8 +7,8 @@ is known by its id, which docker or podman writes into the run's directory: a na
 
 from __future__ import annotations
 
-import shlex
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,8 @@ copies its journal. A unit whose main process ends stays loaded until the keeper
 
 from __future__ import annotations
 
-import shlex
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 
 from workbench.hosts.base import CommandTimeout, Completed, Host

@@ -5,26 +5,33 @@ left, with everything that can go wrong on the way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from support import container_runs, fake_engine, llama_server, tiny_gguf
-from support.podman import IMAGE, TESTS, Podman, podman
+from support.container_servers import (
+    ENDED,
+    ENDS,
+    READY_S,
+    engine,
+    failed,
+    fake_plan,
+    keeper_of,
+    on_path,
+    ready,
+    seen,
+    started,
+    write,
+)
+from support.podman import IMAGE, Podman
 from support.serving import eventually, free_port, stream, supervised
 
-from workbench import engines
 from workbench.hosts.local import LocalHost
-from workbench.model.errors import HostError, PlanError
+from workbench.model.errors import PlanError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import with_assignments
@@ -34,55 +41,8 @@ from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.supervisor import Event, Supervisor
 from workbench.session.adoption import plan_of_server
 
+__all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow
-VLLM = engines.get("vllm")
-READY_S = 90.0
-ENDED = frozenset({ServerState.FAILED, ServerState.CRASHED})
-ENDS = ENDED | {ServerState.READY}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Podman]:
-    # Podman takes no path of more than 50 characters for its state.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory, podman(Path(directory)) as box:
-        box.docker()
-        yield box
-
-
-@pytest.fixture(autouse=True)
-def on_path(engine: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PATH", engine.path)
-    yield
-    assert engine("ps", "--all", "--quiet", "--filter", "label=workbench.run") == ""
-
-
-def seen(*more: Path) -> list[str]:
-    """Return the options with which a container sees this machine's programs, and no GPU."""
-    places = dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), *map(str, more)))
-    return [f"image={IMAGE}", "gpus=none", "grace=1", *(f"mount={place}:{place}:ro" for place in places)]
-
-
-def fake_plan(tmp_path: Path, word: str = "podman", behaviour: str = "", *options: str, **env: str) -> LaunchPlan:
-    program = fake_engine.install(tmp_path / "bin")
-    settings = tuple(FlagSetting(name, value) for name, value in {"FAKE_ENGINE": behaviour, **env}.items())
-    flags = (FlagSetting("port", free_port()),)
-    plan = LaunchPlan(
-        "vllm", "org/model", flags=flags, env=settings, executable=(str(program),), executable_from="given"
-    )
-    named = {option.partition("=")[0] for option in options}
-    usual = (option for option in [*seen(tmp_path), "hub-cache=none"] if option.partition("=")[0] not in named)
-    return with_assignments(plan, word, [*usual, *options])
-
-
-async def started(supervisor: Supervisor, plan: LaunchPlan) -> ServerStatus:
-    engine = engines.get(plan.engine)
-    return await supervisor.start(plan, engine.command(plan), engine)
-
-
-async def ready(supervisor: Supervisor, plan: LaunchPlan) -> ServerStatus:
-    status = await supervisor.wait_ready((await started(supervisor, plan)).run_id, READY_S)
-    assert status.state is ServerState.READY, (status.reason, supervisor.log(status.run_id).lines())
-    return status
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])
@@ -134,14 +94,6 @@ def test_a_long_log_arrives_whole_and_in_order(tmp_path: Path) -> None:
         assert flood == [f"line {number} of a flood of them" for number in range(count)]
 
     supervised(scenario)
-
-
-def keeper_of(status: ServerStatus) -> int:
-    """Return the process id of a run's keeper; 0 while another keeper replaces it."""
-    try:
-        return int(Path(status.run_dir or "", "pid").read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 def test_another_workbench_adopts_it_and_stops_it(tmp_path: Path) -> None:
@@ -262,184 +214,7 @@ def test_a_container_of_others_is_found_followed_and_left_running(word: str, eng
         engine("rm", "--force", "--time", "0", name)
 
 
-async def write(status: ServerStatus, text: str) -> None:
-    """Make the server write to its log."""
-    async with httpx.AsyncClient() as http:
-        assert (await http.post(f"{status.url}/log", content=text.encode())).status_code == 200
-
-
-def test_no_line_is_lost_when_what_copies_the_log_is_killed(engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, fake_plan(tmp_path))
-        log = Path(status.run_dir or "", "log")
-        for number in range(3):
-            for word in ("logs", "cat")[: 1 + number]:
-                for pid in [p.pid for p in psutil.Process(keeper_of(status)).children(recursive=True)]:
-                    with contextlib.suppress(psutil.Error):
-                        if word in psutil.Process(pid).cmdline():
-                            os.kill(pid, signal.SIGKILL)
-            await write(status, f"line {number} after a kill")
-            await eventually(lambda number=number: f"line {number} after a kill" in log.read_text(), 30, "the line")
-        own = engine("logs", status.handle or "").splitlines()
-        assert len(own) > 5 and log.read_text().splitlines() == own
-        assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
-
-    supervised(scenario)
-
-
-# ---- the monitor of a container is killed
-
-
-def kill_monitor(engine: Podman, status: ServerStatus) -> None:
-    os.kill(int(engine("inspect", "--format", "{{.State.ConmonPid}}", status.handle or "")), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(("behaviour", "state"), [("never", ServerState.FAILED), ("", ServerState.CRASHED)])
-def test_a_server_that_ends_after_its_monitor_was_killed(
-    behaviour: str, state: ServerState, engine: Podman, tmp_path: Path
-) -> None:
-    """podman calls such a container running for ever."""
-
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await started(supervisor, fake_plan(tmp_path, "podman", behaviour))
-        wanted = ServerState.READY if not behaviour else ServerState.STARTING
-        status = await supervisor.wait(status.run_id, lambda s: s.pid is not None and s.state is wanted, READY_S)
-        assert status.pid is not None
-        await asyncio.to_thread(kill_monitor, engine, status)
-        os.kill(status.pid, signal.SIGKILL)
-        ended = await supervisor.wait(status.run_id, lambda s: s.state in ENDED, 30)
-        assert (ended.state, ended.exit_code) == (state, None)
-        assert "the monitor of the container was killed" in (ended.reason or "")
-        assert engine("ps", "--all", "--quiet", "--filter", "label=workbench.run") == ""
-
-    supervised(scenario)
-
-
-def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, fake_plan(tmp_path))
-        await asyncio.to_thread(kill_monitor, engine, status)
-        assert status.pid is not None
-        assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
-        assert not psutil.pid_exists(status.pid)
-
-    supervised(scenario)
-
-
-# ---- another container has the name of the run's
-
-
-@contextlib.contextmanager
-def forged(engine: Podman, name: str) -> Iterator[str]:
-    """Run another container with a run's name and label. It must be there at the end. Yields its id."""
-    engine.start(name, "--label", f"workbench.run={name.removeprefix('workbench-')}")
-    try:
-        yield engine("inspect", "--format", "{{.Id}}", name)
-        assert engine("inspect", "--format", "{{.State.Running}}", name) == "true"
-    finally:
-        engine("rm", "--force", "--time", "0", name)
-
-
-@pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_that_replaces_the_runs_own_is_left_alone(word: str, engine: Podman, tmp_path: Path) -> None:
-    """Programs that update containers remove them, and make them again with the same name and labels."""
-
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, fake_plan(tmp_path, word))
-        await supervisor.close()
-        os.killpg(os.getpgid(keeper_of(status)), signal.SIGKILL)
-        name = status.handle or ""
-        engine("rm", "--force", "--time", "0", name)
-        with forged(engine, name) as other:
-            second = Supervisor(LocalHost())
-            await second.runs()
-            ended = await second.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, 30)
-            assert f"another container has its name now, which this run did not start: {other[:12]}" in (
-                ended.reason or ""
-            )
-            assert (await second.stop(status.run_id)).state is ServerState.CRASHED
-            await second.close()
-
-    supervised(scenario)
-
-
-@pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_container_that_is_replaced_while_it_is_kept(word: str, engine: Podman, tmp_path: Path) -> None:
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, fake_plan(tmp_path, word))
-        engine("rm", "--force", "--time", "0", status.handle or "")
-        with forged(engine, status.handle or ""):
-            ended = await supervisor.wait(status.run_id, lambda s: s.state in ENDED, 30)
-            assert ended.state is ServerState.CRASHED
-            await supervisor.stop(status.run_id)
-
-    supervised(scenario)
-
-
-@pytest.mark.parametrize("word", ["podman", "docker"])
-def test_a_name_that_is_taken_at_the_start(
-    word: str, engine: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = "20261122-200000-vllm-0e0e"
-    monkeypatch.setattr("workbench.server.supervisor.new_run_id", lambda engine, unix_s: run_id)
-    with forged(engine, f"workbench-{run_id}") as other:
-        status, lines = failed(fake_plan(tmp_path, word))
-        assert "already in use" in (status.reason or ""), lines
-        assert other[:12] in "".join(lines)
-
-
-# ---- a full disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A disk of 1 MiB for the run directories."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    monkeypatch.setenv("XDG_STATE_HOME", str(place))
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_the_log_fills_the_disk_of_the_host(small_disk: Path, tmp_path: Path) -> None:
-    """The server goes on, and its end is known nevertheless."""
-
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await ready(supervisor, fake_plan(tmp_path))
-        await write(status, f"{'x' * 1023}\n" * 2000)
-        await eventually(lambda: os.statvfs(small_disk).f_bfree == 0, 30, "a full disk")
-        assert supervisor.status(status.run_id).state is ServerState.READY
-        async with httpx.AsyncClient() as http:
-            with contextlib.suppress(httpx.HTTPError):
-                await http.post(f"{status.url}/exit?3")
-        ended = await supervisor.wait(status.run_id, lambda s: s.state in ENDED, 30)
-        assert (ended.state, ended.exit_code) == (ServerState.CRASHED, 3), ended
-        assert "disk.full" in {finding.code for finding in ended.findings}
-        with pytest.raises(HostError, match="No space left") as refused:
-            await started(supervisor, fake_plan(tmp_path))
-        assert "free some space" in (refused.value.next_step or "")
-
-    supervised(scenario)
-
-
 # ---- what keeps a container from starting
-
-
-def failed(plan: LaunchPlan) -> tuple[ServerStatus, list[str]]:
-    found: list[tuple[ServerStatus, list[str]]] = []
-
-    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        status = await started(supervisor, plan)
-        ended = await supervisor.wait(status.run_id, lambda s: s.state is ServerState.FAILED, READY_S)
-        assert ended.state is ServerState.FAILED
-        found.append((ended, list((await supervisor.load_log(status.run_id)).lines())))
-
-    supervised(scenario)
-    return found[0]
 
 
 @pytest.mark.parametrize("word", ["podman", "docker"])

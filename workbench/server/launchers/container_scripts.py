@@ -216,7 +216,7 @@ copy() {
     container_log | { skip "$wb_from"; cat; }
 }
 
-# Copies until the container ends, or until its process is seen to be gone: the program may never notice that.
+# Copies until the container ends, or until it is seen to be lost: the program may never notice that.
 follow() {
     resume
     rm -f "$wb_dir/following"
@@ -229,7 +229,7 @@ follow() {
     while kill -0 "$wb_copier"; do
         { [ "$wb_turns" -lt 10 ] && sleep 0.2; } || sleep 1
         wb_turns=$((wb_turns + 1))
-        if gone; then wb_missed=$((wb_missed + 1)); else wb_missed=0; fi
+        if lost; then wb_missed=$((wb_missed + 1)); else wb_missed=0; fi
         [ "$wb_missed" -lt 2 ] || { read -r wb_logs <"$wb_dir/following" && kill -s KILL "$wb_logs"; }
     done
     rm -f "$wb_dir/following"
@@ -252,7 +252,7 @@ wb_run=$1 wb_handle=$2 wb_program=$3 wb_mode=$4 wb_dir=$5 wb_gpus=$6
 shift 6
 wb_log=$wb_dir/log
 wb_state= wb_pid= wb_start= wb_restarts= wb_image= wb_began_unix_s= wb_ended= wb_exit_code=
-wb_container=
+wb_container= wb_monitor= wb_monitored=
 case $(uname -m) in x86_64) wb_machine=amd64 ;; aarch64) wb_machine=arm64 ;; *) wb_machine= ;; esac
 printf '%4096s' '' >"$wb_dir/spare" # room for the last report, even if the log has filled the disk
 
@@ -296,6 +296,15 @@ lives() { "$wb_program" kill --signal URG "$wb_container" >/dev/null; }
 # seen from here: docker may be on another machine.
 gone() { [ "$wb_start" != hidden ] && [ "$(ticks "$wb_pid")" != "$wb_start" ]; }
 
+# Whether the monitor of the container was killed (conmon of podman: wb_monitor, started at wb_monitored), and with it
+# the output of a server that no Workbench has seen ready. Servers that are ready go on without.
+mute() {
+    [ "$wb_mode" != follow ] && [ -n "$wb_monitored" ] && [ ! -e "$wb_dir/ready.json" ] &&
+        [ "$(ticks "$wb_monitor")" != "$wb_monitored" ]
+}
+
+lost() { gone || mute; }
+
 # Notes process $1 of the container.
 notice() {
     wb_pid=$1 wb_start=$(ticks "$1") wb_began_unix_s=$(date +%s)
@@ -333,11 +342,16 @@ identify() {
 # Reads the state of the container. Returns as `inspect`.
 look() {
     [ -n "$wb_container" ] || identify || return
-    inspect '{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Pid}} {{.RestartCount}}' \
-        "$wb_container" || return
+    wb_form='{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Pid}} {{.RestartCount}}'
+    [ "$wb_program" != podman ] || wb_form="$wb_form {{.State.ConmonPid}}"
+    inspect "$wb_form" "$wb_container" || return
     set -- $wb_found
     wb_status=$1 wb_code=$2 wb_oom=$3 wb_restarts=$5
     if [ "$4" != "$wb_pid" ] && [ "$4" -gt 0 ]; then notice "$4"; fi
+    if [ "${6:-0}" -gt 0 ] && [ "$6" != "$wb_monitor" ] && [ "$wb_start" != hidden ]; then
+        wb_monitor=$6 wb_monitored=$(ticks "$6")
+        wb_monitored=${wb_monitored:-ended}
+    fi
 }
 
 discard() { [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_container" >/dev/null; }
@@ -361,16 +375,20 @@ removed() {
     fail "the container $wb_handle was removed from outside$wb_other"
 }
 
-# Ends the run of a container whose process is gone. What watched the process would have told its end.
+# Ends the run of a container that is lost.
 abandon() {
-    if lives; then
+    wb_why='the monitor of the container was killed (conmon of podman)'
+    if ! lives; then
+        wb_why="the server has ended, and $wb_program does not know it, because $wb_why; the exit code is lost"
+    elif mute; then
+        wb_why="$wb_why, and with it the output of the server, which was starting still"
+    else
         wb_start=hidden
         return
     fi
     copy
     discard
-    fail "the server's process has ended, and $wb_program does not know it, because the monitor of the container \
-was killed (conmon of podman); the exit code is lost"
+    fail "$wb_why"
 }
 
 keep() {
@@ -401,7 +419,7 @@ keep() {
             running | stopping)
                 wb_state=$wb_status
                 report
-                if gone; then
+                if lost; then
                     wb_absent=$((wb_absent + 1))
                     [ "$wb_absent" -lt 3 ] || abandon
                     sleep 1
@@ -410,7 +428,7 @@ keep() {
                 wb_absent=0
                 follow # the program may be restarted, or be unable to read the log
                 if [ "$wb_turns" -gt 60 ]; then wb_broken=0; else wb_broken=$((wb_broken + 1)); fi
-                while [ "$wb_broken" -gt 4 ] && [ "$wb_turns" -lt 30 ] && ! gone; do
+                while [ "$wb_broken" -gt 4 ] && [ "$wb_turns" -lt 30 ] && ! lost; do
                     sleep 1
                     wb_turns=$((wb_turns + 1))
                 done

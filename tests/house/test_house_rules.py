@@ -20,7 +20,7 @@ from workbench.hosts.python_programs import PythonProgram
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-HEAVY = {"asyncssh", "textual", "httpx", "plotext", "sqlite3", "tomlkit", "rich"}
+HEAVY = {"asyncssh", "textual", "pydantic", "httpx", "plotext", "sqlite3", "tomlkit", "rich"}
 
 
 def loaded_after(code: str) -> set[str]:

@@ -380,13 +380,10 @@ class FakeSession(FakeMeasuring):
         self._called("close")
 
     def preset(self, preset_id: str) -> Any:
-        from support.made_presets import from_document
-
         from workbench.model.preset import Preset
 
         self._called("preset", preset_id)
-        return from_document(
-            Preset,
+        return Preset.model_validate(
             {
                 "schema": 1,
                 "id": preset_id,
@@ -415,7 +412,7 @@ class FakeSession(FakeMeasuring):
                     }
                 ],
                 "provenance": {"document": "guide.md", "status": "corrected"},
-            },
+            }
         )
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Any]:

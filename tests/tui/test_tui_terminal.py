@@ -267,7 +267,7 @@ def test_a_terminal_without_abilities_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_screen_loads_nothing_heavy() -> None:
-    heavy = "{'workbench.model.preset', 'httpx', 'sqlite3', 'plotext', 'asyncssh'}"
+    heavy = "{'pydantic', 'httpx', 'sqlite3', 'plotext', 'asyncssh'}"
     text = f"import sys, workbench.tui.app; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=TESTS.parent)
     assert done.stdout.strip() == "[]"

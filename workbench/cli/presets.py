@@ -13,7 +13,6 @@ from workbench.cli.output import emit, emit_or_say, finding_line, note, say
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import EXECUTABLE_HELP
 from workbench.model.errors import HostError, InputError
-from workbench.model.json_records import to_json
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset
@@ -50,7 +49,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
 )
 def show_preset(arguments: argparse.Namespace) -> int:
     preset = local_session().presets.get(arguments.id)
-    return emit_or_say(arguments.json, to_json(preset), _preset_lines(preset))
+    return emit_or_say(arguments.json, preset.model_dump(mode="json", by_alias=True), _preset_lines(preset))
 
 
 def _preset_lines(preset: Preset) -> Iterator[str]:

@@ -1,72 +1,52 @@
-"""The schema of a preset file (TOML), as dataclasses. Presets may come from strangers, so loading a preset executes
+"""The schema of a preset file (TOML), as pydantic models. Presets may come from strangers, so loading a preset executes
 nothing.
 
 `${name}` in a string refers to a variable, whose value the user enters once. Types are strict: "8" is not a number.
-store/preset_schema.py reads a document by the annotations of the fields. store/preset_check.py checks the rest, such as
-undefined variables and values that try to run a program.
+store/preset_check.py checks the rest, such as undefined variables and values that try to run a program.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, make_dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    create_model,
+    field_validator,
+)
 
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import SETTINGS, ClockSetting, GpuSettings, NumberSetting, Setting, SwitchSetting
 
-
-class Rule(NamedTuple):
-    """A condition that the value of a field must meet besides its type, and the text of the error message for a value
-    that does not meet it."""
-
-    holds: Callable[[Any], object]
-    expected: str
-
-
-def _from_to(lowest: int, highest: int) -> Rule:
-    return Rule(lambda value: lowest <= value <= highest, f"a whole number from {lowest:,} to {highest:,}")
-
-
-def _matching(pattern: str, expected: str) -> Rule:
-    return Rule(re.compile(pattern).fullmatch, expected)
-
-
-def _in_order(value: tuple[int, int]) -> bool:
-    return 0 <= value[0] <= value[1]
-
-
-Id = Annotated[
-    str, _matching("[a-z0-9][a-z0-9.-]{1,63}", "2 to 64 of a-z, 0-9, dots and dashes; the first is a letter or digit")
-]
-VariableName = Annotated[str, _matching("[a-z][a-z0-9_]{0,31}", "at most 32 of a-z, 0-9 and _; the first is a letter")]
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 _CLAUSE = r"(~=|==|!=|<=|>=|<|>) ?[0-9][\w.*+!-]*"
-VersionRange = Annotated[
-    str, _matching(f"{_CLAUSE}( ?, ?{_CLAUSE})*", 'a range of versions as in PEP 440, such as ">=0.14,<0.34"')
-]
-Text = Annotated[str, Rule(len, "at least 1 character")]
-Title = Annotated[str, Rule(lambda text: 1 <= len(text) <= 80, "1 to 80 characters")]
-Counted = Annotated[int, Rule(lambda value: value >= 1, "a whole number from 1")]
-Index = Annotated[int, Rule(lambda value: value >= 0, "a whole number from 0")]
-Positive = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
-MhzRange = Annotated[tuple[int, int], Rule(_in_order, "[min, max] in MHz with 0 <= min <= max")]
+VersionRange = Annotated[str, StringConstraints(pattern=rf"^{_CLAUSE}( ?, ?{_CLAUSE})*$")]
+MhzRange = Annotated[tuple[int, int], Strict(False)]  # TOML has arrays, not tuples; the numbers stay strict
 Status = Literal["documented", "corrected", "measured", "untested", "simulated-only"]
 Verdict = Literal["true", "false", "partly", "unproven"]
 Impact = Literal["high", "medium", "low"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces
-    it. `gpu_names` are the suitable GPUs, as NVML names them. `count` is the number of GPUs on all nodes together.
-    `memory_gib` is the memory of one GPU. `platform` is the kind of machine: "bare metal", "esxi passthrough", "dgx
-    spark", …"""
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, strict=True, allow_inf_nan=False)
 
-    gpu_names: list[str] = field(default_factory=list)
-    count: Annotated[int, _from_to(1, 64)] = 1
-    memory_gib: Positive | None = None
-    platform: str | None = None
+
+class Hardware(_Strict):
+    """The hardware that the preset was made for. Workbench compares it with the host's hardware, but never enforces
+    it."""
+
+    gpu_names: list[str] = Field(default_factory=list, description="names of suitable GPUs, as NVML reports them")
+    count: int = Field(1, ge=1, le=64, description="number of GPUs of the setup, on all nodes together")
+    memory_gib: float | None = Field(None, gt=0, description="memory of one GPU in GiB")
+    platform: str | None = Field(
+        None, description='kind of machine: "bare metal", "esxi passthrough", "proxmox lxc", "dgx spark", …'
+    )
     unified_memory: bool = False
     interconnect: str | None = None
 
@@ -74,80 +54,92 @@ class Hardware:
 IMAGE = "[A-Za-z0-9][A-Za-z0-9._/:@-]*"  # name of a container image, with its tag or digest
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineRef:
-    """The engine of the preset. `name` is one of engines.registry.names(). `versions` are those that the setup is valid
-    for. `executable` is the program with its first arguments, instead of the usual ones. `image` is the container image
-    of the setup, for `--as docker` and `export`. Each process of the server may have at least `open_files` files open
-    (LimitNOFILE, RLIMIT_NOFILE)."""
-
-    name: Text
-    versions: VersionRange | None = None
-    executable: list[str] | None = None
+class EngineRef(_Strict):
+    name: str = Field(min_length=1, description="one of engines.registry.names()")
+    versions: VersionRange | None = Field(None, description='PEP 440 range that the setup is valid for: ">=0.14,<0.34"')
+    executable: list[str] | None = Field(
+        None, description="program and first arguments that start the engine, instead of the usual ones"
+    )
     workdir: str | None = None
-    image: Annotated[str, _matching(IMAGE, "the name of a container image")] | None = None
-    open_files: Annotated[int, _from_to(256, 2**30)] | None = None
+    image: str | None = Field(
+        None, pattern=f"^{IMAGE}$", description="container image of the setup, for `--as docker` and `export`"
+    )
+    open_files: int | None = Field(
+        None,
+        ge=256,
+        le=2**30,
+        description="files that each process of the server may have open at least (LimitNOFILE, RLIMIT_NOFILE)",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchEntry:
-    """The launcher of the server, as a word of `start --as`, and its options in the form of `--run-option`. A list sets
-    an option several times."""
+class LaunchEntry(_Strict):
+    """The launcher of the server, and its options."""
 
-    run_as: str = PROCESS
-    run_options: dict[str, str | list[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndpointEntry:
-    """The entry of the server in the endpoint file of verifiers, which `workbench endpoint` writes: its name, as
-    `vf-eval -m` takes it, and the path of the file on the host."""
-
-    name: Text
-    file: str = "configs/endpoints.py"
+    run_as: str = Field(PROCESS, description="a word of `start --as`, such as systemd")
+    run_options: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="its options, as `--run-option` takes them; a list sets one several times"
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PresetModel:
-    """The model: its hub id or path, as passed to the engine, and the sizes that the preset's source states.
+class EndpointEntry(_Strict):
+    """The entry of the server in the endpoint file of verifiers, which `workbench endpoint` writes."""
 
-    parameters_b        billions of parameters
-    bytes_per_token_gb  GB (1e9 bytes) of weights that one decoded token reads from memory, at batch size 1
-    weight_gb           GB (1e9 bytes) of weights that one replica keeps in GPU memory
-    kv_bytes_per_token  bytes of KV cache for each token of the context, with 16-bit values
-    """
+    name: str = Field(min_length=1, description="name of the entry, as `vf-eval -m` takes it")
+    file: str = Field("configs/endpoints.py", description="path of the file on the host")
 
-    id: Text
-    parameters_b: Positive | None = None
+
+class PresetModel(_Strict):
+    id: str = Field(min_length=1, description="hub id or path of the model, as passed to the engine")
+    parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
     quantization: str | None = None
-    bytes_per_token_gb: Positive | None = None
-    weight_gb: Positive | None = None
-    kv_bytes_per_token: Positive | None = None
-    layers: Counted | None = None
+    bytes_per_token_gb: float | None = Field(
+        None, gt=0, description="GB (1e9 bytes) of weights that one decoded token reads from memory, at batch size 1"
+    )
+    weight_gb: float | None = Field(
+        None, gt=0, description="GB (1e9 bytes) of weights that one replica keeps in GPU memory"
+    )
+    kv_bytes_per_token: float | None = Field(
+        None, gt=0, description="bytes of KV cache for each token of the context, with 16-bit values"
+    )
+    layers: int | None = Field(None, gt=0)
     source: str | None = None
 
 
-def _type_of(setting: Setting) -> Any:
-    """Return the type of a setting's field in `[[gpu_settings]]`. Host settings apply to the host, whichever GPU is
-    named."""
+def _ordered(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] < 0 or value[0] > value[1]:
+        raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
+    return value
+
+
+PromptTokens = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("expected [shortest, longest] in tokens")
+    return value
+
+
+def _field_of(setting: Setting) -> Any:
+    """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's `create_model`."""
     if isinstance(setting, SwitchSetting):
-        return bool | None
+        return bool | None, None
     if isinstance(setting, NumberSetting):
-        return Positive | None
+        return float | None, Field(None, gt=0)
     if isinstance(setting, ClockSetting):
-        return MhzRange | None
-    choices = " or ".join(f'"{choice}"' for choice in setting.choices)
-    rule = _matching("|".join(setting.choices) or "[a-z_]{1,32}", choices or "at most 32 of a-z and _")
-    return Annotated[str, rule] | None
+        return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
+    pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
+    return str | None, Field(
+        None, pattern=pattern, description=f"{setting.help}; it applies to the host, whichever GPU is named"
+    )
 
 
-_Settings: Any = make_dataclass(
-    "_Settings", [(s.preset_field, _type_of(s), None) for s in SETTINGS], frozen=True, kw_only=True
+_SettingsFields: Any = create_model(
+    "_SettingsFields", __base__=_Strict, **{s.preset_field: _field_of(s) for s in SETTINGS}
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuSettingsEntry(_Settings):  # type: ignore[misc]
+class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
     """One `[[gpu_settings]]` entry: settings that a preset suggests for one GPU or for all. Loading a preset never
     applies them."""
 
@@ -160,24 +152,19 @@ class GpuSettingsEntry(_Settings):  # type: ignore[misc]
         return GpuSettings({s.key: s.from_stored(value) for s, value in given.items() if value is not None})
 
 
-PromptTokens = Annotated[int, _from_to(1, 1_000_000)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmUp:
+class WarmUp(_Strict):
     """Requests that a server gets once, after it is READY and the settings are in force, so that kernels of all sizes
     are compiled. The lengths of their prompts rise evenly."""
 
-    requests: Annotated[int, _from_to(1, 1000)] = 10
-    input_tokens: Annotated[tuple[PromptTokens, PromptTokens], Rule(_in_order, "[shortest, longest] in tokens")] = (
+    requests: int = Field(10, ge=1, le=1000)
+    input_tokens: Annotated[tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)] = (
         16,
         512,
     )
-    max_tokens: Annotated[int, _from_to(1, 4096)] = 100
+    max_tokens: int = Field(100, ge=1, le=4096)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostSetting:
+class HostSetting(_Strict):
     """A host setting that the preset mentions. Workbench shows it and never applies it."""
 
     name: str
@@ -185,23 +172,17 @@ class HostSetting:
     reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeEntry:
+class NodeEntry(_Strict):
     """One node of a server that spans several hosts, with the flags and environment that differ there. Ranks start at 0
     (the head node) and have no gaps."""
 
     name: str
-    rank: Index
-    flags: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
+    rank: int = Field(ge=0)
+    flags: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
 
 
-def _ranked(nodes: list[NodeEntry]) -> bool:
-    return sorted(node.rank for node in nodes) == list(range(len(nodes)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variable:
+class Variable(_Strict):
     """A value that the user enters once per host. Workbench remembers it when a server has become READY with it.
 
     The value of a variable of the kind "secret-env" is the name of an environment variable, never the secret itself.
@@ -213,66 +194,60 @@ class Variable:
     example: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """The benchmark that the preset suggests. The time limits are those of one request (if absent, it follows from the
-    speed of the server), of a silence after the first token, and of the whole run."""
-
+class Benchmark(_Strict):
     profile: str = "quick"
-    concurrency: Annotated[list[Counted], Rule(len, "at least 1 number")] = field(default_factory=lambda: [1])
-    requests: Counted = 32
-    input_tokens: Counted = 128
-    max_tokens: Counted = 128
-    warmup: Index = 4
+    concurrency: list[Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: [1], min_length=1)
+    requests: int = Field(32, ge=1)
+    input_tokens: int = Field(128, ge=1)
+    max_tokens: int = Field(128, ge=1)
+    warmup: int = Field(4, ge=0)
     endpoint: Literal["chat", "completions", "embeddings"] = "chat"
-    timeout_s: Positive | None = None
-    stall_s: Positive | None = None
-    deadline_s: Positive | None = None
+    timeout_s: float | None = Field(
+        None, gt=0, description="time limit of one request; if absent, it follows from the speed of the server"
+    )
+    stall_s: float | None = Field(None, gt=0, description="longest silence of the server after the first token")
+    deadline_s: float | None = Field(None, gt=0, description="time limit of the whole run")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceResult:
-    """A measured or claimed value from the preset's source. `status` is the kind of source: "claimed by the document",
-    "third party", "vendor", "arithmetic", … `ceiling` is the limit of the memory bandwidth, for the same metric and in
-    the same unit."""
-
+class ReferenceResult(_Strict):
     metric: str
     value: float
     unit: str
     conditions: str
-    status: str
+    status: str = Field(
+        description='kind of source: "claimed by the document", "third party", "vendor", "arithmetic", …'
+    )
     source: str
-    ceiling: Positive | None = None
+    ceiling: float | None = Field(
+        None, gt=0, description="limit of the memory bandwidth, for the same metric and in the same unit"
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentClaim:
-    """A statement of a document, with the judgement whether it is true and the correct statement. `basis` is the basis
-    of the judgement: "arithmetic", "verified in a source", "checked by running it", … `lines` is the place of the
-    statement, and `document` its document if it is not the preset's own."""
+class DocumentClaim(_Strict):
+    """A statement of the preset's document, with the judgement whether it is true."""
 
     text: str
     verdict: Verdict
-    correct: str
-    basis: str
-    lines: str | None = None
-    document: str | None = None
+    correct: str = Field(description="the correct statement")
+    basis: str = Field(
+        description='basis of the judgement: "arithmetic", "verified in a source", "checked by running it", …'
+    )
+    lines: str | None = Field(None, description="place of the statement in the document")
+    document: str | None = Field(None, description="document of the statement, if it is not the preset's own")
     impact: Impact | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceDocument:
+class SourceDocument(_Strict):
     """A write-up about one or more setups, and its statements. The presets of these setups name it in `documents`, so
     that a correction stands in one file and is shown with each of them."""
 
-    schema: Literal[1] = 1
+    document_schema: Literal[1] = Field(1, alias="schema")
     id: Id
-    title: Title
+    title: str = Field(min_length=1, max_length=80)
     claims: list[DocumentClaim]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
+class Provenance(_Strict):
     """The origin of the preset: its document, the state of its verification, and a date."""
 
     document: str
@@ -281,37 +256,42 @@ class Provenance:
     note: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known problems.
-    `flags` have their long names, without leading dashes. `documents` are shipped write-ups about this setup, whose
-    claims are shown with the preset."""
+class Preset(_Strict):
+    """One documented setup: engine, model, flags and GPU settings, the sources of its numbers, and its known
+    problems."""
 
-    schema: Literal[1] = 1
+    preset_schema: Literal[1] = Field(1, alias="schema")
     id: Id
-    title: Title
+    title: str = Field(min_length=1, max_length=80)
     summary: str
     hardware: Hardware
     engine: EngineRef
-    launch: LaunchEntry = field(default_factory=LaunchEntry)
+    launch: LaunchEntry = Field(default_factory=lambda: LaunchEntry.model_validate({}))
     endpoint: EndpointEntry | None = None
     model: PresetModel
-    flags: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
-    gpu_settings: list[GpuSettingsEntry] = field(default_factory=list)
+    flags: dict[str, Any] = Field(default_factory=dict, description="flags by their long names, without leading dashes")
+    env: dict[str, str] = Field(default_factory=dict)
+    gpu_settings: list[GpuSettingsEntry] = Field(default_factory=list)
     warm_up: WarmUp | None = None
-    host_settings: list[HostSetting] = field(default_factory=list)
-    nodes: Annotated[list[NodeEntry], Rule(_ranked, "nodes with the ranks 0, 1, 2, …, each once")] = field(
-        default_factory=list
-    )
-    variables: dict[VariableName, Variable] = field(default_factory=dict)
-    benchmark: Benchmark = field(default_factory=Benchmark)
+    host_settings: list[HostSetting] = Field(default_factory=list)
+    nodes: list[NodeEntry] = Field(default_factory=list)
+    variables: dict[VariableName, Variable] = Field(default_factory=dict)
+    benchmark: Benchmark = Field(default_factory=lambda: Benchmark.model_validate({}))
     baseline: Id | None = None
-    documents: list[Id] = field(default_factory=list)
-    references: list[ReferenceResult] = field(default_factory=list)
-    claims: list[DocumentClaim] = field(default_factory=list)
-    caveats: list[str] = field(default_factory=list)
+    documents: list[Id] = Field(
+        default_factory=list, description="shipped write-ups about this setup, whose claims are shown with the preset"
+    )
+    references: list[ReferenceResult] = Field(default_factory=list)
+    claims: list[DocumentClaim] = Field(default_factory=list)
+    caveats: list[str] = Field(default_factory=list)
     provenance: Provenance
+
+    @field_validator("nodes")
+    @classmethod
+    def _ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
+        if sorted(n.rank for n in value) != list(range(len(value))):
+            raise ValueError("the ranks of the nodes must be 0, 1, 2, …, each used once")
+        return value
 
     def filled(self, text: str) -> str:
         """Return `text` with each `${name}` replaced by the variable's default. Without a default, the replacement is

@@ -4,10 +4,14 @@ No function here raises an error, whatever the file contains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
 
 from workbench.engines import registry
 from workbench.model.errors import InputError
@@ -15,11 +19,12 @@ from workbench.model.findings import Finding, Level
 from workbench.model.preset import Preset
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.untrusted_text import clean
-from workbench.store import paths, preset_documents, preset_schema
+from workbench.store import paths, preset_documents
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_safety import LOOK, launch_parts, references, safety_findings, walk
-from workbench.store.preset_schema import MAX_FINDINGS, did_you_mean, printable, shown
 from workbench.store.toml_lines import FieldPath, LineIndex
+
+MAX_FINDINGS = 100  # of one file, errors first
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +75,28 @@ def dotted(path: Sequence[str | int]) -> str:
     """Return a field's path as text: "claims[2].text" for ("claims", 2, "text")."""
     text = ""
     for part in path:
-        name = str(part) if isinstance(part, int) else printable(part)
-        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
+        shown = part if isinstance(part, int) else _printable(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{shown}" if text else str(shown)
     return text
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
 
 
 # Findings of the schema
 
 
-def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, Sequence[tuple[FieldPath, Finding]]]:
-    preset, wrong = preset_schema.read(Preset, document)
+def _validate(document: Mapping[str, Any]) -> tuple[Preset | None, list[tuple[FieldPath, Finding]]]:
     found = {(path, finding.code): finding for path, finding in _unknown_engine(document)}
-    for path, finding in wrong:
-        found.setdefault((path, finding.code), finding)
+    preset = None
+    try:
+        preset = Preset.model_validate(document)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False, include_input=False)[:MAX_FINDINGS]:
+            path = _existing(detail["loc"], document, detail["type"])
+            finding = _schema_finding(path, detail["type"], detail["msg"], document, Preset)
+            found.setdefault((path, finding.code), finding)
     return preset, [(path, finding) for (path, _), finding in found.items()]
 
 
@@ -91,9 +105,118 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
     name = table.get("name") if isinstance(table, Mapping) else None
     if name is not None and name not in registry.names():
         known = ", ".join(f'"{known}"' for known in registry.names())
-        text = f"expected one of {known}, found {shown(name)}"
-        fix = did_you_mean(str(name), registry.names())
+        text = f"expected one of {known}, found {_found(name)}"
+        fix = _did_you_mean(str(name), registry.names())
         yield ("engine", "name"), Finding(Level.ERROR, "preset.wrong-type", text, fix=fix)
+
+
+def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
+    """Return the path in `document` to which pydantic's error location refers. Parts that pydantic adds, such as names
+    of union members, are removed."""
+    path: list[str | int] = []
+    value = document
+    for part in location:
+        known = (isinstance(value, Mapping) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        )
+        if not known:
+            return (*path, part) if kind == "missing" else tuple(path)
+        path.append(part)
+        value = value[part]
+    return tuple(path)
+
+
+def _schema_finding(path: FieldPath, kind: str, message: str, document: Any, schema: type) -> Finding:
+    name = str(path[-1]) if path else ""
+    annotation = _annotation(path, schema)
+    if kind == "extra_forbidden":
+        siblings = _field_names(_annotation(path[:-1], schema))
+        return Finding(
+            Level.ERROR,
+            "preset.unknown-field",
+            f"unknown field; expected one of {', '.join(siblings)}",
+            fix=_did_you_mean(name, siblings),
+        )
+    if kind == "missing":
+        return Finding(Level.ERROR, "preset.missing-field", f"missing; expected {_expected(annotation)}")
+    value = _value_at(document, path)
+    if annotation is not None and (kind.endswith(("_type", "_parsing", "_from_float")) or kind == "literal_error"):
+        text = f"expected {_expected(annotation)}, found {_found(value)}"
+        choices = [str(c) for c in get_args(_bare(annotation))] if kind == "literal_error" else []
+        return Finding(Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices))
+    text = message.removeprefix("Value error, ")
+    return Finding(Level.ERROR, "preset.wrong-value", f"{text[:1].lower()}{text[1:]}, found {_found(value)}")
+
+
+def _annotation(path: FieldPath, schema: Any) -> Any:
+    """Return the type that the schema declares at `path`. None if the schema allows any value there."""
+    here: Any = schema
+    for part in path:
+        here = _bare(here)
+        if isinstance(part, int) and get_origin(here) in (list, tuple):
+            here = get_args(here)[0]
+        elif get_origin(here) is dict:
+            here = get_args(here)[1]
+        elif hasattr(here, "model_fields"):
+            info = next((f for n, f in here.model_fields.items() if part in (n, f.alias)), None)
+            here = info.annotation if info else None
+        else:
+            return None
+    return here
+
+
+def _bare(annotation: Any) -> Any:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if len(inner) == 1:
+            return _bare(inner[0])
+    return annotation
+
+
+def _expected(annotation: Any) -> str:
+    bare = _bare(annotation)
+    origin = get_origin(bare)
+    simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if bare in simple:
+        return simple[bare]
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{c}"' if isinstance(c, str) else str(c) for c in get_args(bare))
+    if origin in (Union, UnionType):
+        return " or ".join(_expected(a) for a in get_args(bare))
+    if origin in (list, tuple):
+        return f"a list ({_expected(get_args(bare)[0])})"
+    if hasattr(bare, "model_fields"):
+        required = [f.alias or n for n, f in bare.model_fields.items() if f.is_required()]
+        return "a table" + (f" with {', '.join(required)}" if required else "")
+    return "a table" if origin is dict else "a value"
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{_printable(value)}"'
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return str(value)[:60]
+
+
+def _value_at(document: Any, path: FieldPath) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _field_names(schema: Any) -> list[str]:
+    fields = getattr(_bare(schema), "model_fields", {})
+    return [f.alias or n for n, f in fields.items()]
+
+
+def _did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    close = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"?' if close else None
 
 
 # Findings that the schema cannot express
@@ -112,7 +235,7 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
                     text = f"a default cannot use a variable: ${{{name}}}"
                     yield path, Finding(Level.ERROR, "preset.variable-undefined", text)
                 elif name not in defined:
-                    fix = did_you_mean(name, defined) or f"add a table [variables.{name}] with a description"
+                    fix = _did_you_mean(name, defined) or f"add a table [variables.{name}] with a description"
                     text = f"uses ${{{name}}}, which is not defined under variables"
                     yield path, Finding(Level.ERROR, "preset.variable-undefined", text, fix=fix)
     for name in defined:
@@ -131,8 +254,8 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
     if not isinstance(word, str):
         return  # a finding of the schema
     if word not in OPTIONS:
-        text = f"expected one of {', '.join(OPTIONS)}, found {shown(word)}"
-        yield ("launch", "run_as"), Finding(Level.ERROR, "preset.run-as", text, fix=did_you_mean(word, OPTIONS))
+        text = f"expected one of {', '.join(OPTIONS)}, found {_found(word)}"
+        yield ("launch", "run_as"), Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS))
         return
     for name, value in options.items() if isinstance(options, Mapping) else ():
         texts = value if isinstance(value, list) else [value]
@@ -156,14 +279,14 @@ def _identity(document: Mapping[str, Any], file: str | None) -> Iterator[tuple[F
     listed = document.get("documents")
     for index, name in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(name, str) and name not in known:
-            text = f'there is no write-up "{printable(name)}"; Workbench has {", ".join(known)}'
-            fix = did_you_mean(name, known) or "name the source under provenance, and its claims in [[claims]]"
+            text = f'there is no write-up "{_printable(name)}"; Workbench has {", ".join(known)}'
+            fix = _did_you_mean(name, known) or "name the source under provenance, and its claims in [[claims]]"
             yield ("documents", index), Finding(Level.ERROR, "preset.unknown-document", text, fix=fix)
     if isinstance(own_id, str) and own_id == baseline:
         yield ("baseline",), Finding(Level.ERROR, "preset.baseline", "a preset cannot be its own baseline")
     if file and isinstance(own_id, str) and Path(file).stem != own_id:
-        text = f'the id differs from the file name "{printable(Path(file).name)}"'
+        text = f'the id differs from the file name "{_printable(Path(file).name)}"'
         yield (
             ("id",),
-            Finding(Level.WARN, "preset.file-name", text, fix=f'rename the file to "{printable(own_id)}.toml"'),
+            Finding(Level.WARN, "preset.file-name", text, fix=f'rename the file to "{_printable(own_id)}.toml"'),
         )

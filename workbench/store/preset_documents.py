@@ -4,12 +4,10 @@ presets/documents/."""
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import PresetError
 from workbench.store import paths
 
 if TYPE_CHECKING:
@@ -25,19 +23,17 @@ def names() -> list[str]:
 def document(name: str) -> SourceDocument:
     """Return the write-up with this name, which must be one of `names`."""
     from workbench.model.preset import SourceDocument
-    from workbench.store import preset_schema
 
-    path = _directory() / f"{name}.toml"
-    made, found = preset_schema.read(SourceDocument, tomllib.loads(path.read_text("utf-8")))
-    if made is None:
-        raise PresetError(f"{path} is not a write-up: {found[0][1].text}", next_step="install Workbench again")
-    return made
+    text = (_directory() / f"{name}.toml").read_text("utf-8")
+    return SourceDocument.model_validate(tomllib.loads(text))
 
 
 def with_claims(preset: Preset) -> Preset:
     """Return the preset with the claims of its write-ups after its own ones."""
-    shared = [replace(claim, document=name) for name in preset.documents for claim in document(name).claims]
-    return replace(preset, claims=[*preset.claims, *shared]) if shared else preset
+    shared = [
+        claim.model_copy(update={"document": name}) for name in preset.documents for claim in document(name).claims
+    ]
+    return preset.model_copy(update={"claims": [*preset.claims, *shared]}) if shared else preset
 
 
 def _directory() -> Path:

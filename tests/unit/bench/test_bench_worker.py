@@ -386,7 +386,7 @@ def test_it_imports_nothing_heavy() -> None:
     loaded = set(done.stdout.split())
     rooms = {".".join(n.split(".")[:2]) for n in loaded if n.startswith("workbench.")}
     assert rooms == {"workbench.bench", "workbench.model"}
-    assert not loaded & {"asyncio", "ssl", "httpx", "msgspec", "numpy", "textual", "sqlite3", "subprocess"}
+    assert not loaded & {"asyncio", "ssl", "httpx", "msgspec", "numpy", "pydantic", "textual", "sqlite3", "subprocess"}
 
 
 def test_the_worker_raises_its_priority_if_allowed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.made_presets import from_document
 
 from workbench import engines
 from workbench.model.errors import InputError, PlanError
@@ -48,7 +47,7 @@ def preset(**changes: Any) -> Preset:
         },
         "provenance": {"document": "a test", "status": "untested"},
     }
-    return from_document(Preset, {**data, **changes})
+    return Preset.model_validate({**data, **changes})
 
 
 def test_plan_from_preset() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_presets import from_document
 
 from workbench.cli.parser import parse
 from workbench.gpu import remote_programs
@@ -94,7 +93,7 @@ def test_one_name_for_the_option_the_word_the_form_and_the_key(setting: Setting)
     form = parse_form({setting.name: text}, 1)
     assert not isinstance(form, str) and form.settings == GpuSettings({setting.key: value})
     data = {setting.preset_field: [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value}
-    assert from_document(GpuSettingsEntry, data).settings == GpuSettings({setting.key: value})
+    assert GpuSettingsEntry.model_validate(data).settings == GpuSettings({setting.key: value})
 
 
 @pytest.mark.parametrize("text", ["210,2400", "210-2400", " 210 - 2400 MHz", "210, 2400 mhz"])

@@ -12,7 +12,6 @@ import pytest
 from workbench.model.errors import InputError
 from workbench.model.preset import Benchmark
 from workbench.session.bench_spec import spec_from
-from workbench.store import preset_schema
 
 SUGGESTED = Benchmark(concurrency=[4, 16], requests=12, max_tokens=200, input_tokens=100, warmup=3)
 
@@ -29,9 +28,9 @@ def test_a_presets_suggestion_then_options() -> None:
 
 
 def test_a_presets_profile_brings_what_a_preset_cannot_say() -> None:
-    spec = spec_from(replace(SUGGESTED, profile="batch"), {})
+    spec = spec_from(SUGGESTED.model_copy(update={"profile": "batch"}), {})
     assert (spec.profile, spec.until_steady, spec.length_spread, spec.requests) == ("batch", True, 0.2, 12)
-    assert spec_from(replace(SUGGESTED, profile="of their own"), {}).profile == "of their own"
+    assert spec_from(SUGGESTED.model_copy(update={"profile": "of their own"}), {}).profile == "of their own"
 
 
 def test_a_profile_by_name_stands_for_all_that_a_preset_says() -> None:
@@ -79,9 +78,10 @@ def test_specs_without_a_possible_run_are_rejected(options: dict[str, Any], said
 
 
 def test_a_preset_cannot_carry_a_command() -> None:
-    for field, value in (("command", ["rm", "-rf", "/"]), ("prompts", ["x"])):
-        benchmark, ((path, finding),) = preset_schema.read(Benchmark, {field: value})
-        assert benchmark is None and path == (field,) and finding.code == "preset.unknown-field"
+    with pytest.raises(ValueError, match="command"):
+        Benchmark.model_validate({"command": ["rm", "-rf", "/"]})
+    with pytest.raises(ValueError, match="prompts"):
+        Benchmark.model_validate({"prompts": ["x"]})
     assert spec_from(SUGGESTED, {}).command == ()
 
 

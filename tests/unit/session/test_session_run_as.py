@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from support import standin_launcher
-from support.made_presets import from_document
 
 from workbench import engines
 from workbench.engines.preset_trust import untrusted
@@ -143,7 +142,7 @@ def test_a_preset_says_what_runs_its_server() -> None:
     assert facts["runs as"] == "systemd scope=user property=Nice=-5 property=MemoryMax=1G"
     document = tomllib.loads(PRESET.format(options='scope = "user"'))
     saved = from_plan(made, document, preset_id="mine", title="Mine")
-    again = engines.plan_from_preset(from_document(Preset, saved))
+    again = engines.plan_from_preset(Preset.model_validate(saved))
     assert (again.run_as, dict(again.run_options)) == (made.run_as, dict(made.run_options))
     with_process = from_plan(with_assignments(made, "process", ()), document, preset_id="mine", title="Mine")
     assert "launch" not in with_process

@@ -12,7 +12,7 @@ from support.hostile import assert_safe
 from workbench.model.errors import NotTrusted, PlanError
 from workbench.session.session import Session
 from workbench.store import paths
-from workbench.store.preset_check import check
+from workbench.store.preset_check import check_file
 
 PRESET = """schema = 1
 id = "stranger"
@@ -111,7 +111,11 @@ def test_loading_planning_checking_and_drawing_run_nothing_and_say_the_same(clon
             await session.plans.load_preset(str(path))
             await session.plans.look_for_engine()
             view = session.plans.view()
-            checked = {(f.code, re.sub(r"^[\w.]+: ", "", f.text)) for f in check(path) if "--trust" in (f.fix or "")}
+            checked = {
+                (f.code, re.sub(r"^[\w.]+: ", "", f.text))
+                for f in check_file(path).findings
+                if "--trust" in (f.fix or "")
+            }
             planned = {(f.code, f.text) for f in view.findings if "--trust" in (f.fix or "")}
             with pytest.raises(NotTrusted) as refused:
                 await session.servers.start()
@@ -131,7 +135,7 @@ def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, f
     session = Session.of_host()
     session.plans.take(session.presets.plan_of(str(path)), "stranger")
     assert len(session.plans.untrusted()) == 1
-    assert any("--trust" in (f.fix or "") for f in check(path))
+    assert any("--trust" in (f.fix or "") for f in check_file(path).findings)
 
 
 def test_what_only_tunes_asks_nothing(clone: Path) -> None:
@@ -219,5 +223,5 @@ def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_said_of_a_hostile_name_is_clean(clone: Path) -> None:
     flags = '[flags]\n"\\u001b]52;c;x\\u0007\\u202e" = "x"'
     (clone / "stranger.toml").write_text(PRESET.format(engine="vllm", executable="", env="", flags=flags))
-    for finding in check(clone / "stranger.toml"):
+    for finding in check_file(clone / "stranger.toml").findings:
         assert_safe(finding.text)

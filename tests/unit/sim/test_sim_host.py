@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from sim_process import Engine, wait_for
 from support.engine_log_lines import ADDRESS, READY
-from support.made_presets import from_document
 from support.natural_host import natural_host
 
 from workbench import engines
@@ -113,7 +112,7 @@ def test_all_documented_profiles_exist():
 @pytest.mark.parametrize("entry", list(each_preset()))
 def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path, start_engine):
     """The command of a real launch reaches its ready line in the simulated host's environment."""
-    preset = from_document(Preset, tomllib.loads(Path(entry.path).read_text()))
+    preset = Preset.model_validate(tomllib.loads(Path(entry.path).read_text()))
     profile = natural_host(entry)
     simulated = SimulatedHost(LocalHost(), profile, str(tmp_path / "sim"))
     asyncio.run(simulated.connect())

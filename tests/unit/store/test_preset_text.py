@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from support.made_presets import from_document
-
 from workbench.model.preset import Preset
 from workbench.store.preset_text import preset_sections
 from workbench.store.presets import PresetLibrary
@@ -38,7 +36,7 @@ PRESET = {
 def test_the_text_of_a_preset_contains_its_facts() -> None:
     sections = {
         s.title: [(line.label, line.text, line.sign) for line in s.lines]
-        for s in preset_sections(from_document(Preset, PRESET))
+        for s in preset_sections(Preset.model_validate(PRESET))
     }
     assert sections == {
         "": [
@@ -90,5 +88,5 @@ def test_a_shipped_preset_shows_its_limit_its_weights_and_every_claim_of_its_wri
 
 def test_a_small_preset_has_no_empty_sections() -> None:
     names = ("id", "title", "summary", "engine", "model", "hardware", "provenance")
-    small = from_document(Preset, {name: PRESET[name] for name in names} | {"engine": {"name": "vllm"}})
+    small = Preset.model_validate({name: PRESET[name] for name in names} | {"engine": {"name": "vllm"}})
     assert [section.title for section in preset_sections(small)] == [""]

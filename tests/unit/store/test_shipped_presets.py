@@ -14,12 +14,10 @@ from workbench import engines
 from workbench.engines.catalog import satisfies, versions
 from workbench.engines.roofline import ceiling
 from workbench.model.findings import Level
-from workbench.model.json_records import to_json
 from workbench.model.preset import Preset
 from workbench.store.paths import shipped_presets_dir
 from workbench.store.preset_check import check_file, check_text
 from workbench.store.presets import PresetLibrary
-from workbench.store.toml_edit import without_none
 
 FILES = sorted(shipped_presets_dir().glob("*.toml"))
 IDS = [f.stem for f in FILES]
@@ -49,7 +47,7 @@ def test_every_shipped_preset_has_no_findings(file: Path) -> None:
 @pytest.mark.parametrize("preset_id", IDS)
 def test_schema_round_trip(library: PresetLibrary, preset_id: str) -> None:
     preset = library.get(preset_id)
-    plain = without_none(json.loads(json.dumps(to_json(preset))))
+    plain = json.loads(preset.model_dump_json(by_alias=True, exclude_none=True))
     again = check_text(tomlkit.dumps(plain)).preset
     assert again == preset
     assert plain["schema"] == 1

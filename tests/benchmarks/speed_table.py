@@ -270,10 +270,10 @@ def told(chosen: Chosen, lines: Iterable[str], seconds: Callable[[], float] = ti
         found.append(line)
     day, python = time.strftime("%Y-%m-%d"), platform.python_version()
     minutes = f"{(seconds() - began) / 60:.0f} minutes"
-    about = f"Measured on {day} on {os.cpu_count()} cores ({platform.machine()}), Python {python}, in {minutes}."
-    about += f" The load was {first:.1f} at the start" + (", with fewer runs (--quick)." if chosen.quick else ".")
-    print(about)
-    return [about, "", *found]
+    about = [f"Measured on {day} on {os.cpu_count()} cores ({platform.machine()}), Python {python}, in {minutes}."]
+    about.append(f"The load was {first:.1f} at the start" + (", with fewer runs (--quick)." if chosen.quick else "."))
+    print(*about, sep="\n")
+    return [*about, "", *found]
 
 
 def write(name: str, lines: list[str], document: Path = DOCUMENT) -> None:
@@ -296,6 +296,8 @@ def main() -> None:
     parser.add_argument("--nvitop", default="", metavar="DIR", help="where nvitop is, such as `pip install --target`")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     chosen = parser.parse_args()
+    if chosen.write and chosen.only:
+        parser.error("--write writes a whole table: leave --only out")
     chosen.runs, chosen.rounds = (3, 1) if chosen.quick else (7, 3)
     if chosen.week:
         from speed_week import week

@@ -84,7 +84,7 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         await s.press("h")
         await s.until("both  ready vllm :")
         await s.press(*"sim:four-pcie", "enter")
-        await s.until("GPU3", lambda: s.state.host.name == "sim:four-pcie")
+        await s.until(lambda: s.state.host.name == "sim:four-pcie" and s.state.telemetry is not None)
         await s.press("h")
         await s.until("both  ready vllm :")
         await s.press(*"cluster:sp", "ctrl+t")

@@ -20,6 +20,7 @@ from workbench.model.secrets import mask_row
 from workbench.session.engine_flags import EngineFlags
 from workbench.session.host_settings import HostSettings
 from workbench.session.plan_editor import PlanEditor
+from workbench.session.preset_variables import on_cluster
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
@@ -242,6 +243,9 @@ class Plans:
         from workbench.engines.containers import PROGRAMS, image_of, version_in_tag
         from workbench.server.engine_probe import InstalledEngine, probe
 
+        host = self._core.host
+        if isinstance(host, ClusterHost):  # its variables are known once it is connected
+            editor.adapt(lambda plan: on_cluster(plan, host.cluster_variables))
         await self.look_for_model(editor)
         plan, engine = editor.plan, editor.engine
         image = image_of(plan, engine) if plan.run_as in PROGRAMS else None

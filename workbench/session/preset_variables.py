@@ -3,8 +3,10 @@ examples."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.plan import VariableSource
 from workbench.model.secrets import MASK
@@ -46,6 +48,33 @@ def known_variables(
         elif simulated and variable.example:
             known[name] = (variable.example, VariableSource("example"))
     return known
+
+
+def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
+    """Return a plan that was loaded elsewhere with the variables that a cluster has, such as the addresses of its
+    nodes. `values` are these variables. What the user gave, and flags that were replaced, stay."""
+    mine = {name for name, source in plan.sources.items() if source.kind == "given"}
+    renewed = {name: new for name, new in values.items() if plan.variables.get(name, new) != new and name not in mine}
+    texts = {old: renewed[name] for name in renewed if (old := plan.variables[name])}
+    if not texts:
+        return plan
+    words = "|".join(re.escape(old) for old in sorted(texts, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])")
+
+    def there(value: Any) -> Any:
+        return pattern.sub(lambda found: texts[found[0]], value) if isinstance(value, str) else value
+
+    def all_there(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: there(value) for name, value in settings.items()}
+
+    return replace(
+        plan,
+        flags=tuple(replace(setting, value=there(setting.value)) for setting in plan.flags),
+        env=tuple(replace(setting, value=there(setting.value)) for setting in plan.env),
+        nodes=tuple(replace(node, flags=all_there(node.flags), env=all_there(node.env)) for node in plan.nodes),
+        variables={**plan.variables, **renewed},
+        sources={**plan.sources, **dict.fromkeys(renewed, VariableSource("cluster"))},
+    )
 
 
 def worth_remembering(plan: LaunchPlan) -> dict[str, str]:

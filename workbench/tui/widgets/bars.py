@@ -119,7 +119,12 @@ class CommandBar(Painted):
         sizes = [
             (memory, good, keys)
             for memory in (_estimates(plan.memory) if plan.memory and not errors else ("",))
-            for good, keys in (("ok 0 errors", COMMAND_KEYS), ("ok", COMMAND_KEYS), ("ok", FEWER_COMMAND_KEYS))
+            for good, keys in (
+                ("ok 0 errors", COMMAND_KEYS),
+                ("ok", COMMAND_KEYS),
+                ("ok", COMMAND_KEYS[:2]),
+                ("ok", FEWER_COMMAND_KEYS),
+            )
         ]
         for memory, good, keys in sizes:
             counted = (f"x {count_of(len(errors), 'error')}", "bad") if errors else (good, "good")

@@ -69,10 +69,11 @@ class CheckController(Controller):
             from workbench.session.cluster_servers import worst_text
 
             said, servers = worst_text(found.findings), getattr(found, "servers", None)
-            self.controllers.hosts.known_states[name] = said if servers is None else living_text(servers)
+            state = said if servers is None else living_text(servers)
+            self.controllers.hosts.known_states[name] = state
             if page is self._page:
                 self.found[:] = [found]
-                page.title = f"Check of {name}: {said}"
+                page.title = f"Check of {name}: {said if servers is None else f'{state}; {said}'}"
                 page.draw()
 
         self.attempt(self._look(name), show, failed=page.leave, only="check")

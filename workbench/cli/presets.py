@@ -115,7 +115,7 @@ async def flags(arguments: argparse.Namespace) -> int:
 
     engine = engines.get(arguments.engine)
     if arguments.executable and not arguments.probe:
-        raise InputError("--executable names the engine to ask", next_step="add --probe")
+        raise InputError("--executable has an effect only together with --probe", next_step="add --probe")
     if arguments.probe:
         async with connected(arguments) as session:
             found = await session.plans.engine_flags.find(engine, arguments.executable or "")

@@ -79,8 +79,8 @@ def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Ma
 
 
 def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
-    """Return the program of a node that differs from the plan's, which is that of the head unless the user or the
-    preset names one for all nodes."""
+    """Return the program that starts the engine on a node, if it differs from the plan's program. The plan has the
+    head's program, unless the user or the preset names one for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
     written = place.entry.engines.get(plan.engine, "") if place.entry else ""

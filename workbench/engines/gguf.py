@@ -66,7 +66,7 @@ class _Reader:
 
 def _format(kind: int) -> str:
     if kind not in _FORMATS:
-        raise ValueError(f"unknown type {kind} of a metadata value")
+        raise ValueError(f"a metadata value of the GGUF file has the unknown type {kind}")
     return _FORMATS[kind]
 
 

@@ -29,7 +29,7 @@ def get(name: str) -> Engine:
 
 
 def server_patterns() -> str:
-    """Return a pattern of parts of the command lines of servers; valid for both grep -E and re."""
+    """Return a pattern that matches parts of the command lines of servers; it is valid for both grep -E and re."""
     return "|".join(get(name).process_pattern for name in _NAMES)
 
 

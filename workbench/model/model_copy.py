@@ -66,7 +66,7 @@ class ModelCopy:
 
     @property
     def reference(self) -> str:
-        """What names this copy on its host: the id of a model in the hub's cache, else the path."""
+        """The name of this copy on its host: the id of a model in the hub's cache, otherwise the path."""
         return self.model if self.kind == HUB else self.path
 
     @property

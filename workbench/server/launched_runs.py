@@ -107,8 +107,8 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
 
 
 async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
-    """Remove what the start of a run was asked to leave on its host. Return the paths. Raises ServerError while its
-    server lives, and for a server of somebody else."""
+    """Remove what the start of a run has installed on its host, such as a unit. Return the removed paths. Raises
+    ServerError while the run's server lives, and for a server of somebody else."""
     launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id

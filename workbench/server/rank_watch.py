@@ -118,7 +118,8 @@ class Watch:
             await asyncio.sleep(1.0)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hear one other watch until the connection is lost, or silent for four beats: the way may have changed."""
+        """Read the lines of one other watch until the connection is lost, or silent for four beats. The network may
+        have changed by then."""
         if len(self._links) >= _MOST_LINKS:
             writer.close()
             return
@@ -139,7 +140,7 @@ class Watch:
             writer.close()
 
     def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Take a line of another watch. Return whether it is from one."""
+        """Process a line from another watch. Return False if the line is not from a watch of this server."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
             return False

@@ -54,7 +54,7 @@ class RunRecord:
 
     @property
     def answers(self) -> bool:
-        """Whether the run has a port to ask. Of a server that spans several hosts, only the head has one."""
+        """Whether the run has a port that answers requests. In a server on several hosts, only the head has one."""
         return self.cluster is None or self.cluster.server_id == self.run_id
 
 

@@ -20,9 +20,9 @@ from workbench.server.watched_run import WatchedRun
 
 
 async def start(host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None) -> int | None:
-    """Write the files of the run, start its process, and return the process id; None if the connection was lost
-    meanwhile. The process may run nevertheless, and its directory will show it: a second attempt could start the server
-    twice. A `rank` gets its watch beside it.
+    """Write the files of the run, start its process, and return the process id. With `rank`, a watch of the rank is
+    started beside it. None if the connection was lost meanwhile. The process may then run nevertheless, so the caller
+    must not try again: the run's directory will show it.
 
     Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. Then no run
     directory is left, because it would look like a failed run.
@@ -73,7 +73,8 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
 
 
 def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
-    """Return what runs as the process of a run without a launcher. The server of a rank has guards beside it."""
+    """Return the process of a run without a launcher: its server, and beside the server of a rank the guards of the
+    rank."""
     if rank is None:
         return server
     argv, files = server.argv, server.files

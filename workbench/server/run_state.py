@@ -138,7 +138,7 @@ def _ending(facts: RunFacts) -> str:
 
 
 def ending_of(facts: RunFacts) -> Finding | None:
-    """Return the finding about the end of a server that its launcher has brought about, None for any other end."""
+    """Return the finding about a server that its launcher has ended; None if it has ended in another way."""
     stopped = facts.stop_unix_s is not None
     return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
 

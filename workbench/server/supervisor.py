@@ -110,7 +110,7 @@ class Supervisor:
         return self._known(run_id).follower.ring
 
     def watched(self) -> Collection[WatchedRun]:
-        """Return all known runs, with what is known of each."""
+        """Return all known runs in the form in which they are watched."""
         return self._runs.values()
 
     def _known(self, run_id: str) -> WatchedRun:
@@ -342,8 +342,8 @@ class Supervisor:
         return run.status
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
-        """Remove what the start of a run that has ended was asked to leave on the host: an installed unit. Return the
-        paths. Raises ServerError if the run is alive, or the files are not Workbench's."""
+        """Remove what the start of an ended run has installed on the host: a unit. Return the removed paths. Raises
+        ServerError if the run is alive, or the files are not Workbench's."""
         return await launched_runs.uninstall(self.host, await self._find(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:

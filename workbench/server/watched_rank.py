@@ -1,5 +1,5 @@
-"""The start of a rank with a watch beside it (rank_watch.py), so that no rank hangs for hours without another one while
-no Workbench is open."""
+"""The start of a rank together with its watch (rank_watch.py). Without a watch, a rank could hang for hours after the
+end of another one while no Workbench is open."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ UNWATCHED = "cluster.unwatched"
 
 @dataclass(frozen=True, slots=True)
 class RankWatch:
-    """The watches of all ranks of one server. `ranks` name them as people do, the head first. Its key is a secret."""
+    """The watches of all ranks of one server. `ranks` has the labels of the ranks, the head first. `key` is secret."""
 
     ranks: tuple[str, ...]
     address: str  # of the head, in the network of the nodes
@@ -67,7 +67,7 @@ class RankWatch:
     times: Mapping[str, float] = field(default_factory=lambda: TIMES)
 
     def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command that runs a server and its watch."""
+        """Return the command that starts the server `argv` and its watch."""
         return ("sh", "-c", _WATCHED, "sh", run_dir, _WATCH, *argv)
 
     def files(self, own: str) -> Mapping[str, str]:
@@ -86,7 +86,8 @@ class RankWatch:
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """A rank to be started as a run: its id, its server with the label of this rank, and the watches; None: none."""
+    """A rank to start as a run: the run id, the server with the label of this rank, and the watches; None if the ranks
+    are not watched."""
 
     run_id: str
     server: ClusterRun
@@ -102,8 +103,8 @@ def named(rank: ClusterRank) -> str:
 
 
 async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the watches of a server whose head is on `head`. None if they cannot be: the head's address is not known,
-    or has no python3."""
+    """Return the watches of a server whose head runs on `head`. None if the ranks cannot be watched, because the head's
+    address is not known or the head has no python3."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -117,7 +118,7 @@ async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankW
 
 
 def unwatched(server: ClusterRun) -> tuple[Finding, ...]:
-    """Return what it means that a server has no watches."""
+    """Return the finding that a server has no watches, with what this means."""
     if len(server.ranks) < 2:
         return ()
     host = server.ranks[0].host

@@ -1,4 +1,5 @@
-"""A row of the list of results, and the limit beside its speed: apart from the state, which takes longer to load."""
+"""A row of the list of results, with the limit beside its speed. The row has a file of its own, because the state takes
+longer to load."""
 
 from __future__ import annotations
 

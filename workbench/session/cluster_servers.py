@@ -1,4 +1,4 @@
-"""The servers of a cluster with the state of each rank, and a look at the cluster: its check beside its servers."""
+"""The servers of a cluster with the state of each rank, and the check of a cluster together with its servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """What was found on a cluster. `lines` are (label, text) of its nodes and of its servers with their ranks;
+    """The result of a look at a cluster. `lines` are (label, text) of its nodes and of its servers with their ranks;
     `servers` are those that live."""
 
     name: str
@@ -63,7 +63,7 @@ async def read(session: Session) -> Sequence[ServerStatus]:
 
 
 async def transport(session: Session, status: ServerStatus) -> str | None:
-    """Return what the log says about the transport between the ranks. None if it says nothing."""
+    """Return the transport between the ranks that the log names. None if the log names none."""
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
     return next((f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORTS), None)

@@ -41,7 +41,7 @@ class Endpoint:
 
     @property
     def advice(self) -> str:
-        """What is to be done before `vf-eval` is run; "" for nothing."""
+        """The steps that the user must take before `vf-eval` is run; "" if there are none."""
         return f"put the server's API key into the variable {self.key} before you run vf-eval" * (self.key != NO_KEY)
 
 

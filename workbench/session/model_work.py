@@ -45,7 +45,7 @@ class ModelWork:
         running = self._core.state.host.model_work
         if running is not None:
             raise InputError(
-                f"{running.what} is not finished", next_step="wait until it has ended, or cancel it with K"
+                f"{running.what} is not finished", next_step="wait until that work has ended, or press K to cancel it"
             )
         self._core.update_host(model_work=ModelWorkView(what))
         self._task = self._core.spawn(self._run(work, then, shlex.join(command)))
@@ -77,8 +77,10 @@ class ModelWork:
         then(found)
 
     async def cancel(self) -> None:
-        """End the work. What has arrived stays, and the same work goes on from there."""
+        """Cancel the work. Files that have arrived stay, and the same work can continue from there."""
         view = self._core.state.host.model_work
         if self._task is not None and view is not None:
             await end_all([self._task])
-            self._core.notify(Level.INFO, f"cancelled: {view.what}", "begun again, it goes on where it ended")
+            self._core.notify(
+                Level.INFO, f"cancelled: {view.what}", "start it again: it continues where it was cancelled"
+            )

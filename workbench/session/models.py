@@ -108,7 +108,7 @@ class Models:
 
     @property
     def _entries(self) -> HostsStore:
-        """hosts.toml as it is now: the screen may have added a host."""
+        """The content of hosts.toml, read again because the screen may have added a host."""
         return HostsStore()
 
     def places(self, host: str, more: Sequence[str] = ()) -> Places:
@@ -117,8 +117,8 @@ class Models:
         return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
 
     def hosts(self, *, everywhere: bool = False) -> Sequence[str | None]:
-        """Return the hosts on which to look: this session's, all nodes if that is a cluster, or `everywhere`: also this
-        machine and all hosts of hosts.toml. None stands for this session's host."""
+        """Return the names of the hosts to search: this session's host, or all nodes if it is a cluster. With
+        `everywhere`, also this machine and all hosts of hosts.toml. None stands for this session's host."""
         own = self._session.host
         here = [node.name for node in own.nodes] if isinstance(own, ClusterHost) else [own.name]
         names = dict.fromkeys((*here, *((LOCAL, *self._entries.content.hosts) if everywhere else ())))

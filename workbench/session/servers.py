@@ -205,7 +205,7 @@ class Servers:
     def _selected_run(self) -> str:
         if self._core.state.run_id is None:
             raise ServerError(
-                "no run is selected", host=self._core.host.name, next_step="press o in the Log pane to choose one"
+                "no run is selected", host=self._core.host.name, next_step="press o in the Log pane to choose a run"
             )
         return self._core.state.run_id
 
@@ -387,7 +387,7 @@ class Servers:
             raise ServerError(
                 "no server is selected to stop",
                 host=self._core.host.name,
-                next_step="press o in the Log pane to choose one",
+                next_step="press o in the Log pane to choose a run",
             )
         with self._core.busy("stopping"):
             await self.end(run_id)

@@ -21,7 +21,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of a file of flags. The file is for the engine that has most of its flags."""
+    """Return the recipe of a file of flags. The engine of the recipe is the one that knows most of these flags."""
     engine = _engine(document)
     words = flag_words(engine, document, notes, "")
     return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)

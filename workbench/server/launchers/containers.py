@@ -351,7 +351,8 @@ def _no_container(handle: str, program: str, host: Host, problem: str = "no such
 
 
 def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
-    """Return the server in a container, from the answer of `inspect`. Whoever made the container chose its words."""
+    """Return the server in a container, from the answer of `inspect`. Its words are from
+    whoever made the container."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:

@@ -1,4 +1,4 @@
-"""The ends of a server that its launcher has brought about, and what to do about each."""
+"""The reasons for which a launcher ends a server, and what the user can do about each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ENDINGS = (
 
 
 def finding_of(ended: str | None) -> Finding | None:
-    """Return the finding about a server whose keeper said `ended`. None if the server ended by itself."""
+    """Return the finding about the reason `ended` that a keeper has reported. None if the server ended by itself."""
     for pattern, code, fix in _ENDINGS:
         if ended and pattern.search(ended):
             return Finding(Level.ERROR, code, ended, fix=fix)

@@ -206,7 +206,7 @@ class JobLauncher(ABC):
                 f"the server in the job {handle} cannot be followed: {self.scheduler.title} has no command that enters "
                 "a job from outside",
                 host=host.name,
-                next_step="`workbench jobs` shows its node; `workbench bench --url http://NODE:PORT` benchmarks it",
+                next_step="`workbench jobs` shows the job's node; benchmark it with `workbench bench --url http://NODE:PORT`",
             )
         script = job_scripts.find(self.scheduler.functions)
         words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)

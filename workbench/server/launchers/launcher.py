@@ -143,8 +143,8 @@ class Launcher(Protocol):
         ...
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
-        """Remove what the start of a server that has ended was asked to leave on the host, such as an installed unit.
-        Return the paths that were removed. Raises ServerError for files that Workbench did not write."""
+        """Remove what the start of an ended server has installed on the host, such as a unit. Return the paths that
+        were removed. Raises ServerError for files that Workbench did not write."""
         ...
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:

@@ -134,7 +134,7 @@ class Systemd:
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
                 command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
-                next_step="look at the file; remove it yourself if it is not needed",
+                next_step="look at the unit's file, and remove it yourself if it is not needed",
             )
         return done.out.splitlines()
 
@@ -222,7 +222,7 @@ def _scope(options: Mapping[str, str]) -> str:
 
 
 def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
-    """Return the service manager of the unit in the words of the scripts."""
+    """Return the word by which the scripts name the service manager of the unit."""
     scope = _scope(options)
     return scope if scope == "user" or may_sudo else "own"
 

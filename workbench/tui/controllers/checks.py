@@ -1,4 +1,4 @@
-"""The keys of the page of a check: what a host or a cluster lacks; and of a cluster's server: start and stop."""
+"""The keys of the page that checks a host or a cluster, and those that start and stop a cluster's server."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class CheckController(Controller):
     # ---- the server of a cluster
 
     async def start(self) -> None:
-        """Go to the cluster of the page, and show the plan to start there."""
+        """Work on the cluster of the page, and show the plan before it is started there."""
         self.services.pages.clear()
         if self.name == self.state.host.name:
             await self.controllers.servers.start()
@@ -174,7 +174,7 @@ class CheckController(Controller):
     def _stopped(self, status: ServerStatus) -> None:
         if status.may_live:
             text = f"{status.run_id} is {status.state}: {status.reason or 'processes of it still live'}"
-            self.say(text, Level.ERROR, "press x again, or o to see its log")
+            self.say(text, Level.ERROR, "press x again, or o to see the server's log")
         else:
             self.say(f"{status.run_id} is {status.state}")
         if self._page is not None and self._page.frame is not None:

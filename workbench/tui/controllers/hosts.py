@@ -61,7 +61,8 @@ class HostList(PickModal):
         self.choices.set_items([texts.get(item[0], item) for item in self.choices.items])
 
     def action_do(self, key: str) -> None:
-        """Close the list for a key of the table. `key` is the id of the key, such as "hosts ctrl+n"."""
+        """Close the list when a key of the table of keys is pressed. `key` is the id of the key, such as "hosts
+        ctrl+n"."""
         self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
         if self.pressed is not None:
             current = self.choices.current

@@ -57,7 +57,7 @@ class ModelController(Controller):
         self.look()
 
     def _current(self) -> ModelCopy | None:
-        """Return the copy under the cursor. Say so if there is none."""
+        """Return the copy under the cursor. Show a message if there is none."""
         page = self._page
         copy = page.copy if page is not None and page.frame is not None else None
         if copy is None:

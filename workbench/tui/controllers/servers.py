@@ -242,7 +242,7 @@ class ServerController(Controller):
 
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
-            self.say("no server that is READY is selected", next_step="press s to start one, or o to choose one")
+            self.say("no server that is READY is selected", next_step="press s to start a server, or o to choose one")
             return
         found = endpoints.of_run(self.session, server.run_id)
 

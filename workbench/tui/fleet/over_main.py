@@ -1,4 +1,4 @@
-"""The fleet over the main screen of a host."""
+"""The screen of the fleet over the main screen of a host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from workbench.tui.fleet.screen import FleetScreen
 
 
 class FleetOverMain(FleetScreen):
-    """The fleet over the main screen. Its hosts are read only while it is shown."""
+    """The screen of the fleet over the main screen. The hosts are read only while it is shown."""
 
     leaves_by_escape = True
 

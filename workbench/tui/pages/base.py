@@ -58,7 +58,7 @@ class Page(Scrolled):
             self.frame.close(self)
 
     def of_table(self, keys: Sequence[Key], controllers: Controllers) -> None:
-        """Use these keys of the table, until they are replaced."""
+        """Show these keys of the table of keys on the page, until others replace them."""
         own = {key.key: (key.label, partial(key.run, controllers)) for key in keys}
         self.keys = lambda: own
 

@@ -14,7 +14,7 @@ LEAST_LABEL, MOST_LABEL = 9, 20
 
 
 class Report(Protocol):
-    """What was found: findings, and (label, text) of each fact."""
+    """The result of an examination: findings, and (label, text) of each fact."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...

@@ -105,7 +105,7 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Return (lowest value, highest value, ticks) of the y axis, all of them round numbers. The axis is long enough that a
+    """Return (lowest value, highest value, ticks) of the y axis, all of them round. The axis is long enough that a
     small difference does not look like a slope."""
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:

@@ -133,7 +133,7 @@ def lower_cap(facts: Facts) -> Iterator[Advice]:
 
 
 def thermal(facts: Facts) -> Iterator[Advice]:
-    """Report that temperature limits the clocks, or that a GPU is near that."""
+    """Report that temperature limits the clocks, or that a GPU is close to its temperature limit."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None:
         return

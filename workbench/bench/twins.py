@@ -30,8 +30,9 @@ LEAST_PAIRS = 4  # two of each kind
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """The change and the machine's effect, as logarithms of ratios, with the standard error of both and its degrees of
-    freedom. The error is None for fewer than two pairs of either kind."""
+    """The effect of the change and the effect of the machine, as logarithms of ratios. Both have the same standard
+    error, which is given with its degrees of freedom. The error is None unless each kind of pair (swapped or not)
+    occurs twice or more."""
 
     change: float
     machine: float

@@ -190,7 +190,7 @@ def risks(here: Situation) -> Iterator[Finding]:
             "risk.remote-code",
             "trust-remote-code runs Python code from the model's repository with your rights",
             "trust-remote-code",
-            "unset it if the engine has the model's architecture; otherwise pin a revision whose code you have read",
+            "unset the flag if the engine has the model's architecture; otherwise pin a revision that you have read",
             "Hugging Face transformers, trust_remote_code",
             evidence=f"model {here.plan.model}",
             changes=(PlanChange("trust-remote-code", None),),

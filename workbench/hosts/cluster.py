@@ -94,8 +94,8 @@ class ClusterHost(BaseHost):
         await self.read_network()
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of the nodes. The entry in `places` of a node that cannot be
-        asked has a problem."""
+        """Find the addresses, interfaces and RDMA devices of the nodes, and store them in `places`. If a node cannot be
+        asked, its entry has the reason as `problem`."""
         networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
         self.places = places(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)

@@ -139,7 +139,7 @@ def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
 
 
 def _series(page: str, name: str) -> list[float]:
-    """Return the values of all series of a name; none if there are more than any engine has."""
+    """Return the values of all series of a name. Return none if there are more series than any engine has."""
     found = list(islice(_samples(page, name), _MOST_SERIES + 1))
     return found if len(found) <= _MOST_SERIES else []
 

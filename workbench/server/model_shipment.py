@@ -200,8 +200,8 @@ async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[
 
 
 async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], replace: bool) -> None:
-    """Move the staged files to their places, and make the links and refs. Raises HostError if a staged file has not
-    all its bytes, or if another file has appeared at its place."""
+    """Move the staged files to their places, and make the links and refs. Raises HostError if a staged file is
+    incomplete, or if another file has appeared at its place."""
     done = await target.run(sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True)
     staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:

@@ -73,8 +73,8 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
 
 
 def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
-    """Return the process of a run without a launcher: its server, and beside the server of a rank the guards of the
-    rank."""
+    """Return the process of a run without a launcher: the server. For a rank, it is the server together with the guards
+    of the rank."""
     if rank is None:
         return server
     argv, files = server.argv, server.files

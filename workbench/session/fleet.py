@@ -28,8 +28,8 @@ Listener = Callable[[FleetState], None]
 
 
 def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the names of a fleet's hosts (those named and the nodes of a cluster, or else all of hosts.toml), and the
-    labels of hosts.toml. Raises InputError for an unknown cluster."""
+    """Return the names of a fleet's hosts and the labels of hosts.toml. The hosts are those in `named` and the nodes of
+    `cluster`; without both, all hosts of hosts.toml. Raises InputError for an unknown cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
     nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []

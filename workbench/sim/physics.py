@@ -110,9 +110,8 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the power that this load draws beyond the floor, as a factor of that in memory-bound decoding (1.0). The
-    factor is about 0.35 if the GPU mostly waits for its next kernel.
-    """
+    """Return the power that this load draws beyond the floor, relative to memory-bound decoding, which is 1.0. The
+    result is about 0.35 if the GPU mostly waits for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 

@@ -17,9 +17,9 @@ Load = tuple[float, float, float]  # shares of a GPU's time, memory bandwidth an
 
 
 class RankLinks:
-    """The connections of one rank. `on_load` is called with the load that rank 0 passes on, `on_lost` with a log line
-    when another rank has gone. The environment variable WORKBENCH_SIM_PEER_LOST_S has the delay in seconds until then;
-    "never": the rank hangs, as vLLM's head does between requests."""
+    """The connections of one rank. `on_load` is called with the load that rank 0 passes on, and `on_lost` with a log
+    line after another rank has gone. The environment variable WORKBENCH_SIM_PEER_LOST_S is the delay of that call in
+    seconds. With "never" the rank hangs, as vLLM's head does between requests."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class ExperimentsDb:
             raise _no_such(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
-        """Return an experiment with this id. An experiment whose Workbench ended while running it is returned as
+        """Return the experiment with this id. An experiment whose Workbench ended while running it is returned as
         "stopped"."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:

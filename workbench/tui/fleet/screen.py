@@ -141,8 +141,8 @@ class FleetScreen(Screen[str]):
         return True
 
     async def action_do(self, key: str) -> None:
-        """Run the method of a key. `key` is the id of the key, such as "fleet enter"; another id, of a key of the
-        application, does nothing."""
+        """Run the method of a key. `key` is the id of the key, such as "fleet enter". The ids of the application's keys
+        do nothing here."""
         running: Awaitable[None] | None = KEYS[key].run(self) if key in KEYS else None
         if running is not None:
             await running

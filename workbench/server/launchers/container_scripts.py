@@ -382,6 +382,7 @@ abandon() {
         wb_why="the server has ended, and $wb_program does not know it, because $wb_why; the exit code is lost"
     elif mute; then
         wb_why="$wb_why, and with it the output of the server, which was starting still"
+        "$wb_program" kill "$wb_container" >/dev/null # podman's `rm` would wait 10 s for an end that nobody tells
     else
         wb_start=hidden
         return

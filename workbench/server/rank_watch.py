@@ -43,6 +43,7 @@ class Watch:
         self._times: dict[str, float] = orders["times"]
         self._began = _start_of(pid)
         self._links: set[asyncio.StreamWriter] = set()
+        self._known: set[asyncio.StreamWriter] = set()  # those with the key
         self._heard: set[asyncio.StreamWriter] = set()  # those that know of the end of a rank
         self._silent_s: dict[str, float] = {}  # of each rank that was heard
         self._over: str | None = None  # the rank that has ended
@@ -119,9 +120,12 @@ class Watch:
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read the lines of one other watch until the connection is lost, or silent for four beats. The network may
-        have changed by then."""
+        have changed by then. Strangers who hold all connections make room for it."""
         if len(self._links) >= _MOST_LINKS:
-            writer.close()
+            stranger = next((link for link in self._links if link not in self._known), writer)
+            self._links.discard(stranger)
+            stranger.close()
+        if writer.is_closing():
             return
         self._links.add(writer)
         try:
@@ -132,10 +136,11 @@ class Watch:
                 line = await asyncio.wait_for(reader.readline(), 4 * self._times["beat_s"])
                 if not line or not self._hear(line, writer):
                     return
-        except (OSError, ValueError, TypeError, asyncio.TimeoutError):  # noqa: UP041
+        except (OSError, ValueError, TypeError, RecursionError, asyncio.TimeoutError):  # noqa: UP041
             return
         finally:
             self._links.discard(writer)
+            self._known.discard(writer)
             self._heard.discard(writer)
             writer.close()
 
@@ -144,6 +149,7 @@ class Watch:
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
             return False
+        self._known.add(writer)
         if word == "heard":
             self._heard.add(writer)
         elif word == "ended":

@@ -158,7 +158,7 @@ def test_nobody_without_the_key_ends_a_rank(tmp_path: Path) -> None:
             RANKS[1], "ended"
         )
         lines: list[Any] = [[RANKS[1], "ended", mac], [RANKS[1], "ended", "é"], [1], 7, [[], "ended", ""], {}]
-        for line in [*(json.dumps(one).encode() for one in lines), b"\xff", b"x" * 200_000]:
+        for line in [*(json.dumps(one).encode() for one in lines), b"\xff", b"x" * 200_000, b"[" * 50_000]:
             reader, writer = await asyncio.open_connection("127.0.0.1", ranks.watch.port)
             writer.write(line + b"\n")
             with suppress(ConnectionError):
@@ -170,6 +170,33 @@ def test_nobody_without_the_key_ends_a_rank(tmp_path: Path) -> None:
         await ranks.gone(0, 2)
 
     three(tmp_path, scenario)
+
+
+def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Path) -> None:
+    """More connections than the first rank takes, and an answer that is nested too deeply."""
+
+    async def scenario() -> None:
+        ranks = RankWatch(RANKS, "127.0.0.1", free_port(), times={**TIMES, "beat_s": 60.0})
+        head, other = (
+            rank_watch.Watch(str(tmp_path), os.getpid(), json.loads(ranks.files(own)["watch.json"]))
+            for own in RANKS[:2]
+        )
+        await head._listen()
+        async with asyncio.timeout(20):
+            strangers = [await asyncio.open_connection("127.0.0.1", ranks.port) for _ in range(70)]
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS, 10)
+            strangers[-1][1].write(b"[" * 50_000 + b"\n")
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS - 1, 10)
+            strangers.append(await asyncio.open_connection("127.0.0.1", ranks.port))
+            await eventually(lambda: len(head._links) == rank_watch._MOST_LINKS, 10)
+            linked = asyncio.ensure_future(other._keep_connected())
+            await eventually(lambda: RANKS[1] in head._silent_s and RANKS[0] in other._silent_s, 10)
+            assert not linked.done() and head._over is other._over is None
+        linked.cancel()
+        for _, writer in strangers:
+            writer.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 from support.real_screen import RealScreen, shown
 from support.serving import free_port
+
+from workbench.session.session import Session
 
 PRESET = "vllm-llama-3.3-70b-2x-spark"
 CLUSTER = '[clusters.sparks]\nlabel = "both"\nnodes = ["sim:gb10@spark-01", "sim:gb10@spark-02"]\n'
@@ -59,6 +62,16 @@ def test_a_check_needs_a_page_and_a_host_has_no_server_to_stop() -> None:
     shown(scenario)
 
 
+async def nothing_left() -> None:
+    """Stop the servers of the cluster, which is not the screen's host when a test fails."""
+    session = Session.of_host("cluster:sparks")
+    await session.link.connect()
+    for status in await session.servers.supervisor.runs():
+        if status.may_live:
+            await session.servers.supervisor.stop(status.run_id, grace_s=1)
+    await session.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
 def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int]) -> None:
@@ -98,4 +111,7 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         await s.press("h")
         await s.until("both  no server")
 
-    shown(scenario, size=size)
+    try:
+        shown(scenario, size=size)
+    finally:
+        asyncio.run(nothing_left())

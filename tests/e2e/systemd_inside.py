@@ -29,7 +29,7 @@ from workbench.model.run_options import with_assignments
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server import supervisor as module
-from workbench.server.launchers.systemd_keeper import WRITTEN_BY
+from workbench.server.launchers.systemd_scripts import WRITTEN_BY
 from workbench.server.supervisor import Event, Supervisor
 from workbench.session import adoption
 from workbench.session.session import Session

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workbench.advisor import gpu_rules, load_rules, reading_rules, speed_rules
+from workbench.advisor import gpu_rules, load_rules, scope_rules, speed_rules
 from workbench.advisor.advice import Advice, Rule, advice
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Finding, Level
 
-RULES: tuple[Rule, ...] = (*speed_rules.RULES, *load_rules.RULES, *gpu_rules.RULES, *reading_rules.RULES)
+RULES: tuple[Rule, ...] = (*speed_rules.RULES, *load_rules.RULES, *gpu_rules.RULES, *scope_rules.RULES)
 
 
 def advise(facts: Facts) -> tuple[Finding, ...]:

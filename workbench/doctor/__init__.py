@@ -10,5 +10,5 @@ gpu_checks.py        checks of the driver and of the GPUs
 stack_checks.py      checks of CUDA, torch, FlashInfer and NCCL against the GPUs
 cluster_facts.py     what is on the nodes of a cluster, by cluster_node.py, a program that runs on each node
 cluster_checks.py    checks of the nodes against each other and against a plan
-summary.py           the facts as lines of text
+facts_text.py        the facts as lines of text
 """

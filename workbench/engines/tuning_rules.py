@@ -162,7 +162,7 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
         f"{text}, and {here.plan.model} is {kind}",
         "quantization",
         fix,
-        "vLLM rejects a method that differs from the checkpoint's",
+        "vLLM rejects a quantization method that differs from the checkpoint's",
         evidence=f"from {basis}",
         changes=(PlanChange("quantization", None),),
     )

@@ -52,7 +52,8 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerKind:
-    """A kind of container. `enter`, `look` and `start` take the container's name."""
+    """A kind of container, such as that of docker. The functions `enter`, `look` and `start` return the words of a
+    command for the container whose name they get."""
 
     name: str
     program: str

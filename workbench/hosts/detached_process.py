@@ -309,8 +309,8 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
 async def _read_run(
     host: Host, run_dir: str, files: Sequence[str] = (), *, before: _RunState | None = None
 ) -> _RunState:
-    """Read the state of one run. Processes that were members in the earlier state `before` stay members, even if they
-    have left the session since.
+    """Read the state of one run. A process that belonged to the run in the earlier state `before` still belongs to it,
+    even if it has left the run's POSIX session since.
     """
     survey = await _survey(host, [run_dir.rstrip("/")], files)
     if not survey.runs:

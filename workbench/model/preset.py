@@ -219,7 +219,7 @@ class ReferenceResult(_Strict):
     )
     source: str
     ceiling: float | None = Field(
-        None, gt=0, description="limit of the memory bandwidth, for the same metric and in the same unit"
+        None, gt=0, description="the highest value of the metric that the memory bandwidth allows, in the same unit"
     )
 
 

@@ -233,8 +233,8 @@ class NumberSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting(Setting):
-    """A clock lock as a setting. `clock` is the field of GpuSample with the clock that the lock acts on. `highest` and
-    `supported` are fields of GpuInfo."""
+    """A clock lock as a setting. `clock` names the field of GpuSample with the clock that the lock acts on. `highest`
+    and `supported` name the fields of GpuInfo with its highest value and its supported values."""
 
     clock: str
     clock_name: str  # "SM"

@@ -86,8 +86,8 @@ def _looks_at(what: str, run_as: str) -> bool:
 async def port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> tuple[str, str] | None:
-    """Return who uses the port of `command`, and the next step with a free port. None if the port is free, or the
-    server will not use a port of the host."""
+    """Return who uses the port of `command`, and the next step, which names a free port. Return None if the port is
+    free, or if the server will not use a port of the host."""
     if not _looks_at("port", plan.run_as):
         return None
     facts, listening = await _look(host, command, "")

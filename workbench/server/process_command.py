@@ -53,7 +53,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     said = set(done.out.split("\n"))
     if "changed" in said:
         text = f"process {pid} on {host.name} ended or became another program while it was read"
-        raise InputError(text, next_step="`workbench servers` lists the servers that run; give a process again")
+        raise InputError(text, next_step="choose a process from the list of `workbench servers`, and give its id")
     if "cut" in said:
         text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
         raise InputError(

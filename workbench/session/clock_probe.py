@@ -130,4 +130,6 @@ class ClockProbe:
                 why = await restore(self._core.host, self._gpu, gpu, one, password)
             if why:
                 text = f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
-                self._core.notify(Level.ERROR, text, "run `workbench gpu revert`; otherwise the guard reverts it")
+                self._core.notify(
+                    Level.ERROR, text, "run `workbench gpu revert` to revert it now; otherwise the guard does"
+                )

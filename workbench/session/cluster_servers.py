@@ -84,7 +84,7 @@ def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
 
 
 def _rank_state(rank: RankStatus) -> str:
-    """Return the state of a rank; a living one without a port of its own is "running"."""
+    """Return the state of a rank. A rank that has no port of its own is "running" as long as its process lives."""
     return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
 
 

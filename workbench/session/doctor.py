@@ -1,4 +1,4 @@
-"""The examination of the session's host, with what Workbench itself has left there."""
+"""The examination of the session's host, including what Workbench itself has left behind there."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class HostReport:
     @property
     def lines(self) -> Sequence[tuple[str, str]]:
         """The facts about the host as pairs (label, text)."""
-        from workbench.doctor import summary
+        from workbench.doctor import facts_text
 
-        return tuple(summary.lines(self.seen))
+        return tuple(facts_text.lines(self.seen))
 
     def as_json(self) -> dict[str, Any]:
         seen = self.seen

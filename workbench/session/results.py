@@ -208,6 +208,6 @@ def checked_tag(tag: str) -> str:
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
         raise InputError(
             f"{tag!r} is not a valid tag",
-            next_step="give one word of at most 40 letters that does not begin with + or -",
+            next_step="give one word of at most 40 characters that does not begin with + or -",
         )
     return tag

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import workbench.doctor
-from workbench.doctor import summary
+from workbench.doctor import facts_text
 from workbench.doctor.checks import findings
 from workbench.doctor.engine_packages import EnginePackages
 from workbench.doctor.examination import Examination
@@ -237,7 +237,7 @@ def test_the_fault_of_one_gpu_names_that_gpu() -> None:
 def test_without_a_gpu_no_stack_is_wrong() -> None:
     cpu = both(NO_GPU, stack({"torch": "2.13.0+cpu", "vllm": "0.32.0+cpu"}, needs={}, cuda="none"))(HEALTHY)
     assert codes(cpu) == {"driver.no-library"}
-    assert "torch 2.13.0+cpu (without CUDA)" in dict(summary.lines(cpu))[""]
+    assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.lines(cpu))[""]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
 )
 def test_a_limit_is_shown_in_a_unit_that_fits(memlock_kib: int, files_hard: int | None, limits: str) -> None:
     seen = values(memlock_kib=memlock_kib, files_hard=files_hard)(HEALTHY)
-    assert dict(summary.lines(seen))["limits"].endswith(limits)
+    assert dict(facts_text.lines(seen))["limits"].endswith(limits)
 
 
 def test_every_row_of_the_table_names_its_source() -> None:

@@ -207,7 +207,7 @@ async def _save_first(held: LockedJournal, state: Journal) -> None:
         await held.save(state)
     except HostError as error:
         raise SettingsError(
-            f"the previous values could not be written ({error.message}); nothing was changed",
+            f"the previous values could not be saved to disk ({error.message}); nothing was changed",
             host=held.host.name,
             next_step=error.next_step or f"make {held.path} writable",
         ) from None

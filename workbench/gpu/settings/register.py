@@ -69,7 +69,7 @@ def name_of(root: str) -> str:
 
 
 def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return a dict for each journal that changed a setting since this boot, with the keys "uid", "user", "journal",
+    """Return a dict for each journal that records a change since this boot, with the keys "uid", "user", "journal",
     "entries" and "changes"."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place

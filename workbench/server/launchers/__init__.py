@@ -1,7 +1,7 @@
 """Launchers: what runs a server on its host in place of Workbench itself, such as systemd, podman or Slurm.
 
 launcher      the Launcher protocol, what a launcher is given, and the file in which its keeper reports
-systemd       servers as units of systemd; systemd_keeper has their shell scripts
+systemd       servers as units of systemd; systemd_scripts has their shell scripts
 containers    servers as containers of docker and podman; container_scripts has their keeper
 jobs          what schedulers share: findings, keeper, stop     job_scripts   the shell code of a job and its keeper
 slurm, pbs    a server as a job of Slurm, or of PBS Pro, OpenPBS or Torque

@@ -19,7 +19,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.systemd_text import literal, quoted
-from workbench.server.launchers import systemd_keeper as script
+from workbench.server.launchers import systemd_scripts as script
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 from workbench.server.process_command import read_command
 

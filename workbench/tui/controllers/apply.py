@@ -100,8 +100,8 @@ def _load() -> None:
 
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
-    """Return the parts of a preset as rows: what changes from which value to which, the command, and `problem` with the
-    reason of a part that is not applied."""
+    """Return the parts of a preset as rows: the setting with its old and its new value, and the command. For a part
+    that is not applied, a row has the text `problem` and the reason."""
     rows: list[Row] = []
     for part in parts:
         name = (pad(part.name, NAME_CELLS), "title")

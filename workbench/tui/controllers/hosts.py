@@ -29,7 +29,7 @@ DEMO_PROFILE = "four-pcie"
 
 NAME_CELLS, LABEL_CELLS = 28, 30
 FIELDS = (
-    Field("name", "name", hint="the host's name in commands"),
+    Field("name", "name", hint="the name that commands use for it"),
     Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: as name"),
     Field("container", "container", hint="podman:NAME, pct:ID …; empty: none"),
     Field("label", "label", hint="any text"),

@@ -118,8 +118,8 @@ async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
 
 
 async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
-    """Restart the server of a run through its launcher, unless `dry_run` is set. Return the command as a line for a shell.
-    Raises ServerError if the run has ended, or its launcher cannot restart a server."""
+    """Restart the server of a run through its launcher, unless `dry_run` is set. Return the command as a line for a
+    shell. Raises ServerError if the run has ended, or its launcher cannot restart a server."""
     launcher, launch, launched = launcher_of_plan(run.record.plan), run.launch(), run.facts.launched or Launched()
     words = launcher.restart_command(launch, launched) if launcher is not None else ()
     if launcher is None or not words or not run.facts.alive:

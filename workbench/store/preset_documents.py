@@ -1,5 +1,5 @@
-"""The write-ups that the shipped presets are made from. Each write-up is one file of presets/documents/, with its claims
-and a verdict on each."""
+"""The write-ups that the shipped presets are made from. Each write-up is one file of presets/documents/, with its
+claims and a verdict on each."""
 
 from __future__ import annotations
 

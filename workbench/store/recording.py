@@ -3,8 +3,8 @@
 The first line is the header. Time is divided into cells of `step_s` seconds. A line with "v" has the values of one
 cell that differ from those of the cell before, and null for a metric that has no value any more. A cell without a line
 is a gap. A line with "full" has all values. The number before the dot is the index of the GPU; -1 is the server. A line
-with "infos" has the properties of the GPUs. Each line can be read without the lines after it, so a file that ends in the
-middle of a line is still valid.
+with "infos" has the properties of the GPUs. Each line can be read without the lines after it, so a file that ends in
+the middle of a line is still valid.
 
     {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1, "unix_s": 1764000000.0}
     {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz": 210, "-1.generation_tok_s": 812.0}}

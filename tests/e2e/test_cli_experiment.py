@@ -37,6 +37,7 @@ def states(cli: Cli) -> list[str]:
     return [s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_configurations_end_to_end(cli: Cli, base: tuple[str, ...]) -> None:
     """B runs eagerly. That costs the simulated engine several milliseconds per step, which two pairs detect."""

@@ -149,6 +149,7 @@ def while_another_measures(cli: Cli, *words: str) -> Any:
     return asyncio.run(go())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_command_that_changes_a_host_on_which_another_user_measures_warns(cli: Cli) -> None:
     """Each command does what it is asked to do; the person who gave it decides."""

@@ -82,6 +82,7 @@ def test_without_a_sudo_rule_one_sudoers_file_is_suggested_for_all_commands(cli:
     assert ok(cli, "gpu", "revert")["ok"] and (ada.power_w, ada.lock_mhz) == (None, None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_password_reaches_sudo_and_nothing_else(cli: Cli, ada: Sudoer, typed: Typed, tmp_path: Path) -> None:
     """The password typed at the prompts is on no command line, in no environment, in no file, and not shown."""

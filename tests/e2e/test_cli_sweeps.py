@@ -99,6 +99,7 @@ def stored(cli: Cli, host: tuple[str, str], run_id: str) -> tuple[dict[str, str]
     return kept["in_force"], kept["findings"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_verify_reports_that_a_passed_through_gpu_ignores_a_lock(cli: Cli, settings_end: None) -> None:
     run_id = started(cli, GUEST)
@@ -283,6 +284,7 @@ def test_several_concurrencies_are_a_sweep_with_results(cli: Cli, settings_end: 
     assert sweep["simulated"] is True and sweep["knee_text"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> None:
     port = free_port()
@@ -306,6 +308,7 @@ def test_a_flag_sweep_from_the_command_line(cli: Cli, settings_end: None) -> Non
         assert cli(*PRO, "sweep", "vllm-any", *words, "--json").code == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_flag_sweep_reports_the_server_that_it_left_running(cli: Cli, settings_end: None) -> None:
     port = ("--set", f"port={free_port()}")

@@ -79,6 +79,9 @@ ORDERS: dict[str, tuple[Step, ...]] = {
 }
 
 
+IN_CI = ("a b, a reverts first", "a trial, b, a's guard", "a, its guard killed, b", "both at once", "locks")
+
+
 def nobody_is_wrong(users: TwoUsers) -> None:
     """Of what each is told: a value that holds, or that it does not; and what is altered is somebody's."""
     known = {ORIGINAL_W}
@@ -126,14 +129,20 @@ def accounts() -> Iterator[TwoUsers]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
-    [pytest.param(steps, id=name, marks=pytest.mark.long if "trial" in name else ()) for name, steps in ORDERS.items()],
+    [
+        pytest.param(steps, id=name, marks=() if name == "both at once" else pytest.mark.long)
+        for name, steps in ORDERS.items()
+    ],
 )
 def test_two_state_directories(directories: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(directories, steps)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(steps, id=name, marks=() if name in IN_CI else pytest.mark.long) for name, steps in ORDERS.items()],
+)
 def test_two_accounts(accounts: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(accounts, steps)
 
@@ -315,6 +324,7 @@ def test_a_revert_over_a_value_of_someone_else_needs_a_choice(
     assert directories.power_w == (200.0 if choice == "keep" else ORIGINAL_W) and a.entries == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) -> None:
     a = directories.a
@@ -329,6 +339,7 @@ def test_a_guard_never_sets_over_a_value_of_someone_else(directories: TwoUsers) 
     assert directories.power_w == ORIGINAL_W
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_screen_shows_whose_values_are_there_and_asks(directories: TwoUsers, tmp_path: Path) -> None:
     a, b = directories.a, directories.b

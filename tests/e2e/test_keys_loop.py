@@ -153,7 +153,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(host: CommandL
         "● READY vllm :",
         "GPU altered (r reverts)",
         "GPU settings that an earlier Workbench made are still on",
-        f"vllm {str(run['run_id'])[-4:]}",
+        f"Log  {str(run['run_id'])[-4:]}",  # beside its findings there is no room for the engine
     )
     second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
     second.press("q")

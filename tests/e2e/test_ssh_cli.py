@@ -164,6 +164,7 @@ def answered(port: int) -> float:
         return sum(float(n) for n in re.findall(r"^vllm:request_success_total\S* (\S+)", page.read().decode(), re.M))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_whose_link_is_cut_keeps_what_was_measured(person: Person) -> None:
     port = free_port()

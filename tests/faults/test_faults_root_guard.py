@@ -247,6 +247,7 @@ def test_a_claim_of_a_lock_counts_if_sudo_lets_its_user_set_one(
     assert bool(resets) is not allowed, (ada.calls, ada.entries)
 
 
+@pytest.mark.long
 def test_a_program_of_the_users_that_takes_the_guards_place_ends_no_guard(ada: SudoAccount) -> None:
     """It asks the guard to leave, in its own name and in that of a program of root's, and holds the lock."""
     guard, place = on_trial(ada), ada.gpu / "guard"

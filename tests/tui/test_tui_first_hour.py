@@ -55,6 +55,7 @@ def test_the_key_of_the_engine_opens_its_picker() -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_first_comparison_is_in_sight_on_a_small_terminal() -> None:
     """At 80 x 24 the screen stayed at the list of results after the benchmark of `.`."""

@@ -32,6 +32,7 @@ def test_half_a_tag_may_be_searched(pane: str) -> None:
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
     """A screen that was opened while the guard reverted said "changed by someone else"."""

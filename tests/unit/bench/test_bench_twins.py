@@ -103,6 +103,7 @@ def cases() -> Iterator[Any]:
     yield pytest.param({"pairs": 16, "until_pct": 2.0}, 0.0, 0.05, id="until 2")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "effect", "machine"), list(cases()))
 def test_93_to_97_in_100_intervals_hold_the_truth(options: dict[str, Any], effect: float, machine: float) -> None:

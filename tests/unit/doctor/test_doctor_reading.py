@@ -170,7 +170,9 @@ def processes_in(directory: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind == "never end" else ()) for kind in HOSTILE]
+)
 def test_a_host_whose_programs_are_hostile(tmp_path: Path, kind: str) -> None:
     """The whole command: it ends, names what is broken, nothing of the output reaches the terminal, no process is
     left, and it needs no more memory than 64 MiB of one program's output."""

@@ -259,6 +259,7 @@ def test_alive_compares_the_start_time(bystander: int) -> None:
     assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> None:
     """SIGKILL ends the starter as soon as the server runs; another process stops the server."""

@@ -134,6 +134,7 @@ def test_data_parallel_parts_are_summed_and_a_queue_is_named_with_its_limit() ->
     watched(scenario, profile="four-pcie", **flags)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_frozen_server_leaves_a_gap_and_no_old_values() -> None:
     async def scenario(watch: Watched) -> None:

@@ -405,6 +405,7 @@ def test_an_unknown_host_key_waits_for_the_person() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_power_needs_two_seconds() -> None:
     async def scenario(session: Session) -> None:

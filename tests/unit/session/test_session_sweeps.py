@@ -162,6 +162,7 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     settings_only(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:

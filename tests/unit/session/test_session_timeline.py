@@ -55,6 +55,7 @@ def texts(session: Session) -> list[str]:
     return [event.text for event in session.timeline.history.events]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.3")
@@ -111,6 +112,7 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(mo
     on(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has_none(
     monkeypatch: pytest.MonkeyPatch,

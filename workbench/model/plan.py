@@ -109,9 +109,13 @@ class LaunchPlan:
         """The number of GPUs on all nodes that the parallel sizes need, 1 if the plan names none."""
         count = 1
         for name in PARALLEL_SIZES:
-            value = self.flag(name)
-            count *= value if isinstance(value, int) and 0 < value < 10_000 else 1
+            count *= self.parallel_size(name)
         return count
+
+    def parallel_size(self, name: str) -> int:
+        """Return the size that the flag `name` sets, 1 if it is missing or no size."""
+        value = self.flag(name)
+        return value if isinstance(value, int) and 0 < value < 10_000 else 1
 
     def flag(self, name: str) -> FlagValue | None:
         return next((f.value for f in self.flags if f.name == name), None)

@@ -134,7 +134,7 @@ def _limit(preset: Preset) -> str:
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
     plan = plan_from_preset(preset, {n: v.default or v.example or "" for n, v in preset.variables.items()})
-    sizes = {short: int(preset.flags.get(f"{name}-parallel-size", 1)) for short, name in _PARALLEL.items()}
+    sizes = {short: plan.parallel_size(f"{name}-parallel-size") for short, name in _PARALLEL.items()}
     limit = ceiling(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
     if not names or limit.tok_s_per_stream is None:
         return ""

@@ -418,3 +418,10 @@ def test_a_placeholder_of_a_template_is_asked_for_and_never_passed_on(word: str,
     assert [setting.name for setting in recipe.plan.flags] == ["max-model-len"]
     named = [f.flag for f in recipe.findings if f.code == "recipe.placeholder"]
     assert {"served-model-name", "port", None} == {*named} and "PLACEHOLDER" not in str(recipe.plan)
+
+
+@pytest.mark.parametrize("word", ["-p {0}:8000", "-p 8000:{0}", "--gpus {0}"])
+def test_a_number_of_thousands_of_digits_in_a_container_is_not_understood(word: str) -> None:
+    long = "9" * 5000
+    recipe = read_text(f"docker run {word.format(long)} vllm/vllm-openai --model org/m")
+    assert recipe.plan is not None and texts(recipe, "not-understood")

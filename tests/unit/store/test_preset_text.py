@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from workbench.model.preset import Preset
 from workbench.store.preset_text import preset_sections
 from workbench.store.presets import PresetLibrary
@@ -90,3 +94,14 @@ def test_a_small_preset_has_no_empty_sections() -> None:
     names = ("id", "title", "summary", "engine", "model", "hardware", "provenance")
     small = Preset.model_validate({name: PRESET[name] for name in names} | {"engine": {"name": "vllm"}})
     assert [section.title for section in preset_sections(small)] == [""]
+
+
+@pytest.mark.parametrize("size", ["two", "9" * 5000, "1e999", float("inf"), float("nan"), ["1", "2"], 0, -3, 2**63])
+def test_a_parallel_size_that_is_none_counts_as_one(size: Any) -> None:
+    def limit(flags: dict[str, Any]) -> list[str]:
+        hardware = {"gpu_names": ["NVIDIA GeForce RTX 5090"], "count": 1}
+        model = {"id": "org/tiny", "bytes_per_token_gb": 2.0}
+        preset = Preset.model_validate({**PRESET, "hardware": hardware, "model": model, "flags": flags})
+        return [line.text for section in preset_sections(preset) for line in section.lines if line.label == "limit"]
+
+    assert limit({"tensor-parallel-size": size, "data-parallel-size": size}) == limit({}) != []

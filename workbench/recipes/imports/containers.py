@@ -9,6 +9,7 @@ from typing import Protocol
 
 from workbench.model.findings import Level
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.model.untrusted_text import whole_number
 from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
@@ -194,8 +195,9 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
     found: dict[int, int] = {}
     for port in ports:
         parts = port.partition("/")[0].split(":")
-        if len(parts) >= 2 and parts[-1].isdecimal() and parts[-2].isdecimal():
-            found[int(parts[-1])] = int(parts[-2])
+        inside, outside = (whole_number(parts[-1]), whole_number(parts[-2])) if len(parts) >= 2 else (None, None)
+        if inside is not None and outside is not None:
+            found[inside] = outside
         elif len(parts) != 1:
             notes.not_understood("the published port", port)
     return found
@@ -208,8 +210,8 @@ def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
         command.env.setdefault(VISIBLE_TO_CUDA, seen)
         command.gpus = len(seen.split(","))
-    elif gpus.isdecimal() and int(gpus) > 0:
-        command.gpus = int(gpus)
+    elif count := whole_number(gpus, 4):
+        command.gpus = count
     elif gpus not in ("", "all", "-1") or seen not in ("", "all", "void", "none"):
         notes.not_understood("the choice of GPUs", short(gpus or seen))
 

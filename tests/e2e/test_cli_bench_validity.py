@@ -32,6 +32,7 @@ def mostly_dead(_: object, n: int) -> list[bytes | str]:
     return answer if n % 8 == 0 else [RST]
 
 
+@pytest.mark.slow
 def test_a_run_in_which_most_requests_failed_is_rejected(cli: Cli) -> None:
     with ScriptedServer(openai(mostly_dead)) as server:
         ran = cli("bench", "--url", server.url, *SMALL, "--json")

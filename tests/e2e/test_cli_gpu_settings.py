@@ -147,6 +147,7 @@ def test_set_and_revert_in_json(box: CommandLine) -> None:
     assert box.ok("gpu", "revert")["outcomes"] == [] and box.ok("gpu", "journal")["entries"] == []
 
 
+@pytest.mark.slow
 def test_the_command_to_revert_by_hand_works(quick: InProcess) -> None:
     quick.ok("gpu", "set", "--governor", "schedutil", "--yes")
     (entry,) = quick.ok("gpu", "journal")["entries"]

@@ -22,6 +22,7 @@ def hosts_toml(text: str) -> None:
     file.write_text(text)
 
 
+@pytest.mark.slow
 def test_the_host_under_the_cursor_is_checked() -> None:
     hosts_toml('[hosts.here]\nssh = "local"\nmodels = ["/not/there"]\nlabel = "my machine"\n')
 
@@ -51,6 +52,7 @@ def test_a_host_that_cannot_be_checked_says_why() -> None:
     shown(scenario, size=(80, 24))
 
 
+@pytest.mark.slow
 def test_a_check_needs_a_page_and_a_host_has_no_server_to_stop() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry is not None)

@@ -42,6 +42,7 @@ def test_the_fleet_opens_and_comes_back(size: tuple[int, int]) -> None:
     shown(scenario, size=size)
 
 
+@pytest.mark.slow
 def test_enter_works_on_the_host_under_the_cursor() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("GPU3")

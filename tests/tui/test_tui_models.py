@@ -31,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.parametrize("size", [pytest.param((120, 40), marks=pytest.mark.slow), (80, 24)])
 def test_a_model_is_listed_hashed_and_copied(hub: Path, tmp_path: Path, size: tuple[int, int]) -> None:
     in_hub(hub)
     in_directory(tmp_path / "my models" / "a [red]model[/]")
@@ -77,6 +77,7 @@ def test_a_damaged_file_is_named(hub: Path) -> None:
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_a_download_goes_on_behind_other_pages_and_is_cancelled(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

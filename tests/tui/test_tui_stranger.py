@@ -168,6 +168,7 @@ def test_enter_waits_for_presets_that_have_not_been_read(monkeypatch: pytest.Mon
     shown(scenario)
 
 
+@pytest.mark.slow
 def test_a_key_that_is_typed_while_the_screen_leaves_is_dropped() -> None:
     """It ended in "Can't mount widget(s)", and left a crash file."""
 

@@ -237,6 +237,7 @@ def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> N
     run(work)
 
 
+@pytest.mark.slow
 def test_c_states_that_cannot_be_written_take_the_others_back(bench: Bench) -> None:
     async def work() -> None:
         commands = await bench.commands(GpuSettings(governor="powersave", c_states="off", power_limit_w=200.0))
@@ -371,6 +372,7 @@ def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
     os.waitpid(pid, 0)
 
 
+@pytest.mark.slow
 def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=200.0))

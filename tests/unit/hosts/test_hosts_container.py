@@ -123,6 +123,7 @@ def test_closing_a_stream_ends_its_command(programs: ContainerPrograms, kind: st
 
 @pytest.mark.parametrize("kind", ["pct", pytest.param("docker", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["time limit", "cancelled"])
+@pytest.mark.slow
 def test_a_command_that_nobody_awaits_any_more_is_ended(programs: ContainerPrograms, kind: str, how: str) -> None:
     nap = f"72.{sum(map(ord, kind + how))}"
     host = container(programs, kind)
@@ -291,6 +292,7 @@ def test_a_silent_stream_of_a_paused_container_ends(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_stream_that_never_begins_ends_with_its_container(
     programs: ContainerPrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:

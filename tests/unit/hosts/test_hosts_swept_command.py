@@ -35,11 +35,13 @@ async def leaves_nothing(host: Host) -> None:
     eventually(lambda: not with_argument(number), "the end of what it left")
 
 
+@pytest.mark.slow
 def test_on_this_machine(userland: UserlandHost) -> None:
     """With dash's and GNU's tools, bash's, or only busybox's."""
     asyncio.run(leaves_nothing(userland))
 
 
+@pytest.mark.slow
 def test_too_much_output_names_the_program() -> None:
     with pytest.raises(OutputTooLarge) as error:
         asyncio.run(run_swept(LocalHost(), ["yes"], timeout_s=30))

@@ -127,6 +127,7 @@ CHILDREN = {  # of an engine that ends: with its pipes, without them, and in a s
 
 @pytest.mark.parametrize("kind", CHILDREN.values(), ids=CHILDREN)
 @pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.slow
 def test_a_child_that_a_probed_engine_leaves_is_ended(tmp_path: Path, kind: dict[str, Any], answers: bool) -> None:
     number = f"61.{os.getpid()}"
     left = LEFT.format(words=f"'sleep', '{number}'", **kind)

@@ -189,6 +189,7 @@ def test_an_invalid_preset_is_not_saved(dirs: Dirs, minimal: str) -> None:
     assert list(dirs[0].iterdir()) == []
 
 
+@pytest.mark.slow
 def test_every_shipped_preset_can_be_saved_as_the_users_own(tmp_path: Path) -> None:
     library = PresetLibrary([tmp_path, paths.shipped_presets_dir()])
     for entry in library.list():

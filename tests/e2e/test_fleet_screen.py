@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -94,7 +95,8 @@ def test_a_host_that_hangs_shows_its_age_and_the_screen_answers(screen: TypedScr
         screen.press("escape")
     finally:
         for process in stopped:
-            process.send_signal(signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):  # the fleet has started another in its place
+                process.send_signal(signal.SIGCONT)
     screen.until(live(3))
     screen.press("q")
     assert screen.ended() == 0

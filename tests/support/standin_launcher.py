@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -110,7 +111,8 @@ class Standin:
         self.stopped.append(launch.run_id)
         pid = self.pid(launched.handle or launch.run_id)
         if pid is not None and self._read(f"{launched.handle or launch.run_id}.code") is None:
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(pid, signal.SIGTERM)
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
         return ("standin", "restart", launch.run_id)

@@ -1,10 +1,10 @@
-"""Advice about measured servers: rules that turn facts about a result or a running server into findings.
+"""Advice about measured servers: rules that read measured and configured values and yield findings.
 
-All functions are pure. `facts.py` has the facts and reads them from a stored result. `advice.py` has the form of an
-advice and its gain. The rules are in four files: `speed_rules.py` (the limit by memory bandwidth, parallel sizes,
-launches), `gpu_rules.py` (power, clocks, temperature), `load_rules.py` (queue, KV cache, prefix cache, client) and
-`scope_rules.py` (what a number covers). `advisor.py` applies the rules and orders the findings by gain.
-`verdicts.py` says what an experiment measured for a finding.
+All functions are pure. `facts.py` defines `Facts`, the input of all rules, and makes it from a stored result.
+`advice.py` defines an advice and its expected gain. The rules are in four files: `speed_rules.py` (the limit by memory
+bandwidth, parallel sizes, kernel launches), `gpu_rules.py` (power, clocks, temperature), `load_rules.py` (queue, KV
+cache, prefix cache, client) and `scope_rules.py` (what a measured value includes). `advisor.py` applies the rules and
+sorts the findings by gain. `verdicts.py` says what experiments measured for a finding.
 
     from workbench.advisor.advisor import advise
     from workbench.advisor.facts import facts_of_result

@@ -1,4 +1,4 @@
-"""The form of an advice: a finding with its expected gain as numbers."""
+"""The result type of the advisor's rules: a finding with its expected gain as numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ THRIFT = "tok/J"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The expected gain as a range in percent, from `low_pct` to `high_pct`. A `low_pct` of 0 means "up to". `of` names
-    the metric that improves, such as "tok/s"."""
+    """The expected gain of a change as a range in percent. With a `low_pct` of 0, the text of the gain is "up to". `of`
+    is the metric that improves, such as "tok/s"."""
 
     low_pct: float
     high_pct: float
@@ -39,15 +39,15 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding with its expected gain. The gain is None if no source and no calculation gives one."""
+    """A finding with its expected gain. The gain is None if neither a source nor a calculation gives a number."""
 
     finding: Finding
     gain: Gain | None = None
 
     @property
     def place(self) -> tuple[int, float]:
-        """The sort key. Faults come first, then gains in speed with the largest first, then hints without a known gain,
-        then gains in efficiency, and last what is only information."""
+        """The sort key of this advice. Warnings and errors come first, then gains in speed from large to small, then
+        hints without a known gain, then gains in efficiency, and last plain information."""
         level, gain = self.finding.level, self.gain
         if gain is None:
             return {Level.ERROR: 0, Level.WARN: 0, Level.HINT: 2, Level.INFO: 4}[level], 0.0
@@ -55,7 +55,7 @@ class Advice:
 
     @property
     def shown(self) -> Finding:
-        """The finding with the gain as text."""
+        """The finding with the expected gain as text."""
         return replace(self.finding, expected_gain=self.gain.text) if self.gain else self.finding
 
 
@@ -78,7 +78,8 @@ def advice(
     settings: tuple[str, ...] = (),
     gain: Gain | None = None,
 ) -> Advice:
-    """Return an advice. The parameters are those of Finding, and the gain as numbers."""
+    """Return an advice made of a finding with these fields and the expected `gain`. The finding's flag is that of the
+    first change."""
     flag = changes[0].name if changes else None
     return Advice(
         Finding(level, code, text, flag, fix, source, evidence=evidence, changes=changes, settings=settings), gain

@@ -1,4 +1,4 @@
-"""The advisor: applies all rules to the facts, and orders the findings."""
+"""The advisor: applies all rules to a result or a running server, and sorts the findings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ RULES: tuple[Rule, ...] = (*speed_rules.RULES, *load_rules.RULES, *gpu_rules.RUL
 
 
 def advise(facts: Facts) -> tuple[Finding, ...]:
-    """Return the findings about a result or a running server: faults first, then the largest expected gain first, and
-    information last. The findings of the log are among them."""
+    """Return the findings about a result or a running server. Warnings and errors come first, then changes with the
+    largest expected gain, and last plain information. `facts.log` has findings about the server's log, which are
+    included."""
     found = [Advice(finding) for finding in facts.log]
     found += [one for rule in RULES for one in rule(facts)]
     if sum(one.gain is not None for one in found) > 1:
@@ -21,7 +22,7 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _sum(facts: Facts) -> Advice:
-    """Return the finding which warns that the gains of several findings cannot be added up."""
+    """Return a finding which warns that the expected gains of several findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
     fix = (

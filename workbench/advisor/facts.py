@@ -1,6 +1,6 @@
-"""The facts that the rules use: the configuration of a server, its GPUs, the load, and what was measured.
+"""The input of the advisor's rules: the configuration of a server, its GPUs, the load, and the measured values.
 
-A fact that is unknown is None. A result of another tool or of an older version lacks many of them.
+A value that is unknown is None. Many values are unknown for results of other tools and of older versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU of the server: properties, the power limit in force, and its mean power during the run."""
+    """One GPU of the server: its properties, the power limit `limit_w` that applied, and its mean power `power_w`
+    during the run."""
 
     index: int
     name: str = ""
@@ -56,8 +57,8 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that a rule may use. `here` is None if the command line of the server is unknown. `summary` is that of
-    a valid result; `refused` has the reasons why a result is invalid."""
+    """All input of the rules. `here` is the server's plan and engine; None if its command line is unknown. `summary`
+    has the metrics of a valid result; for an invalid one, `summary` is None and `refused` has the reasons."""
 
     here: Situation | None = None
     sizes: ModelFacts | None = None
@@ -81,7 +82,8 @@ class Facts:
     # ---- derived
 
     def count(self, name: str) -> int:
-        """Return the parallel size `name`; 1 if it is not set or the command line is unknown."""
+        """Return the parallel size that the flag `name` sets; 1 if the flag is not set or the command line is
+        unknown."""
         return self.here.count(name) if self.here else 1
 
     @property
@@ -113,7 +115,8 @@ class Facts:
 
     @property
     def fraction(self) -> float | None:
-        """The measured speed of one stream as a share of the speed limit by memory bandwidth."""
+        """The measured speed of one stream divided by the speed limit by memory bandwidth. None if either is
+        unknown."""
         if not self.ceiling_tok_s or not self.per_stream_tok_s:
             return None
         return self.per_stream_tok_s / self.ceiling_tok_s
@@ -128,7 +131,8 @@ class Facts:
 
     @property
     def between_bounds(self) -> bool:
-        """Whether reading weights from memory takes a large part of each step, but not most of it."""
+        """Whether a stream reaches 30 to 60 % of the speed limit by memory bandwidth, at no more than 8 streams. Then
+        neither memory reads nor kernel launches take most of a step."""
         return self.fraction is not None and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND and self.few_streams
 
     @property
@@ -137,8 +141,8 @@ class Facts:
 
     @property
     def room_pct(self) -> float:
-        """The largest gain in percent that the speed limit allows without fewer bytes per token; infinite if the limit
-        is unknown."""
+        """The largest possible gain in percent before the measured speed reaches the speed limit of the present bytes
+        per token; infinite if the limit is unknown."""
         return 100 * (1 / self.fraction - 1) if self.fraction else math.inf
 
     @property
@@ -150,20 +154,22 @@ class Facts:
 
     @property
     def speculates(self) -> bool:
-        """Whether draft tokens were used, according to the engine's counters or the flags."""
+        """Whether the server used speculative decoding, according to the engine's counters or the flags."""
         engine = self.summary.engine if self.summary else None
         drafts = engine is not None and engine.spec_accepted_pct is not None
         flags = self.here.plan.flags if self.here else ()
         return drafts or any(f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags)
 
     def share_of(self, reason: str) -> float:
-        """Return the share of the run (0..1) in which the driver named this clock event reason."""
+        """Return the share of the run (0..1) in which the driver reported the clock event reason `reason`, such as "SW
+        power cap"."""
         gpu = self.summary.gpu if self.summary else None
         return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
 
 
 def situation_of(conditions: Conditions) -> Situation | None:
-    """Return the configuration of the server of a result, or None if its command line is unknown."""
+    """Return the plan and engine of the server that was measured, given the result's conditions. None if the server's
+    command line is unknown."""
     engine = engines.find(conditions.engine or "")
     if engine is None or not (conditions.flags or conditions.argv):
         return None
@@ -178,7 +184,8 @@ def situation_of(conditions: Conditions) -> Situation | None:
 
 
 def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the facts of a stored result. Facts that a result does not contain are taken from `beside`."""
+    """Return the input of the rules for a stored result. Values that a result never contains are taken from
+    `beside`."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),

@@ -29,7 +29,8 @@ _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield"
 
 @dataclass(frozen=True, slots=True)
 class LowerCap:
-    """A measured power limit that costs little speed in decoding one stream. `id` is the GPU's row in the table."""
+    """A measured lower power limit that costs little speed in decoding one stream: the limit in watts, the loss of
+    speed in percent, and the source of the measurement."""
 
     watts: float
     cost_pct: float
@@ -47,7 +48,8 @@ _RATED_W = {"gb10": 140.0}  # thermal design power of GPUs that report no power 
 
 
 def power_cap(facts: Facts) -> Iterator[Advice]:
-    """Report whether the power limits bind, and power limits that differ among the GPUs of one server."""
+    """Report whether the GPUs run at their power limits, and whether the GPUs of one server have different power
+    limits."""
     known = [g for g in facts.gpus if g.limit_w and g.power_w]
     if not known or facts.summary is None:
         return
@@ -61,7 +63,7 @@ def power_cap(facts: Facts) -> Iterator[Advice]:
         share = percent(facts.share_of(_POWER_CAP))
         text = f"the power limit hardly binds: {_watts(known)}, and the driver names it in {share} of the run"
         yield advice(
-            Level.INFO, "power.near", text, fix="raising the power limit can gain little", evidence=_watts(known)
+            Level.INFO, "power.near", text, fix="raising the power limit would gain little", evidence=_watts(known)
         )
     else:
         text = f"the power limit does not bind: {_watts(known)}. Raising it changes nothing"
@@ -110,7 +112,8 @@ def _binding(facts: Facts, gpus: list[GpuFacts]) -> Advice:
 
 
 def lower_cap(facts: Facts) -> Iterator[Advice]:
-    """Report a lower power limit that costs little at one stream. The gain is in tokens per joule."""
+    """Report a lower power limit that would save energy and cost little speed of one stream. The gain is in tokens per
+    joule."""
     types = {g.type.id for g in facts.gpus if g.type}
     cap = _LOWER_CAPS.get(next(iter(types))) if len(types) == 1 else None
     powers = [g.power_w for g in facts.gpus if g.power_w]
@@ -133,7 +136,7 @@ def lower_cap(facts: Facts) -> Iterator[Advice]:
 
 
 def thermal(facts: Facts) -> Iterator[Advice]:
-    """Report that temperature limits the clocks, or that a GPU is close to its temperature limit."""
+    """Report that heat lowered the clocks, or that a GPU came close to the temperature at which it slows down."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None:
         return
@@ -152,8 +155,8 @@ def thermal(facts: Facts) -> Iterator[Advice]:
 
 
 def clocks_below_table(facts: Facts) -> Iterator[Advice]:
-    """Report clocks below the highest of the card's table, which is normal, and what a higher memory clock could gain
-    at most."""
+    """Report that the SM or memory clock under load was below the highest clock that the driver lists, which is normal,
+    and how much a higher memory clock could gain at most."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or not facts.gpus:
         return
@@ -177,7 +180,7 @@ def clocks_below_table(facts: Facts) -> Iterator[Advice]:
 
 
 def guest(facts: Facts) -> Iterator[Advice]:
-    """Report that the server runs in a virtual machine, whose kernel has no governor and no C-states to set."""
+    """Report that the server runs in a virtual machine, whose kernel offers no CPU governor and no C-states."""
     kinds = {g.virtualization for g in facts.gpus if g.virtualization not in (None, "none")}
     if not kinds:
         return
@@ -188,7 +191,7 @@ def guest(facts: Facts) -> Iterator[Advice]:
 
 
 def locks_without_effect(facts: Facts) -> Iterator[Advice]:
-    """Report GPU settings that changed nothing under load."""
+    """Report GPU settings that had no effect under load."""
     idle = [place for place, seen in facts.in_force.items() if seen == InForce.NO_EFFECT]
     if idle:
         settings = (f"{gpu} {label_of(key)}" for gpu, key in map(split_key, idle))
@@ -199,7 +202,7 @@ def locks_without_effect(facts: Facts) -> Iterator[Advice]:
 
 
 def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
-    """Report a GPU with high utilization and low power: its utilization does not mean that it is under full load."""
+    """Report a GPU with high utilization at low power: such a GPU is not under full load."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return
@@ -220,7 +223,8 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
 
 
 def waiting_gpu(facts: Facts) -> Iterator[Advice]:
-    """Report that the GPUs ran no kernel in a part of a closed loop: they wait for something outside."""
+    """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for the host or the
+    client."""
     gpu = facts.summary.gpu if facts.summary else None
     util = gpu.gpu_util_pct if gpu else None
     if util is None or util >= _BUSY_PCT or facts.streams is None:
@@ -242,7 +246,7 @@ def _rated_w(gpu: GpuFacts) -> float | None:
 
 
 def stuck_clock(facts: Facts) -> Iterator[Advice]:
-    """Report a GB10 that stays in a low-power state, which no event reason shows."""
+    """Report a GB10 whose SM clock stays low under load although the driver reports no reason for it."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or gpu.sm_mhz is None or not any(g.name == NODES_OF_ONE_GPU for g in facts.gpus):
         return
@@ -254,7 +258,8 @@ def stuck_clock(facts: Facts) -> Iterator[Advice]:
 
 
 def drift(facts: Facts) -> Iterator[Advice]:
-    """Report that the same configuration became slower together with its clocks."""
+    """Report that a result is slower than an earlier result of the same configuration, and that a clock was
+    lower too."""
     now, before = facts.summary, facts.before
     if now is None or before is None or not (now.output_tok_s and before.summary.output_tok_s):
         return

@@ -1,4 +1,5 @@
-"""Rules about the load: the queue, the KV cache, the prefix cache, the client, and what a run can show."""
+"""Rules about the load: the queue, the KV cache, the prefix cache, the load client, and how much a single run
+can show."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _UNIFIED = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unifi
 def _value(
     facts: Facts, during: Callable[[EngineDuring], float | None], now: Callable[[EngineMetrics], float | None]
 ) -> float | None:
-    """Return a value of the engine: that of the benchmark if the facts have one, otherwise the present one."""
+    """Return a value of the engine. `during` reads it from the counters of the benchmark; without a benchmark, `now`
+    reads it from the present counters of the server. None if there are no counters."""
     if facts.summary and facts.summary.engine:
         return during(facts.summary.engine)
     return now(facts.now) if facts.now else None
@@ -33,7 +35,7 @@ def _kv_use_pct(facts: Facts) -> float | None:
 
 
 def invalid(facts: Facts) -> Iterator[Advice]:
-    """Report that the result is invalid. No rule uses its measured values then."""
+    """Report that the result is invalid, so that its measured values give no advice."""
     if facts.refused:
         text = f"the result is invalid, so its values give no advice: {facts.refused[0]}"
         fix = "correct the cause, and measure again"
@@ -41,7 +43,7 @@ def invalid(facts: Facts) -> Iterator[Advice]:
 
 
 def waiting(facts: Facts) -> Iterator[Advice]:
-    """Report requests that wait in the engine's queue, with the limit that keeps them there."""
+    """Report requests that wait in the engine's queue, and the limit that makes them wait."""
     mean = _value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
     most = _value(facts, lambda during: during.running_max, lambda now: now.running)
     if mean is None or mean < max(1.0, _WAITING * (most or 0)):  # a few wait shortly at the start of a run
@@ -81,7 +83,7 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
 
 
 def low_kv_use(facts: Facts) -> Iterator[Advice]:
-    """Report that a nearly empty KV cache is no fault."""
+    """Report that a nearly empty KV cache is not a problem."""
     use = _kv_use_pct(facts)
     queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:
@@ -103,7 +105,7 @@ def prefix_cache(facts: Facts) -> Iterator[Advice]:
 
 
 def client(facts: Facts) -> Iterator[Advice]:
-    """Report that the load client was the limit, also in a result that is invalid for that reason."""
+    """Report that the load client's CPU limited the measured speed. This rule also applies to invalid results."""
     busy = facts.client_cpu_pct
     if busy is not None and busy > _BUSY_CLIENT_PCT:
         text = "the load client was at its limit, so the server may be faster than measured"
@@ -112,7 +114,7 @@ def client(facts: Facts) -> Iterator[Advice]:
 
 
 def protocol(facts: Facts) -> Iterator[Advice]:
-    """Report that a single run of this kind cannot show a small gain."""
+    """Report that this run cannot show a small gain, for example because it had no warm-up."""
     spec, summary = facts.spec, facts.summary
     if spec is None or summary is None:
         return
@@ -129,7 +131,7 @@ def protocol(facts: Facts) -> Iterator[Advice]:
 
 
 def unified_memory_now(facts: Facts) -> Iterator[Advice]:
-    """Report that a host whose GPU uses its memory has little memory left."""
+    """Report that little memory is free on a host whose GPU shares the memory with the CPU."""
     free = facts.memory_available_bytes
     if free is None or not any(g.type and g.type.unified_memory for g in facts.gpus) or free >= _RESERVE_GIB * 2**30:
         return

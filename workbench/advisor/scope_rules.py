@@ -1,4 +1,5 @@
-"""Rules about what a number covers: whose energy, which engine, which GPU, and which facts are missing."""
+"""Rules about the scope of a result: for which hardware its references are valid, which GPUs and replicas its values
+include, and which missing values prevent advice."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def other_hardware(facts: Facts) -> Iterator[Advice]:
 
 
 def energy_scope(facts: Facts) -> Iterator[Advice]:
-    """Report that tokens per joule count only a part of the machines."""
+    """Report that the tokens per joule do not include the power of all GPUs."""
     summary = facts.summary
     if summary is None or summary.tok_per_joule is None:
         return
@@ -41,14 +42,14 @@ def energy_scope(facts: Facts) -> Iterator[Advice]:
 
 
 def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
-    """Report that each replica writes log lines of its own."""
+    """Report that a line of the log describes only one of several data-parallel replicas."""
     if facts.dp > 1:
         text = f"{facts.dp} replicas: a line of the log (Engine 000) shows one of them; the counters here are their sum"
         yield advice(Level.INFO, "dp.sum-engines", text, evidence=f"data-parallel-size {facts.dp}")
 
 
 def missing(facts: Facts) -> Iterator[Advice]:
-    """Name the unknown facts without which some rules cannot be applied."""
+    """Report which values are missing, so that some rules could not be applied."""
     lacks = []
     if facts.spec is not None and facts.summary is not None:
         if facts.ceiling_tok_s is None:

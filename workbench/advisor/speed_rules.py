@@ -1,4 +1,5 @@
-"""Rules about the speed of decoding: the limit by memory bandwidth, bytes per token, parallel sizes, and launches."""
+"""Rules about the speed of decoding: the limit by memory bandwidth, bytes per token, parallel sizes, and kernel
+launches."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from workbench.model.counts import four_digits
 from workbench.model.findings import Level, PlanChange
 
 _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
-_EAGER = "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s eager, 59 without, gpt-oss-120b on GB10)"
+_EAGER = (
+    "https://conselara.dev/notes/dgx-spark-benchmarks/ (26 tok/s in eager mode, 59 otherwise, gpt-oss-120b on GB10)"
+)
 _UNSLOTH = "https://github.com/unslothai/unsloth/pull/10280 (two Sparks: TP 2.09x, PP 1.08x, two replicas 1.30-1.91x)"
 _REPLICAS = f"reasoning: no all-reduce and no waiting for the slowest rank; measured for two: {_UNSLOTH}"
 _MOST_RANKS = 65_536  # a command line can name more, but no such server exists
@@ -33,7 +36,8 @@ _PCIE_US, _PCIE = (
 
 
 def near_ceiling(facts: Facts) -> Iterator[Advice]:
-    """Report that decoding is memory-bound: only fewer bytes, speculation or more streams can make it much faster."""
+    """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or more streams can make
+    it much faster."""
     fraction, limit, speed = facts.fraction, facts.ceiling_tok_s, facts.per_stream_tok_s
     if not facts.memory_bound or fraction is None or limit is None or speed is None or fraction > 1.02:
         return
@@ -49,8 +53,8 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
 
 
 def between(facts: Facts) -> Iterator[Advice]:
-    """Report that neither reading weights nor launching kernels takes all of a step, with the time that reading does
-    not take."""
+    """Report that a stream reaches 30 to 60 % of the limit by memory bandwidth, and how many milliseconds per token are
+    not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not facts.between_bounds or facts.fraction is None or not speed or not limit:
         return
@@ -69,7 +73,7 @@ def between(facts: Facts) -> Iterator[Advice]:
 
 
 def above_ceiling(facts: Facts) -> Iterator[Advice]:
-    """Report a speed above the limit, which means that the number of bytes per token is wrong."""
+    """Report a speed above the limit by memory bandwidth, which means that the assumed bytes per token are too many."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
         return
@@ -80,13 +84,16 @@ def above_ceiling(facts: Facts) -> Iterator[Advice]:
 
 
 def promise(facts: Facts) -> Iterator[Advice]:
-    """Compare a promised speed of one stream with the limit by memory bandwidth."""
+    """Report whether a speed that someone has promised for one stream is possible within the limit by memory
+    bandwidth."""
     wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
     if wanted is None:
         return
     if limit is None:
         text = f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is unknown"
-        yield advice(Level.INFO, "promise.unknown", text, fix="check it with a result whose speed limit is known")
+        yield advice(
+            Level.INFO, "promise.unknown", text, fix="compare this speed with a result whose speed limit is known"
+        )
         return
     share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
     if share > 1.0:
@@ -99,7 +106,7 @@ def promise(facts: Facts) -> Iterator[Advice]:
 
 
 def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
-    """Report that a server reads 16-bit weights in much of each step: quantization has the largest effect."""
+    """Report that reading 16-bit weights takes much of each step, so that quantization would help most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
     reads = facts.memory_bound or facts.between_bounds
@@ -125,7 +132,7 @@ def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
 
 
 def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
-    """Report that 8-bit weights decode slower than 4-bit ones at few streams."""
+    """Report that, with few streams, 8-bit weights decode slower than 4-bit weights."""
     bits = facts.bits_per_weight
     if bits is None or not 7 <= bits < 14 or not facts.memory_bound or (facts.streams or 99) > 8:
         return
@@ -139,7 +146,7 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
 
 
 def one_stream(facts: Facts) -> Iterator[Advice]:
-    """Report that more streams share each read of the weights, with the limits of their total speed."""
+    """Report that several streams share each read of the weights, with the speed limits of their total."""
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
         return
@@ -157,8 +164,8 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
 
 
 def _most_at_once(facts: Facts) -> tuple[str, float]:
-    """Return (flag that limits the number of requests at the same time, the limit of all replicas together). The limit
-    is infinite if the command line sets none."""
+    """Return (flag that limits the number of simultaneous requests, that limit times the number of replicas). Without
+    the flag on the command line, the second element is infinite."""
     here = facts.here
     flag = here.engine.concurrency_flag if here else None
     limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None
@@ -166,8 +173,8 @@ def _most_at_once(facts: Facts) -> tuple[str, float]:
 
 
 def _times(facts: Facts, streams: int) -> float | None:
-    """Return the limit of all streams together as a multiple of the limit of one stream. It is less than the number of
-    streams if more streams read more experts, or if computing limits them. None if it is unknown."""
+    """Return the speed limit of `streams` streams together divided by the limit of one stream. The quotient is less
+    than `streams` if more streams read more experts, or if computing limits the speed. None if a limit is unknown."""
     sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
     if (ranks := math.prod(sizes.values())) > _MOST_RANKS:
         return None
@@ -177,7 +184,8 @@ def _times(facts: Facts, streams: int) -> float | None:
 
 
 def eager(facts: Facts) -> Iterator[Advice]:
-    """Report that CUDA graphs are off. The gain is a measured one, never above what the memory bandwidth allows."""
+    """Report that CUDA graphs are off. The expected gain is a published one, but at most what the memory bandwidth
+    allows."""
     here = facts.here
     if here is None or not here.engine.eager_flag or not here.on(here.engine.eager_flag):
         return
@@ -197,7 +205,7 @@ def eager(facts: Facts) -> Iterator[Advice]:
 
 
 def launch_bound(facts: Facts) -> Iterator[Advice]:
-    """Report that most of a step is neither reading nor computing: kernel launches or synchronization take it."""
+    """Report that kernel launches or synchronization, and neither reading nor computing, take most of a step."""
     if not facts.launch_bound or facts.fraction is None:
         return
     text = (
@@ -217,7 +225,7 @@ def _steps(facts: Facts) -> str | None:
 
 
 def replicas(facts: Facts) -> Iterator[Advice]:
-    """Report a model that is split although it fits on one GPU: replicas need no communication."""
+    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no communication."""
     here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
     totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
     if here is None or sizes is None or not sizes.weight_bytes or ranks < 2 or not totals:
@@ -295,7 +303,9 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in found)
     text = f"these flags do not change the decoding speed of one stream: {named}"
     evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
-    yield advice(Level.INFO, "knob.scope", text, fix="change these flags only for several streams", evidence=evidence)
+    yield advice(
+        Level.INFO, "knob.scope", text, fix="change these flags only for a load of several streams", evidence=evidence
+    )
 
 
 RULES: tuple[Rule, ...] = (

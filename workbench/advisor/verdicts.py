@@ -1,5 +1,5 @@
-"""The measured outcome of experiments that tested a finding: "expected up to +127 % tok/s, measured +85.2 % ± 2.1
-(experiment 4)"."""
+"""The measured outcomes of experiments that tested a finding, as sentences such as "expected up to +127 % tok/s,
+measured +85.2 % ± 2.1 (experiment 4)"."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _KEPT = (SeriesState.DONE, SeriesState.STOPPED)
 
 
 def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Experiment]) -> tuple[str, ...]:
-    """Return one sentence for each experiment that tested this finding, on this result or on another one of the same
-    host and model. `experiments` are sorted from new to old, and so are the sentences."""
+    """Return one sentence for each experiment that tested this finding, on this result or on another result of the same
+    host and model. The newest of `experiments` comes first, and the sentences keep this order."""
     found = []
     for experiment in experiments:
         tested = experiment.advice
@@ -31,8 +31,8 @@ def verdicts_on(finding: Finding, result: BenchResult, experiments: Sequence[Exp
 
 
 def sentence(experiment: Experiment) -> str:
-    """Return a sentence that compares the gain that the experiment's finding predicted with the measured gain. "" if
-    the experiment tests no finding."""
+    """Return a sentence that compares the expected gain of the finding that an experiment tested with the measured
+    gain. "" if the experiment tests no finding."""
     tested = experiment.advice
     if tested is None:
         return ""

@@ -1,23 +1,23 @@
 """Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines and metrics.
 
 base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
-reported_settings.py  where each engine reports the settings in force
-registry.py         engines by name
-catalog.py          flags and variables of each version (data in catalogs/): lookup and search
-flag_groups.py      groups of flags and the most used ones (data in catalogs/)
-flag_values.py      parse, format and check values
-host_entries.py     what hosts.toml says about a host, in a plan
-cluster.py          a plan on the nodes of a cluster; ray.py has the commands of Ray
-plans.py            plans from presets and assignments; rows of a flag editor
-run_as.py           what runs the server, as rows of a flag editor
-containers.py       a server in a container: its image, words, paths and GPUs
-validate.py         findings about a plan; rules.py has the rules across flags, plan_context.py their context
+reported_settings.py  where a running engine reports the values of its settings: log, metrics page, JSON answers
+registry.py         find an engine by its name
+catalog.py          flags and environment variables of each engine version (data in catalogs/): lookup and search
+flag_groups.py      groups of flags and the most used flags (data in catalogs/)
+flag_values.py      parse, format and check values of flags
+host_entries.py     add the settings of a host in hosts.toml to a plan
+cluster.py          spread a plan over the nodes of a cluster; ray.py has the commands of Ray
+plans.py            make plans from presets, change plans; the rows of a flag editor
+run_as.py           the rows of a flag editor for the launcher (process, systemd, docker, ...) and its options
+containers.py       a server in a container: image, command line, mounted paths and GPUs
+validate.py         check a plan flag by flag; rules.py has the checks of several flags, plan_context.py their input
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
-fit_table.py        what of a model fits: quantizations, numbers of GPUs, context lengths
+fit_table.py        the quantizations, numbers of GPUs and context lengths with which a model fits in GPU memory
 model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of
                     weight files), weight_bits.py (bits per weight of each quantization)
-roofline.py         speed limits set by the hardware; gpu_table.py has facts about GPU types, speculation.py drafts
-result_limits.py    a result beside its limit and the nearest of the references (references.py, references.json)
+roofline.py         speed limits set by the hardware; gpu_table.py has data of GPU types, speculation.py draft tokens
+result_limits.py    compare a result with its speed limit and with a published speed (references.py, references.json)
 preset_trust.py     the parts of a preset that may run foreign code
 
 engine = engines.get("vllm")

@@ -1,8 +1,8 @@
-"""The interface of an inference engine, and the conversion of a plan to an argument list.
+"""The interface of an inference engine, and the conversion of a plan to the arguments of a command line.
 
-A new engine is a subclass of `Engine` in a file of its own beside this one, a flag catalog in catalogs/, and its name
-in registry.py. Everything that differs between engines is an attribute or a method here, so that no other code compares
-engine names.
+A new engine needs a subclass of `Engine` in a file of this package, a flag catalog in catalogs/, and its name in
+registry.py. Everything that differs between engines is an attribute or a method of `Engine`, so that no other code
+compares engine names.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ RESERVE_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The share of the GPUs' memory that an engine takes, and the flags that decide it. With a `share_flag`, the engine
-    takes that share of the memory and fills what the weights leave with KV cache. Without one, it allocates a KV cache
-    of the size that the first set flag of `cache_size_flags` gives.
-    """
+    """How an engine divides GPU memory, and the flags that decide it. An engine with a `share_flag` allocates that
+    share of each GPU's memory: first the weights, then a KV cache in the rest. An engine without a `share_flag`
+    allocates a KV cache whose size is the value of the first flag of `cache_size_flags` that is set."""
 
     share_flag: str | None = None
     default_share: float = 0.9
@@ -50,9 +49,9 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class PythonParser:
-    """The places in an engine's Python package from which its argparse parser can be built, each "module:name". Of
-    `parsers` (classes) and `builders` (functions that add the flags), the first that the installed version has counts.
-    """
+    """The functions and classes of an engine's Python package that build its argparse parser, each as "module:name".
+    `parsers` are parser classes; `builders` are functions that add the flags to a parser. Of each list, the first entry
+    that exists in the installed version is used."""
 
     parsers: tuple[str, ...]
     builders: tuple[str, ...]
@@ -140,13 +139,13 @@ class Engine:
         return bool(x) and x == y
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
-        """Return the flags that the output of `help_arguments` lists, in the form of server/flag_program.py."""
+        """Parse the output of the engine's program with `help_arguments`, and return its flags as {"flags": [one dict
+        for each flag]}, the data from which `own_flags.entries` makes a catalog."""
         return {}
 
     def phase(self, line: str) -> str | None:
-        """Return the phase of the start that a log line reports, such as "loading weights 40 %". None for other
-        lines.
-        """
+        """Return the phase of the engine's start that a log line reports, such as "loading weights 40 %". None if the
+        line reports no phase."""
         for pattern, text in self.phases:
             if match := pattern.search(line):
                 return text.format(**match.groupdict())
@@ -159,21 +158,21 @@ class Engine:
         return None
 
     def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
-        """Convert a plan that was read from a command line to the form that `command` converts back to the same command
-        line."""
+        """Adjust a plan that was parsed from a command line, so that `command` makes the same command line from it. An
+        engine whose model needs several flags joins their values here."""
         return plan
 
     def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
-        """Return the flags of one of `count` ranks, each on a host of its own. `head` is the address of the first one.
-        None if the engine cannot span hosts."""
+        """Return the flags that only rank number `rank` (from 0) of a server with `count` ranks gets. Each rank runs on
+        another host; `head` is the address of the host of rank 0. None if the engine cannot span hosts."""
         return None
 
     def replicas_per_node(self, here: Situation) -> int:
-        """Return the number of data-parallel replicas that one node runs on GPUs of their own."""
+        """Return the number of data-parallel replicas that run on one node, each on different GPUs."""
         return here.count("data-parallel-size")
 
     def kv_rule(self, here: Situation) -> KvRule:
-        """Return how the engine keeps the KV cache of layers with a sliding window."""
+        """Return how the engine stores the KV cache of layers with sliding-window attention."""
         return KvRule()
 
     def no_memory_estimate(self, here: Situation) -> str | None:
@@ -183,9 +182,9 @@ class Engine:
     def command(self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None) -> Command:
         """Return the command that starts the server of `plan`, always with an explicit host and port.
 
-        If the server spans several nodes, `node` selects the node whose command is returned. `catalog` has the flags
-        of the installed engine; without it, the shipped catalog of the plan's version is used. Raises PlanError if an
-        argument is missing or cannot be passed.
+        If the server spans several nodes, `node` selects the node whose command is returned. `catalog` has the flags of
+        the installed engine; without it, the shipped catalog of the plan's version is used. Raises PlanError if the
+        plan has no model, or if a value cannot be passed as an argument.
         """
         if not plan.model:
             raise PlanError("the plan has no model", next_step="set the model: a hub id or a path")
@@ -206,7 +205,8 @@ class Engine:
                 argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
         env = {e.name: str(e.value) for e in plan.env}
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
-            raise PlanError(f"{nul!r} contains a NUL character, which no argument can", next_step="remove it")
+            text = f"the argument or variable {nul!r} contains a NUL character, which no process accepts"
+            raise PlanError(text, next_step="remove the NUL character")
         return Command(tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -220,15 +220,13 @@ class Engine:
         return (f"--{self.model_flags[0]}", plan.model)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that turns the flag off, such as --no-x. None if there is none. `exact` is True if the
-        engine's version is known; otherwise the option must be one that all versions accept.
-        """
+        """Return the option that switches the flag off, such as --no-x. None if the flag has no such option. `exact` is
+        True if the engine's version is known; otherwise the option must be one that all versions accept."""
         return spec.negation
 
     def flag_arguments(self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True) -> list[str]:
-        """Return the command-line arguments for one flag. A flag that the catalog does not contain is written
-        unchanged. `exact` is True if the engine's version is known.
-        """
+        """Return the command-line arguments for one flag. A flag that the catalog does not contain is passed under its
+        name in the plan. `exact` is True if the engine's version is known."""
         spec, option, value = catalog.flags.get(setting.name), f"--{setting.name}", setting.value
         value = on_off(spec, value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
@@ -246,7 +244,8 @@ class Engine:
             return self._with_value(option, ",".join(words))
         if spec and spec.nargs:
             if self.argparse_values and (other := next((w for w in words if re.match(r"-[^\d.]", w)), None)):
-                raise PlanError(f"--{setting.name}: {other!r} would be read as another option", next_step="remove it")
+                text = f"the value {other!r} of --{setting.name} begins with a dash and would be read as an option"
+                raise PlanError(text, next_step=f"remove {other!r} from the value")
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
 
@@ -279,7 +278,8 @@ class Engine:
 
 
 def is_python(words: Sequence[str]) -> bool:
-    """Return whether an executable is a bare Python interpreter, such as ("/opt/vllm/bin/python",)."""
+    """Return whether a program is a bare Python interpreter, such as ("/opt/vllm/bin/python",). Only the last word
+    counts."""
     return bool(words) and re.fullmatch(r"python[\d.]*", posixpath.basename(words[-1])) is not None
 
 

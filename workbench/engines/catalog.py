@@ -69,7 +69,9 @@ def nearest_version(engine: str, wanted: str | None) -> str:
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how far two versions are apart, for sorting: the first number in which they differ counts most."""
+    """Return the distance of two versions as a sort key; the smallest key belongs to the nearest version. It is (minus
+    the index of the first number that differs, the difference of these numbers), because a difference in an earlier
+    number is larger."""
     width = max(len(a), len(b))
     parts = [abs(x - y) for x, y in zip(*(v + (0,) * (width - len(v)) for v in (a, b)), strict=True)]
     first = next((n for n, part in enumerate(parts) if part), width)
@@ -88,13 +90,16 @@ def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCa
 def of_data(
     engine: str, version: str, data: Mapping[str, Any], accepts_prefixes: bool = False, asked: str | None = None
 ) -> FlagCatalog:
-    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the program that gave it."""
+    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the path of the installed
+    program that printed the flags; None for a catalog that Workbench ships."""
     flags = {f["name"]: _flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
         if flag.env and flag.env not in env:
             kind = "str" if flag.repeatable or flag.words else str(flag.kind)
-            env[flag.env] = EnvSpec(flag.env, type=kind, choices=flag.choices, help=f"the same as --{flag.name}")
+            env[flag.env] = EnvSpec(
+                flag.env, type=kind, choices=flag.choices, help=f"sets the same value as --{flag.name}"
+            )
     return FlagCatalog(engine, version, flags, env, accepts_prefixes, asked)
 
 
@@ -111,13 +116,14 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
 
 @lru_cache(maxsize=8)
 def _help(engine: str) -> dict[str, str]:
-    """Return one sentence of help for each flag of an engine, whatever the version."""
+    """Return the help sentences that Workbench ships for an engine, by flag name. All versions of the engine share
+    them."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
     return texts[engine]
 
 
 def has_help(engine: str, name: str) -> bool:
-    """Return whether Workbench has a sentence of its own about the flag `name`."""
+    """Return whether Workbench ships a help sentence for the flag `name` of `engine`."""
     return name in _help(engine)
 
 
@@ -137,8 +143,8 @@ class Removed:
 
 @cache
 def removed(engine: str, kind: str) -> dict[str, Removed]:
-    """Return the flags (`kind` "flags") or environment variables ("env") that the engine had in an earlier version, by
-    name. Some variables were removed from every engine."""
+    """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer exist in `engine`, by
+    name. Variables that no engine reads any more are included."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
     return {name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()}

@@ -1,4 +1,4 @@
-"""A plan on the nodes of a cluster: the flags and the environment of each rank."""
+"""The distribution of a plan over the nodes of a cluster: the flags and the environment of each rank."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
 def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
-    """Return the plan with a node for each rank, named after the hosts in `places`. Nodes that the plan already has
-    keep their flags and environment. A plan that needs fewer GPUs than there are nodes is returned unchanged and runs
-    on the head alone. So does a plan whose engine cannot span hosts."""
+    """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that the plan already has
+    keep their flags and environment. The plan is returned unchanged, to run on the head only, if it needs fewer GPUs
+    than there are nodes or if its engine cannot span hosts."""
     nodes = plan.nodes or _nodes(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
@@ -46,7 +46,8 @@ def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tup
 
 
 def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
-    """Return the environment variables that the cluster gives a node, by name: (value, reason for the value)."""
+    """Return the environment variables with which one node joins the cluster's network: {name: (value, where the value
+    comes from)}. They set the host address, the network interface and the RDMA devices."""
     found: dict[str, tuple[str, str]] = {}
     if place.address and engine.host_address_env:
         found[engine.host_address_env] = place.address, f"address of {place.host}: {place.origins.get('address', '')}"
@@ -61,9 +62,12 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
 
 
 def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]) -> Node:
-    """Return the node on its host, with the cluster's variables that the plan does not set, and with the program and
-    the variables of its own host in hosts.toml. A variable of the whole plan whose value is that of the head is
-    replaced by the node's own value, because both come from the cluster."""
+    """Return `node` with the host name, program and environment variables of its host.
+
+    `derived` has the network variables of each node by rank. A node gets its own value unless the plan sets another
+    value for all nodes. A plan's variable that equals the value of the head's host counts as set by the cluster, so the
+    node's own value replaces it.
+    """
     whole, of_head = {e.name: str(e.value) for e in plan.env}, {e.name for e in plan.env if e.origin is Origin.HOST}
     env, origins = dict(node.env), {}
     for name, (value, why) in derived[node.rank].items():
@@ -79,8 +83,8 @@ def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Ma
 
 
 def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
-    """Return the program that starts the engine on a node, if it differs from the plan's program. The plan has the
-    head's program, unless the user or the preset names one for all nodes."""
+    """Return the program that hosts.toml names for the engine on this node's host. None if the plan's program is right
+    for this node: both are equal, or the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
     written = place.entry.engines.get(plan.engine, "") if place.entry else ""
@@ -89,11 +93,13 @@ def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
 
 
 def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield findings about a plan that `spread` has put on the nodes of a cluster."""
+    """Yield findings about a plan that `spread` has distributed over the nodes of a cluster."""
     for place in places:
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"
-            yield Finding(Level.ERROR, "cluster.address", f"the address of {place.host}: {place.problem}", fix=fix)
+            yield Finding(
+                Level.ERROR, "cluster.address", f"the address of {place.host} is not known: {place.problem}", fix=fix
+            )
     ranks = {node.rank for node in plan.nodes}
     if len(ranks) > len(places):
         text = f"the plan has {len(ranks)} nodes, the cluster has {len(places)}"
@@ -109,11 +115,13 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
             given = node.env.get(name, whole.get(name))
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} is the {why}"
-                yield Finding(Level.WARN, "cluster.environment", text, name, f"unset {name} to use {value}")
+                yield Finding(
+                    Level.WARN, "cluster.environment", text, name, f"unset {name}, then {node.name} gets {value}"
+                )
 
 
 def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield a finding for each node for which the plan wants RDMA, and which has no active device."""
+    """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables require RDMA."""
     whole = {e.name: str(e.value) for e in plan.env}
     wanted = [f"{name}={whole[name]}" for name in ("NCCL_IB_HCA", "NCCL_NET") if whole.get(name, "Socket") != "Socket"]
     for place in places if wanted else ():
@@ -126,7 +134,8 @@ def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Fin
 
 
 def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
-    """Yield a finding if GPUs share the host's memory and no reserve stops a server before the host freezes."""
+    """Yield a finding if GPUs share memory with the CPU and `reserve_gib`, the free memory below which Workbench stops
+    a server, is None. A host without free memory freezes."""
     if reserve_gib is None and any(gpu.unified_memory for gpu in gpus):
         text = "the GPUs share the memory of their hosts, and without memory left a host freezes without a message"
         fix = "set reserve_gib of the cluster in hosts.toml, such as 8: Workbench then stops the server before that"

@@ -1,6 +1,8 @@
-"""Plans read from the words of a command line: those of a running process, a script or a container. Nothing is run.
+"""Parsing of an engine's command line into a plan. The command line can be that of a running process, a script or a
+container; nothing is executed.
 
-`recognize` finds the engine that the words start, and `read_plan` reads its arguments with the engine's flag catalog.
+`recognize` finds the engine that a command line starts. `read_plan` parses the arguments with the engine's flag
+catalog.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _OPTION_NAME = re.compile(r"--[A-Za-z][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class StartOfEngine:
-    """The words of a command line that start an engine's server. `executable` is () for the engine's usual program."""
+    """A command line that starts an engine's server, split into the program and its arguments. `executable` is () if
+    the command line names the engine's usual program."""
 
     engine: Engine
     executable: tuple[str, ...]
@@ -37,7 +40,8 @@ class StartOfEngine:
 
 
 def recognize(words: Sequence[str]) -> StartOfEngine | None:
-    """Return the engine's start that is at the beginning of `words`. None if they start another program."""
+    """Return the engine that the command line `words` starts, with its program and arguments. None if `words` start no
+    known engine."""
     words = _without_interpreter(words)
     names = [_program(word) if at == 0 else word for at, word in enumerate(words[:3])]
     for name in registry.names():
@@ -56,13 +60,15 @@ def _program(word: str) -> str:
 
 
 def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether `second` is the script of the start words `start`, such as DIR/main.py for `python main.py`."""
+    """Return whether a command line runs the script of a pattern such as ("python", "main.py"). `second` has the word
+    after the interpreter, for example "/srv/tabby/main.py", and `start` is the pattern."""
     return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
 
 
 def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of `python -u /venv/bin/vllm serve` without the interpreter and its switches, as a process has
-    them that was started by a script's first line."""
+    """Return a command line without its Python interpreter: `python -u /venv/bin/vllm serve` becomes `/venv/bin/vllm
+    serve`. The kernel inserts the interpreter if a script starts with "#!". The interpreter stays if a .py file or an
+    option such as -m follows."""
     if not words or _program(words[0]) != "python":
         return words
     rest = list(words[1:])
@@ -83,7 +89,8 @@ def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
 
 @dataclass(slots=True)
 class _Read:
-    """The arguments read so far. `lists` has the values of flags that may be given several times."""
+    """The state of the parser: the plan so far, the `words` still to parse, and the findings. `lists` has the values so
+    far of each flag that may be repeated."""
 
     plan: LaunchPlan
     catalog: FlagCatalog
@@ -99,8 +106,8 @@ def read_plan(
     workdir: str | None = None,
     version: str | None = None,
 ) -> tuple[LaunchPlan, tuple[Finding, ...]]:
-    """Return the plan that a command line describes, and findings about the words that were not understood. `version`
-    is the engine's version if it is known. A flag that the catalog does not contain is kept as it is written."""
+    """Return the plan that a command line describes, and findings about words that could not be parsed. `version` is
+    the engine's version; None if it is unknown. A flag that the catalog does not contain keeps its spelling."""
     engine = start.engine
     settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
@@ -114,7 +121,7 @@ def read_plan(
 
 
 def _read_one(engine: Engine, read: _Read) -> None:
-    """Read the next flag with its values, or the next word that is no flag."""
+    """Remove the next flag with its values, or the next other word, from `read.words`, and store it in `read.plan`."""
     option, equals, inline = read.words.pop(0).partition("=")
     match = lookup(read.catalog, option)
     is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
@@ -127,7 +134,7 @@ def _read_one(engine: Engine, read: _Read) -> None:
         return
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
-        read.findings.append(Finding(Level.WARN, "recipe.equals-sign", text, match.name, "write a space instead of ="))
+        read.findings.append(Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}"))
     value = _value(engine, read, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
@@ -153,7 +160,8 @@ def _not_understood(read: _Read, word: str) -> None:
 
 
 def _value(engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None) -> FlagValue | None:
-    """Return the value of a flag, and remove its words from `read.words`. None if the value is missing."""
+    """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is the text after "="
+    in "--flag=text"; None without "=". The result is None if the value is missing."""
     if spec is None:
         if inline is None and (not read.words or _is_option(read.words[0])):
             return True
@@ -184,14 +192,16 @@ def _is_option(word: str) -> bool:
 
 
 def _split(spec: FlagSpec, word: str) -> FlagValue:
-    """Return the value of a word of the command line. It is a list if the flag takes words joined by commas."""
+    """Parse one word of a command line as a flag's value. The result is a list if the flag takes several values joined
+    by commas and the word contains a comma."""
     if spec.nargs == "," and "," in word:
         return [_word(spec, part) for part in word.split(",")]
     return _word(spec, word)
 
 
 def _word(spec: FlagSpec, word: str) -> FlagValue:
-    """Return the value of one word, or the word itself if it has the wrong type. Validation reports the latter."""
+    """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then reports the wrong
+    type."""
     try:
         return parse_word(spec, word)
     except InputError:
@@ -199,7 +209,8 @@ def _word(spec: FlagSpec, word: str) -> FlagValue:
 
 
 def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
-    """Yield each place in `words` at which an engine's start begins, with that start."""
+    """Yield (index, command line of an engine) for each index in `words` at which the command line of an engine
+    begins."""
     for at in range(len(words)):
         found = recognize(words[at:])
         if found is not None:

@@ -1,6 +1,5 @@
-"""A server in a container: its image, the words that start it there, the paths that it sees, and its GPUs in the words
-of docker and podman.
-"""
+"""A server in a container: the image, the command line inside the image, the host paths to mount, and the options of
+docker and podman for GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _HUB_REPOSITORY = re.compile(r"(.*/models--[^/]+)/snapshots/.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that runs containers, and the options in which it differs from others."""
+    """A program that runs containers (docker or podman), and its properties that are not common to both."""
 
     name: str
     cdi: bool  # finds GPUs by their CDI names, not by --gpus
@@ -32,8 +31,8 @@ class Program:
     short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
 
     def gpu_words(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
-        """Return the words that give `gpus` to a container: "all", "none", or indices and UUIDs such as "0,1". With
-        `cdi` set, it decides in place of the program's own way."""
+        """Return the options that make GPUs visible in a container. `gpus` is "all", "none", or indices and UUIDs such
+        as "0,1". `cdi` says whether the options name GPUs by CDI; None means the program's default."""
         if gpus == NONE:
             return ()
         names = gpus.split(",")
@@ -43,7 +42,8 @@ class Program:
         return ("--gpus", ALL if gpus == ALL else f'"device={gpus}"' if len(names) > 1 else f"device={gpus}")
 
     def full_name(self, image: str) -> str:
-        """Return the name under which the program pulls `image`."""
+        """Return the full name of `image` for a pull: with "docker.io/" in front if `image` names no registry and the
+        program does not assume Docker Hub."""
         registry, slash, _ = image.partition("/")
         named = slash and ("." in registry or ":" in registry or registry == "localhost")
         return image if named or self.short_names else f"docker.io/{image if slash else f'library/{image}'}"
@@ -61,8 +61,8 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def image_of(plan: LaunchPlan, engine: Engine) -> str:
-    """Return the image that the plan names, as a run option or in its preset. If it names none, return the image of the
-    engine's own project, with the tag of the plan's version if that is known."""
+    """Return the container image that the plan names in a run option or in its preset. If the plan names no image,
+    return the image that the engine's project publishes, with the plan's version as the tag if that is known."""
     if given := plan.run_options.get("image") or plan.image:
         return given
     known = plan.engine_version and re.fullmatch(r"\d+\.\d+\.\d+", plan.engine_version)
@@ -71,7 +71,7 @@ def image_of(plan: LaunchPlan, engine: Engine) -> str:
 
 
 def version_in_tag(image: str, engine: Engine) -> str | None:
-    """Return the engine version that the tag of `image` names. None if the image is not that of the engine's own
+    """Return the engine version that the tag of `image` names. None if the image is not published by the engine's
     project, or if its tag names no version."""
     repository, _, tag = image.partition("@")[0].removeprefix("docker.io/").partition(":")
     found = re.fullmatch(r"v?(\d+\.\d+\.\d+)", tag)
@@ -79,13 +79,17 @@ def version_in_tag(image: str, engine: Engine) -> str | None:
 
 
 def words_in_image(plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]) -> tuple[_Word | str, ...]:
-    """Return the command in the image that does what `argv` does on the host."""
+    """Convert the host's command line `argv` to the command line inside the image: the program is replaced by the
+    image's program, and the arguments stay."""
     return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
 
 
 def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the absolute paths that a container must see: the model's, and those in the values of flags. A file of the
-    hub cache is a link, so its whole repository is named; the other parts of a GGUF file are beside it."""
+    """Return the absolute host paths that a container must mount: the path of the model and the paths in flag values.
+
+    For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its repository is returned;
+    for a GGUF file that has several parts, the directory of the parts.
+    """
     found = dict.fromkeys(_seen(plan.model))
     for flag in plan.flags:
         found |= dict.fromkeys(path for value in _texts(flag.value) for path in _seen(value))
@@ -105,7 +109,7 @@ def _seen(path: str) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a flag's value, which can be JSON."""
+    """Yield all strings in a flag's value, which may be a JSON document."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)

@@ -33,9 +33,9 @@ class GpuGroup:
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """One way to run a model: its weights on `gpus` GPUs that form one replica. `sequences` has the sequences of full
-    length that the KV cache holds, by context length; None stands for a cache of unknown size.
-    """
+    """One way to run a model: one quantization of its weights, on the GPUs with the indexes `gpus`, as one replica.
+    `sequences` maps a context length in tokens to the number of sequences of that length that fit in the KV cache; None
+    means that the size of the cache is unknown."""
 
     weights: str  # "BF16", "AWQ, GPTQ"
     in_files: bool  # the checkpoint on the host has these weights; others are to be had elsewhere
@@ -51,9 +51,8 @@ class FitRow:
 
 
 def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
-    """Return the equal GPUs of a host together, those with the most free memory first. `used_bytes` are the bytes in
-    use now, by the index of the GPU. A GPU whose memory is unknown is left out.
-    """
+    """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with the most free memory
+    first. `used_bytes` has the memory in use now by GPU index. A GPU whose memory size is unknown is left out."""
     found: dict[tuple[str, int], list[tuple[float, GpuInfo]]] = {}
     for gpu in gpus:
         if total := gpu.memory_total_bytes:
@@ -77,7 +76,8 @@ def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iter
 
 
 def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, ModelFacts]]:
-    """Yield (name, sizes) of the weights of the plan, then of the other quantizations that its engine can load."""
+    """Yield (quantization name, model sizes) for the plan's own weights, then for each other quantization that the
+    plan's engine can load."""
     own = name_of(facts.quantization)
     yield own or facts.quantization or "as they are", facts
     parts = parts_of(facts)
@@ -101,8 +101,8 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
 def _row(
     plan: LaunchPlan, weights: tuple[str, ModelFacts, bool], group: GpuGroup, count: int, contexts: Sequence[int]
 ) -> FitRow | None:
-    """Return the row for `count` GPUs. `weights` is (name of the quantization, sizes, whether the model's files have
-    it). None if the memory of the plan cannot be estimated."""
+    """Return the row for the first `count` GPUs of `group`. `weights` is (quantization name, model sizes, whether the
+    model's files on the host have this quantization). None if the memory of the plan cannot be estimated."""
     name, facts, in_files = weights
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
     estimates = {length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts}
@@ -128,9 +128,8 @@ def _row(
 
 
 def _plan_for(plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int) -> LaunchPlan:
-    """Return the plan for one replica on `gpus` with sequences of `length` tokens, which takes no more than the free
-    memory.
-    """
+    """Return the plan changed to one replica on `gpus` with sequences of at most `length` tokens. `free` is the free
+    memory of each GPU in bytes; the plan's share of GPU memory is lowered to it."""
     engine, total = registry.get(plan.engine), gpus[0].memory_total_bytes or 1
     made = replace(plan, model_facts=facts, nodes=())
     for name in _PARALLEL:

@@ -1,7 +1,7 @@
 """The groups of an engine's launch flags, such as "memory", and the few flags that most people set.
 
-The data is in catalogs/groups.json. A flag belongs to the group of the first pattern that its name matches; without a
-match, to the group for the engine's own section of that flag.
+The data is in catalogs/groups.json. A flag belongs to the first group with a pattern that matches its name. If no
+pattern matches, the section of the engine's own help that lists the flag decides the group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def group_names() -> tuple[str, ...]:
 
 
 def group_of(engine: str, name: str, own: str) -> str:
-    """Return the group of the flag `name` of `engine`, whose section in the engine's own help is `own`."""
+    """Return the group of the flag `name`. `own` is the section of the engine's own help that lists the flag; it
+    decides if no pattern matches `name`."""
     table = _table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])

@@ -1,6 +1,6 @@
-"""The header of a GGUF file: metadata and tensors. The format is described in ggml's docs/gguf.md.
+"""Parser for the header of a GGUF file: metadata and tensors. The format is described in ggml's docs/gguf.md.
 
-A header may come from strangers and may be cut off, so each count is checked against the bytes that are there.
+A header may be malicious or cut off, so each count in it is checked against the number of bytes left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Reader:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """Return a value. An array of texts, or one with many numbers, becomes its length."""
+        """Read one metadata value of the GGUF type `kind`. For an array of strings and for a very long array of
+        numbers, only the number of elements is returned."""
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
@@ -101,7 +102,7 @@ def _tensor(reader: _Reader) -> Tensor:
 
 
 def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in the words of a config.json. Values that are missing are left out."""
+    """Return the metadata under the field names of a Hugging Face config.json. Fields without a value are left out."""
     kind = metadata.get("general.architecture")
 
     def value(name: str) -> Any:
@@ -139,7 +140,9 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
-    """Return which layers have a sliding window, in the words of a config.json."""
+    """Return the config.json fields that say which layers use sliding-window attention: `layer_types` or
+    `sliding_window_pattern`. `pattern` is the value in the metadata, `kind` the architecture. {} if no layer is known
+    to use a window."""
     if not config.get("sliding_window"):
         return {}
     if isinstance(pattern, list):

@@ -1,5 +1,5 @@
-"""The settings of a host in hosts.toml, added to a plan for that host, and findings about them. The plan's own settings
-have precedence."""
+"""The settings of a host in hosts.toml, added to a plan for that host, and findings about these settings. A setting of
+the plan itself has precedence."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FILES = ("config.toml", FILE)  # that name programs for a host
 
 def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None) -> LaunchPlan:
     """Return the plan with the settings of a host. `entry` has the host's environment and launcher; None if hosts.toml
-    has no entry for the host. `program` is (program that starts the engine, file that names it); None if no file names
-    one."""
+    has no entry for the host. `program` is (program that starts the engine, file that names the program); None if no
+    file names a program."""
     if program is not None and not plan.executable:
         plan = with_executable(plan, *program)
     if entry is None:
@@ -35,16 +35,16 @@ def for_host(plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str]
 
 
 def _run_options(entry: HostEntry) -> dict[str, str]:
-    """Return the options of the entry's launcher in the form of a plan. They need no check, because hosts.toml was
-    checked when it was read."""
+    """Return the options of the entry's launcher as `LaunchPlan.run_options` stores them: {name: values, one per line}.
+    The values are valid, because hosts.toml was checked when it was read."""
     word = entry.run_as or PROCESS
     values = {name: text.splitlines() for name, text in entry.run_options.items()}
     return {name: "\n".join(map(option_of(word, name).parse, lines)) for name, lines in values.items()}
 
 
 def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
-    """Return the plan without the settings that `for_host` has added. `entry` is the entry of the former host, None if
-    it had none."""
+    """Return the plan without the settings that `for_host` added for a host. `entry` is that host's entry in
+    hosts.toml; None if hosts.toml has no entry for it."""
     plan = replace(plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST))
     if plan.executable_from in FILES:
         plan = with_executable(plan, "")
@@ -65,7 +65,13 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
         if setting.origin is not Origin.HOST and str(setting.value) != entry.env.get(setting.name, str(setting.value)):
             value = MASK if is_secret_name(setting.name) else entry.env[setting.name]
             text = f"the plan's own value of {setting.name} is used, not {value} of {FILE}"
-            yield Finding(Level.INFO, "host.env-unused", text, setting.name, f"--unset {setting.name} uses {FILE}")
+            yield Finding(
+                Level.INFO,
+                "host.env-unused",
+                text,
+                setting.name,
+                f"use the value of {FILE} with --unset {setting.name}",
+            )
     if entry.run_as not in (None, PROCESS) and plan.run_as == entry.run_as:
         options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
         text = f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} says so"

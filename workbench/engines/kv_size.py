@@ -1,8 +1,8 @@
 """The size of the KV cache: bytes of one token and of a whole sequence, as an engine allocates them on one GPU.
 
-vLLM allocates blocks of tokens. Layers of one kind are divided into groups of equal size, and each group has its own
-blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with a sliding window keeps the window and the
-tokens in flight.
+vLLM allocates blocks of tokens. It divides layers of one kind into groups of equal size, and each group has its own
+blocks in one pool (vllm/v1/core/kv_cache_utils.py of vLLM 0.32). A layer with sliding-window attention stores the
+tokens of the window and of the batches that are being computed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MUCH_LARGER = 1.5  # vLLM: kinds of layers whose numbers differ by less are pad
 
 @dataclass(frozen=True, slots=True)
 class KvRule:
-    """How an engine keeps the cache of layers with a sliding window: `kind` is "blocks" (vLLM), "share" (SGLang: a
-    share of the tokens of other layers), "window" (llama.cpp) or "all" (as other layers).
-    """
+    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks" (vLLM: blocks for
+    the window), "share" (SGLang: `share` of the tokens of a full-attention layer), "window" (llama.cpp: the window
+    only) or "all" (all tokens, as a full-attention layer)."""
 
     kind: str = "all"
     share: float = SWA_SHARE  # of the other layers' tokens
@@ -31,16 +31,16 @@ class KvRule:
 
 
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
-    """Return the bytes that one token adds to a 16-bit KV cache on all GPUs together. None if they are unknown, or if
-    some layer does not keep every token.
-    """
+    """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the size is unknown, or
+    if some layer does not store every token, as with a sliding window."""
     if not kv or any(one.window or one.state_bytes for one in kv):
         return None
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
 
 def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0) -> float:
-    """Return the bytes of KV cache that one decoded token reads at a context of `context_tokens`, on all GPUs."""
+    """Return the bytes of KV cache that decoding one token reads at a context of `context_tokens`, summed over all
+    GPUs. `bits` is the size of one cached value."""
     return sum(
         one.count * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
         + one.count * one.state_bytes
@@ -51,7 +51,8 @@ def read_bytes(kv: Sequence[KvLayers], context_tokens: float, bits: float = 16.0
 def sequence_bytes(
     kv: Sequence[KvLayers], length: int, *, tp: int = 1, pp: int = 1, bits: float = 16.0, rule: KvRule | None = None
 ) -> float:
-    """Return the bytes of KV cache of a sequence of `length` tokens on one GPU."""
+    """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU. `bits` is the size of one
+    cached value. `rule` None means that every layer stores all tokens."""
     rule = rule or KvRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
@@ -67,8 +68,8 @@ def sequence_bytes(
 
 
 def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
-    """Return the number of blocks of `per_block` bytes that one layer needs. The smaller a token is, the more tokens a
-    block has."""
+    """Return the number of blocks that one layer needs for a sequence. All blocks have `per_block` bytes; `token` is
+    the bytes of one token in this layer, which decides how many tokens a block has."""
     if one.state_bytes:
         return 1
     size = max(1, int(per_block // token))
@@ -78,7 +79,7 @@ def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: f
 
 
 def _kept(one: KvLayers, length: int, rule: KvRule) -> float:
-    """Return the number of tokens of a sequence that one layer keeps in the KV cache."""
+    """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV cache."""
     if one.window is None or rule.kind == "all":
         return length
     return length * rule.share if rule.kind == "share" else min(length, one.window + rule.in_flight)

@@ -64,7 +64,8 @@ class MemoryFit:
 def fit(plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None) -> MemoryFit | str:
     """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the reason as text.
 
-    The plan must fit in the memory of the smallest GPU, or in `free_bytes`, the memory that is free on each GPU now.
+    The plan fits if the estimate is at most the memory of the smallest GPU, or at most `free_bytes`, the memory that is
+    free on each GPU now.
     """
     engine = registry.get(plan.engine)
     here = Situation(plan, engine.catalog(plan.engine_version), engine, tuple(gpus))
@@ -102,7 +103,7 @@ class _Need:
     working_basis: str
 
     def sequence(self, length: int) -> float | None:
-        """Return the KV cache of a sequence of `length` tokens in GiB. None if its size is unknown."""
+        """Return the KV cache of a sequence of `length` tokens on one GPU in GiB. None if its size is unknown."""
         here, facts = self.here, self.here.plan.model_facts
         if facts is None:
             return None
@@ -121,16 +122,16 @@ class _Need:
         return size / GIB
 
     def length(self) -> int:
-        """Return the longest sequence in tokens: the plan's, else the model's."""
+        """Return the longest sequence in tokens: the plan's limit if it sets one, otherwise the model's maximum. If
+        both are unknown, return a constant."""
         given = self.here.number(self.here.engine.memory.length_flag or "")
         shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
         return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH
 
 
 def _working(here: Situation) -> tuple[float, str]:
-    """Return (memory in GiB for activations, CUDA graphs and the CUDA context, its basis). If the sizes of the model's
-    layers are unknown, it is the constant of the engine.
-    """
+    """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how it was computed). If
+    the sizes of the model's layers are unknown, the engine's constant `reserve_gib` is returned."""
     constant, shape = here.engine.memory.reserve_gib, here.plan.model_facts and here.plan.model_facts.shape
     if not constant:
         return 0.0, "activations outside that share"
@@ -154,7 +155,7 @@ def _gpus_per_replica(here: Situation) -> int:
 
 
 def kv_bits(plan: LaunchPlan) -> float:
-    """Return the bits of one value in the KV cache of a plan."""
+    """Return the number of bits of one value in the plan's KV cache."""
     engine = registry.get(plan.engine)
     return 16 * _kv_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
 
@@ -167,9 +168,8 @@ def _kv_factor(here: Situation) -> float:
 
 
 def _fill_share(need: _Need) -> MemoryFit:
-    """Return the estimate for an engine that takes a share of the memory and fills what the weights leave with KV
-    cache.
-    """
+    """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV cache gets what
+    weights, activations and graphs leave of that share."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     given = here.number(use.share_flag or "")
     share = use.default_share if given is None else given

@@ -1,6 +1,5 @@
-"""The shape of a model from its config.json. The file may come from strangers: a value of the wrong type or size counts
-as missing, and a missing value makes the size that needs it unknown.
-"""
+"""The shape of a model from its config.json. The file may be malicious: a value of the wrong type or size is ignored,
+and a size that needs an ignored or missing value is unknown."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def count(config: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first of the values `names` that is a number from 1 to 2**40. None if there is none."""
+    """Return the first field of `names` whose value is a whole number from 1 to 2**40. None if no field has such a
+    value."""
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
@@ -48,9 +48,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 
 
 def experts_of(text: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return (routed experts of a layer, those that a token uses). (1, 1) for a model without experts. None if a
-    mixture of experts does not say how many a token uses.
-    """
+    """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1) for a model without
+    experts. None if the config.json names several experts but not how many a token uses."""
     experts = count(text, *_EXPERTS) or 1
     if experts == 1:
         return 1, 1
@@ -66,7 +65,8 @@ def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
 
 
 def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
-    """Return the kind of attention of each layer. None if that is unknown."""
+    """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such as "full_attention"
+    or "sliding_attention". None if the kinds are unknown."""
     layers = count(text, "num_hidden_layers")
     if layers is None or layers > _MOST_LAYERS or any(text.get(name) for name in _NOT_KNOWN):
         return None
@@ -87,7 +87,8 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
-    """Return the layers with a KV cache of their own, one entry for each kind of layer. () if they are unknown."""
+    """Return the layers that store a KV cache, one entry for each attention kind. Layers that share the cache of
+    another layer do not count. () if the layers are unknown."""
     kinds = layer_kinds(text)
     if kinds is None:
         return ()
@@ -112,7 +113,8 @@ def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None
 
 
 def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int | None]:
-    """Return (KV heads, size of a head). Some models have other heads in the layers without a window (`whole`)."""
+    """Return (number of KV heads, size of a head in values). `whole` selects full-attention layers, whose heads differ
+    from those of sliding-window layers in some models. A number that is unknown is None."""
     heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
     size = count(text, "head_dim") or (hidden // heads if hidden and heads else None)
     kv_heads = count(text, "num_key_value_heads") or heads
@@ -123,9 +125,9 @@ def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int
 
 
 def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
-    """Return the layers of gated linear attention (Qwen3-Next): a matrix per value head, and the newest inputs of a
-    convolution.
-    """
+    """Return the cache entry of `layers` layers with gated linear attention (Qwen3-Next). The state of such a layer has
+    the same size for every context: one matrix per value head, and the newest inputs of a convolution. None if a size
+    is unknown."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     key_heads, key_size, heads, size = (count(text, name) for name in names)
     if not key_heads or not key_size or not heads or not size:
@@ -136,7 +138,8 @@ def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
 
 
 def _feed_forward(text: Mapping[str, Any]) -> int | None:
-    """Return the width of the feed-forward layer that one token uses."""
+    """Return the width of the feed-forward layer that computes one token: with experts, the sum over the experts that
+    the token uses. None if the width is unknown."""
     width = count(text, "moe_intermediate_size") or count(text, "intermediate_size")
     used = experts_of(text)
     if width is None or used is None or used == (1, 1):
@@ -145,9 +148,10 @@ def _feed_forward(text: Mapping[str, Any]) -> int | None:
 
 
 def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
-    """Return the numbers of weights. None if the attention or the feed-forward layers are unknown.
+    """Return how many weights each part of the model has. `tied` says that the output matrix is the embedding. None if
+    the size of the attention or of the feed-forward layers is unknown.
 
-    A gated feed-forward layer has three matrices. Norms and biases are left out: they are below 0.1 %.
+    A gated feed-forward layer has three matrices. Norms and biases are left out, because they are below 0.1 %.
     """
     hidden, vocabulary, kinds = count(text, "hidden_size"), count(text, "vocab_size"), layer_kinds(text)
     used = experts_of(text)
@@ -174,7 +178,7 @@ def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
 
 
 def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
-    """Return the number of layers with routed experts."""
+    """Return how many of the `layers` layers have routed experts."""
     first = count(text, "first_k_dense_replace") or 0
     step = count(text, "decoder_sparse_step", "moe_layer_freq") or 1
     without = text.get("mlp_only_layers")
@@ -183,7 +187,8 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
 
 
 def _attention(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
-    """Return the number of weights of the attention of one layer. None if that is unknown."""
+    """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is the hidden size.
+    None if the number is unknown."""
     heads = count(text, "num_attention_heads")
     if kind == LINEAR:
         state = _linear(text, 1)

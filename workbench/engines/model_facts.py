@@ -66,17 +66,16 @@ def is_path(model: str) -> bool:
 
 
 def needs_look(plan: LaunchPlan, found: Found) -> bool:
-    """Return whether the model's files must be read on the host: the sizes of the plan's model are unknown, and its
-    files have not been read yet.
-    """
+    """Return whether the model's files must be read on the host, because the sizes of the plan's model are unknown and
+    its files have not been read yet. `found` has the sizes that were read, by `model_key`."""
     return bool(plan.model) and model_key(plan) not in found and (is_path(plan.model) or not _preset_sizes_apply(plan))
 
 
 def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
-    """Return the sizes that are valid for the plan's model, or None if the plan was not made from a preset. `found` has
-    the sizes read from the host, by `model_key`.
+    """Return the sizes that are valid for the plan's model; None if the plan was not made from a preset. `found` has
+    the sizes read from files on the host, by `model_key`.
 
-    If the sizes are unknown, `missing` in the result has the reason.
+    If the sizes are unknown, `missing` of the result gives the reason.
     """
     if plan.model_facts is None:
         return None
@@ -129,10 +128,11 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
 
 
 def parts_of(facts: ModelFacts) -> WeightParts | None:
-    """Return the numbers of weights; None if they are unknown.
+    """Return how many weights each part of the model has; None if that is unknown.
 
-    A preset states only three sizes. In a dense model, the weights that a token does not read are the embedding, which
-    is as large as the output matrix; both have 16 bits.
+    A preset gives only the number of parameters, the bytes of all weights and the bytes read per token. For a dense
+    model the parts follow from these: the bytes that a token does not read are the embedding, and the output matrix has
+    the same size.
     """
     if facts.shape and facts.shape.parts:
         return facts.shape.parts
@@ -144,9 +144,9 @@ def parts_of(facts: ModelFacts) -> WeightParts | None:
 
 
 def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
-    """Return the sizes after the engine has quantized a 16-bit checkpoint while loading it. None if it cannot, or the
-    numbers of weights are unknown.
-    """
+    """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None if the engine
+    cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if the parts of the model are
+    unknown."""
     kind, parts = _QUANTIZED_AT_LOAD.get(quantization), parts_of(facts)
     if kind is None or parts is None or name_of(facts.quantization) != "BF16":
         return None
@@ -176,8 +176,8 @@ def from_config(
     """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes of its weights. A
     size that cannot be derived is None.
 
-    `tensors` are the tensors of all its weight files. Without them, `head` says whether the checkpoint has an output
-    matrix of its own; a token then reads only one row of the input embedding.
+    `tensors` are the tensors of all its weight files. Without `tensors`, `head` says whether the checkpoint has an
+    output matrix besides the embedding; a token then reads only one row of the embedding.
     """
     text = text_of(config)
     word = str(config.get("torch_dtype") or config.get("dtype") or text.get("torch_dtype") or text.get("dtype") or "")

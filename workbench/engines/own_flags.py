@@ -1,7 +1,8 @@
-"""The flag catalog that an installed engine gives about itself, as catalog entries in the form of catalogs/*.json.
+"""The flag catalog of an installed engine, made from the flag list that the engine itself prints. The result has the
+form of catalogs/*.json.
 
-The answer comes from a program that may be broken or hostile, so every part of it is checked. What an engine's parser
-does not tell, such as the range of a number, is taken from the shipped catalog of the nearest version.
+The engine may be broken or malicious, so every part of its output is checked. Properties that an engine does not print,
+such as the range of a number, come from the shipped catalog of the nearest version.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ Entry = dict[str, Any]
 
 
 def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
-    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from an engine's answer.
+    """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list of an installed
+    engine.
 
-    `answer` is the JSON data of server/flag_program.py, or the text of the engine's help. Raises InputError if it is
-    not the flag list of this engine.
+    `answer` is the parsed JSON that server/flag_program.py printed, or the text of the engine's help. Raises InputError
+    if it is not the flag list of this engine.
     """
     raw = engine.flags_of_help(clean(answer, 2**22, lines=True)) if isinstance(answer, str) else answer
     listed = raw.get("flags") if isinstance(raw, Mapping) else None
@@ -44,7 +46,7 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
         raise InputError(
-            f"the answer is not the flag list of {engine.title}: it lacks host, port or {engine.model_flags[0]}"
+            f"the program printed no flag list of {engine.title}: host, port or {engine.model_flags[0]} is missing"
         )
     names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
     known = [
@@ -92,7 +94,8 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
 
 
 def _can_be_set(entry: Entry) -> bool:
-    """Return whether the default is a value that the flag accepts; an engine's default may be an object or ""."""
+    """Return whether the entry's default is a value that a user could set. An engine may report a Python object or ""
+    as a default."""
     value, bool_kind = entry["default"], entry["kind"] == FlagKind.BOOL
     items = value if isinstance(value, list) else [value]
     if value is None or (isinstance(value, list) and not entry["repeatable"] and entry["kind"] != FlagKind.JSON):
@@ -103,7 +106,8 @@ def _can_be_set(entry: Entry) -> bool:
 
 
 def _noted(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
-    """Return the properties of a flag that only the shipped catalog knows."""
+    """Return those `properties` of a flag that the engine does not print, taken from the shipped catalog. {} if that
+    catalog lacks the flag."""
     spec = shipped.flags.get(entry["name"])
     if spec is None:
         return {}
@@ -166,7 +170,8 @@ def _flag_of_text(section: str, block: str) -> Entry | None:
 
 
 def _default_of_text(kind: str, text: str) -> Any:
-    """Return the value of a default such as "-1, -1 = infinity", "enabled" or "f16"; None if it is not a constant."""
+    """Parse the default value in a help text, such as "-1, -1 = infinity", "enabled" or "f16", in the type `kind`. None
+    if the text is not a constant."""
     word = re.split(r"[,; ]", text, maxsplit=1)[0].strip("'\"")
     if kind == "bool":
         return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)

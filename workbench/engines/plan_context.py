@@ -1,6 +1,4 @@
-"""The situation in which a plan is checked: the plan with typed values, its engine and catalog, the installed version,
-and the GPUs.
-"""
+"""The input of the rules that check a plan: plan, engine, flag catalog, installed version, and GPUs."""
 
 from __future__ import annotations
 
@@ -51,9 +49,8 @@ class Situation:
         return number if math.isfinite(number) else None
 
     def count(self, name: str) -> int:
-        """Return the value of a flag that is a number of ranks, replicas or nodes; 1 if it is not set or not a number
-        above 1.
-        """
+        """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is 1 if the flag is not
+        set or its value is not a number above 1."""
         return max(1, int(self.number(name) or 1))
 
     def on(self, name: str) -> bool:

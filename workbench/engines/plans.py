@@ -32,9 +32,9 @@ def plan_from_preset(
     """Return the plan of a preset, with each `${name}` replaced by the value of that variable. The plan has no GPU or
     host settings.
 
-    `variables` are the values that the user gave; a variable without one has its default. `sources` says where values
-    come from. Raises PlanError for a variable without a value or default, and for a variable that the preset does not
-    declare.
+    `variables` are the values that the user gave; a variable without one has its default. `sources` says where each
+    value comes from. Raises PlanError for a variable without a value or default, and for a variable that the preset
+    does not declare.
     """
     values = _variable_values(preset, variables or {})
     engine = registry.get(preset.engine.name)
@@ -92,12 +92,12 @@ def apply_assignments(
     unsets: Sequence[str] = (),
     envs: Sequence[str] = (),
 ) -> LaunchPlan:
-    """Return the plan after the assignments of the options --set ("flag=value" or "switch"), --unset (a flag or
-    variable) and --env ("NAME=value").
+    """Return the plan changed by the options --set (`sets`: "flag=value", or "flag" to switch it on), --unset
+    (`unsets`: names of flags or variables) and --env (`envs`: "NAME=value").
 
-    The name "model" sets the model, "executable" the program that starts the engine, "run-as" what runs the server.
-    Unknown flags are kept. A flag
-    that may be repeated gets the values of all its assignments. Raises InputError for an invalid value.
+    In `sets`, the name "model" sets the model, "executable" the program that starts the engine, and "run-as" the
+    launcher. A flag that the catalog does not contain is set too. A repeatable flag gets the values of all its
+    assignments. Raises InputError for an invalid assignment.
     """
     for name in unsets:
         plan = _unset(plan, catalog, name)
@@ -132,16 +132,18 @@ def apply_assignments(
 
 def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> LaunchPlan:
     """Return the plan with another program that starts the engine. `text` is a name on PATH or an absolute path, with
-    its arguments quoted as in a shell; "" stands for the engine's usual program. `named_by` says who chose it. Raises
-    InputError for a relative path or a missing quote.
-    """
+    its arguments quoted as in a shell; "" means the engine's usual program. `named_by` says who chose the program:
+    "given" (the user), "preset", or the name of a configuration file. Raises InputError for a relative path or a
+    missing quote."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InputError(f"executable {text!r}: {error}", next_step="quote the command as in a shell") from None
+        raise InputError(
+            f"executable {text!r}: {error}", next_step="close each quotation mark in the executable"
+        ) from None
     if words and not words[0].startswith("/") and "/" in words[0] and not plan.workdir:
         raise InputError(
-            f"executable {words[0]!r} is not an absolute path", next_step="write the full path, beginning with /"
+            f"executable {words[0]!r} is not an absolute path", next_step="write its full path, beginning with /"
         )
     return replace(plan, executable=words, executable_from=named_by if words else "")
 
@@ -149,9 +151,8 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
 def rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
-    """Return the rows of a flag editor. View "changed" has the flags and variables that the plan sets; view "all" has
-    those of the catalog too.
-    """
+    """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables that the plan sets;
+    view "all" also has every other flag and variable of the catalog."""
     by_flag: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.flag:
@@ -230,9 +231,8 @@ def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Nod
 
 
 def _key_of_json_flag(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
-    """Return the JSON flag and the keys below it for a spelling such as "speculative-config.model". None if the
-    spelling does not name a key of a JSON flag.
-    """
+    """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside its value. None if the
+    spelling does not name a key of a JSON flag."""
     base, *keys = spelling.strip().lstrip("-").split(".")
     spec = lookup(catalog, base).spec if keys and all(keys) else None
     return (spec, keys) if spec and spec.kind == FlagKind.JSON else None

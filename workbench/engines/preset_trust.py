@@ -76,10 +76,9 @@ _REACHES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """A part of a preset with which somebody else could run code on the host. `name` is "executable", "workdir", or the
-    name of a variable or flag. `about` is a second value that decides which code runs, such as the model for a flag
-    that runs code from the model.
-    """
+    """A part of a preset that could make the host run code of the preset's author. `name` is "executable", "workdir",
+    or the name of a variable, flag or run option. `about` is a second value that decides which code runs, such as the
+    model for a flag that runs code from the model."""
 
     code: str
     name: str
@@ -89,9 +88,8 @@ class ForeignPart:
 
     @property
     def digest(self) -> str:
-        """A digest of this part. If it is stored in the user's list of trusted digests, the user has trusted this part.
-        It differs for another `value` or `about`.
-        """
+        """The SHA-256 of this part. The user trusts the part if the user's list of trusted digests contains this one. A
+        part with another `value` or `about` has another digest."""
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -126,7 +124,8 @@ def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[For
 
 
 def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
-    """Yield the options that give the server power over its host, whoever set them."""
+    """Yield those options of the launcher `run_as` that let the server control its host, such as a privileged
+    container. It does not matter whether the user or a preset has set them."""
     for option in OPTIONS.get(run_as, ()):
         value = str(options.get(option.name, ""))
         if why := next(filter(None, map(option.power, value.splitlines())), ""):
@@ -228,9 +227,8 @@ def _parsed(value: Any) -> Any:
 
 
 def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan that may run foreign code. Only parts from the preset count; with `edited`, parts
-    that the user set count too.
-    """
+    """Return the parts of the plan that may run foreign code. Flags, variables and programs count only if the preset
+    set them; with `edited`, also if the user did."""
     chosen = (Origin.PRESET, Origin.EDITED) if edited else (Origin.PRESET,)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
@@ -244,10 +242,9 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
 
 
 def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
-    """Return the parts of the plan that need the user's agreement and whose digests are not in `trusted`: those of
-    somebody else's preset that may run foreign code, and in every plan the options that give the server power over its
-    host.
-    """
+    """Return the parts of the plan to which the user must agree before the start. Parts whose digest is in `trusted`
+    are left out. A preset from someone else needs agreement to all parts that may run foreign code, any other plan only
+    to options that let the server control its host."""
     known = frozenset(trusted)
     found = foreign_parts(plan) if plan.stranger else powerful_run_options(plan.run_as, plan.run_options)
     return tuple(part for part in found if part.digest not in known)

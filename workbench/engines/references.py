@@ -1,4 +1,4 @@
-"""Speeds that others measured (references.json), and the one that is nearest to a result."""
+"""References: published speeds of other people (references.json), and the search for the one nearest to a result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _FOUR_BITS = ("AWQ", "GPTQ", "INT4")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A speed that somebody measured. `gpu` is the id of a GPU type; None: not stated. `tok_s` is the range of one
-    stream, `total_tok_s` the speed of all `streams` together.
-    """
+    """A published speed in tok/s. `gpu` is the id of a GPU type; None if the source does not state the GPU. `tok_s` is
+    (lowest, highest) speed of one stream, `total_tok_s` the speed of all `streams` together."""
 
     id: str
     model: str
@@ -47,13 +46,13 @@ class Reference:
 
     @property
     def limit_tok_s(self) -> float | None:
-        """The limit of one stream at the nominal bandwidth of all its GPUs. None if it is unknown."""
+        """The speed limit of one stream in tok/s at the nominal bandwidth of all GPUs. None if the limit is unknown."""
         known = self.type
         return known.bandwidth_gbs * self.gpus / self.gb_per_token if known and self.gb_per_token else None
 
     @property
     def share(self) -> float | None:
-        """The best speed of one stream as a share of the limit."""
+        """The highest speed of one stream divided by the speed limit. None if either is unknown."""
         limit = self.limit_tok_s
         return self.tok_s[1] / limit if limit and self.tok_s else None
 
@@ -75,10 +74,9 @@ def references() -> tuple[Reference, ...]:
 def nearest(
     model: str, quantization: str | None, gpu_names: tuple[str, ...], streams: int, speculative: bool
 ) -> tuple[Reference, bool] | None:
-    """Return the reference that is nearest to a setup, and whether it is of the same setup: model, quantization, GPUs,
-    streams and speculation. A reference is near if it is of the same type of GPU, or of the same model if its GPU is
-    not stated. None if there is none.
-    """
+    """Return (the reference most similar to a setup, whether model, quantization, number of GPUs, streams and
+    speculation all agree). Only references with the same GPU type are considered, and references without a GPU for the
+    same model. None if no reference qualifies."""
     known = find(gpu_names[0]) if gpu_names else None
     wanted, bits = _words(model), _quantization(quantization or model)
 
@@ -110,7 +108,8 @@ def nearest(
 
 
 def nearest_text(result: BenchResult) -> str | None:
-    """Return the nearest reference of a result, and how the result compares with it. None if there is none near."""
+    """Return a sentence with the published speed that is nearest to a result and how the result compares with this
+    speed. None if there is no such speed."""
     conditions, summary, spec = result.conditions, result.summary, result.spec
     names = tuple(str(gpu.get("name") or "") for gpu in conditions.gpus)
     speculative = "speculation" in conditions.ceiling_basis
@@ -129,7 +128,8 @@ def nearest_text(result: BenchResult) -> str | None:
 
 
 def _verdict(measured: float, low: float, high: float) -> str:
-    """Return how a measured speed compares with those of the same setup, `low` to `high`."""
+    """Return how the speed `measured` compares with the published range from `low` to `high`, such as "52.1 is 9 %
+    slower". All speeds are in tok/s."""
     nearer = low if measured < low else high if measured > high else measured
     change = measured / nearer - 1
     if abs(change) <= _NORMAL:
@@ -138,22 +138,22 @@ def _verdict(measured: float, low: float, high: float) -> str:
 
 
 def _words(model: str) -> frozenset[str]:
-    """Return the words of a model's name without organization, quantization and version of the format."""
+    """Return the words of a model's name in lower case, without the organization, quantization and file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
     return frozenset(word for word in re.split(r"[-_ ]", name) if word and word not in _SUFFIXES)
 
 
 def _class(words: frozenset[str]) -> tuple[str, ...]:
-    """Return family and sizes, such as ("70b", "llama"). A name without a size has only its words."""
+    """Return the sizes and the model family in a name's words, such as ("70b", "llama"). Two models of one family and
+    size have equal results. If no word is a size, return all words."""
     sizes = sorted(word for word in words if _SIZE.fullmatch(word))
     families = sorted({m[0] for word in words if (m := re.match(r"[a-z]{3,}", word))})
     return (*sizes, *families) if sizes else tuple(sorted(words))
 
 
 def _quantization(text: str) -> str:
-    """Return a common name of the quantization that a text names: 4-bit integers have one name. "BF16" if it names
-    none.
-    """
+    """Return the quantization that `text` names, in a form for comparisons: all 4-bit integer methods become "INT4".
+    "BF16" if `text` names no quantization."""
     upper = text.upper()
     named = name_of(text) or next((n for n in (*BITS, "INT4", "EXL", "GGUF", "IQ2") if n in upper), "BF16")
     return "INT4" if named in _FOUR_BITS else named

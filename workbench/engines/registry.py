@@ -1,4 +1,4 @@
-"""The engines by name."""
+"""The registry of engines: find an engine by its name, by a text or by a process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def get(name: str) -> Engine:
 
 
 def server_patterns() -> str:
-    """Return a pattern that matches parts of the command lines of servers; it is valid for both grep -E and re."""
+    """Return a regular expression that finds the servers of all engines in a list of command lines. It is valid for
+    both grep -E and Python's re."""
     return "|".join(get(name).process_pattern for name in _NAMES)
 
 
 def find(name: str | None) -> Engine | None:
-    """Return the engine called `name`. None if `name` is None or Workbench does not know the engine, which imported
-    results can name.
-    """
+    """Return the engine called `name`. None if `name` is None or is not an engine of Workbench, as in some imported
+    results."""
     return get(name) if name in _NAMES else None
 
 
@@ -49,12 +49,13 @@ def named_in(text: str) -> Engine | None:
 
 
 def worker_pattern() -> str:
-    """Return the pattern of the command lines of all engines' workers, which is valid for both grep -E and re."""
+    """Return a regular expression that matches the command line of a worker process of any engine. It is valid for both
+    grep -E and Python's re."""
     return f"^({'|'.join(filter(None, (get(name).worker_pattern for name in _NAMES)))})"
 
 
 def leftover_pattern() -> str:
-    """Return the pattern of the command lines of all engines' servers and workers."""
+    """Return a regular expression that matches the command line of a server or worker process of any engine."""
     return "|".join([worker_pattern(), *filter(None, (get(name).server_pattern for name in _NAMES))])
 
 

@@ -1,5 +1,5 @@
-"""The places where an engine reports its settings in force: lines of its log, its metrics page, and answers of its
-server."""
+"""The places where a running engine reports the values of its settings: lines of its log, its metrics page, and JSON
+answers of its server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ _NCCL_NETWORK = (r"NCCL INFO Using network (?P<value>\S+)", "network {value}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Where an engine reports one of its settings: in an answer of its server (`info`), on its metrics page (`metric`),
-    or in its log (`log`). The first of the three that has a value is used.
+    """The places where an engine reports the value of one setting. They are tried in the order `info` (a JSON answer of
+    the server), `metric` (the metrics page), `log` (a line of the log), until one has a value.
 
-    `flag` is the flag that sets it, "" if there is none. `info` is a path of the server and a place in its JSON answer,
-    such as "/v1/models data.0.max_model_len"; the path "config" means the first of the engine's `config_paths` that
-    answers. `metric` is a name on the metrics page, followed by the label that has the value:
-    "vllm:cache_config_info{block_size}". `log` are regular expressions, each with a text in which its groups are filled
-    in.
+    `flag` is the flag that sets the setting, "" if there is none. `info` is a URL path and the place of the value in
+    the answer, such as "/v1/models data.0.max_model_len"; the URL path "config" means the first of the engine's
+    `config_paths` that exists. `metric` is the name of a metric and of the label that has the value, as in
+    "vllm:cache_config_info{block_size}". `log` has pairs (regular expression, format string for its named groups).
     """
 
     name: str

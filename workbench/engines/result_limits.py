@@ -14,17 +14,15 @@ _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
 def judgements(result: BenchResult) -> tuple[tuple[str, str], ...]:
-    """Return (title, text) of each comparison of a result with a limit or a reference: "limit" for one stream,
-    "all streams" for several together, "reference". A comparison that lacks a value is left out.
-    """
+    """Return (title, text) of each available comparison of a result. The title is "limit" (one stream and its speed
+    limit), "all streams" (their total and its speed limit) or "reference" (the nearest published speed)."""
     found = {"limit": against_limit(result), "all streams": against_total(result), "reference": nearest_text(result)}
     return tuple((title, text) for title, text in found.items() if text)
 
 
 def limit_pct(result: BenchResult) -> float | None:
-    """Return the speed of a result in percent of its limit: of one stream, or of all streams together. None if the
-    limit or the speed is unknown.
-    """
+    """Return the measured speed in percent of the speed limit. For a result with one stream both are per stream,
+    otherwise both are totals of all streams. None if the limit or the speed is unknown."""
     conditions, summary = result.conditions, result.summary
     limit, measured = conditions.ceiling_tok_s, summary.per_stream_tok_s
     if result.spec.concurrency > 1:
@@ -33,9 +31,8 @@ def limit_pct(result: BenchResult) -> float | None:
 
 
 def against_limit(result: BenchResult) -> str | None:
-    """Return how close a stream came to its speed limit, such as "81 % of 27.96 tok/s per stream (nominal bandwidth,
-    1,792 GB/s)". None if the limit is unknown.
-    """
+    """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per stream (nominal
+    bandwidth, 1,792 GB/s)". None if the limit is unknown."""
     limit = result.conditions.ceiling_tok_s
     if not limit:
         return None
@@ -44,7 +41,8 @@ def against_limit(result: BenchResult) -> str | None:
 
 
 def against_total(result: BenchResult) -> str | None:
-    """Return how close all streams together came to their limit. None for one stream, and if the limit is unknown."""
+    """Return how close the total speed of all streams came to its limit, as text. None if the result has only one
+    stream or if the limit is unknown."""
     limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
     if not limit or streams < 2 or result.spec.rate:
         return None

@@ -44,10 +44,10 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The highest possible speeds in tokens per second. `tok_s_per_stream` is None if it is unknown; `reason` then says
-    why.
+    """The highest possible speeds in tokens per second. If `tok_s_per_stream` is unknown, it is None and `reason` gives
+    the reason.
 
-    `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that read for one stream.
+    `label` names the source of the bandwidth. `bandwidth_gbs` is the sum over the GPUs that serve one stream.
     `gb_per_token` includes the KV cache of the context.
     """
 
@@ -66,16 +66,16 @@ class Ceiling:
 
     @property
     def with_all_reduces_tok_s(self) -> float | None:
-        """The limit of one stream with the time of the all-reduces added."""
+        """The speed limit of one stream in tok/s if each step also waits for its all-reduces. None if the limit is
+        unknown."""
         limit = self.tok_s_per_stream
         return limit and 1 / (1 / limit + self.all_reduce_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the server does: streams at the same time, the mean context of a stream in tokens, the bits of a number in
-    the KV cache, and the tokens that a step yields per stream (more than 1 with speculative decoding).
-    """
+    """The load on a server: the number of simultaneous streams, their mean context in tokens, the bits of a value in
+    the KV cache, and the tokens that a step produces per stream (more than 1 with speculative decoding)."""
 
     streams: int = 1
     context_tokens: float = 0.0
@@ -84,10 +84,11 @@ class Load:
 
 
 def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
-    """Return the nominal memory bandwidth of a GPU, or the reason why it is unknown as text.
+    """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is unknown, return the
+    reason as text.
 
-    It is computed from NVML's maximum memory clock and bus width. If NVML does not report them, it is that of the GPU
-    type in the table.
+    The bandwidth is computed from NVML's maximum memory clock and bus width. If NVML does not report them, the table of
+    GPU types has the bandwidth.
     """
     name = gpu if isinstance(gpu, str) else gpu.name
     known = find(name)
@@ -113,13 +114,14 @@ def ceiling(
     load: Load | None = None,
     memory_mhz: float | None = None,
 ) -> Ceiling:
-    """Return the speed limits on `gpus`, which are the NVML data or the names of the GPUs of all nodes, in rank order.
-    `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
+    """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the GPUs of all nodes, in
+    rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel and data-parallel sizes.
 
-    The limits are for the nominal bandwidth, or for the memory clock `memory_mhz` if that was lower under load.
+    The limits assume the nominal bandwidth, or the bandwidth at the memory clock `memory_mhz` if that was lower under
+    load.
 
     With unequal GPUs, a tensor-parallel group is as fast as its slowest member times its size, a stream passes the
-    pipeline stages one after another, and the fastest replica counts for one stream.
+    pipeline stages one after another, and the limit of one stream is that of the fastest replica.
     """
     if model is None or not model.bytes_per_token:
         return Ceiling(None, reason=(model and model.missing) or "bytes read per token are unknown for this model")
@@ -160,9 +162,8 @@ def ceiling(
 
 
 def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
-    """Return the bytes of KV cache that a step reads for one stream. A KV head that several GPUs of a tensor-parallel
-    group have is read by each of them.
-    """
+    """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs of a replica. A KV
+    head with copies on several GPUs counts once for each copy."""
     if model.shape and model.shape.kv:
         copies = [(one, max(1, tp / one.heads)) for one in model.shape.kv]
         return sum(read_bytes((one,), load.context_tokens, load.kv_bits) * n for one, n in copies)
@@ -172,9 +173,9 @@ def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
 def _total(
     model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float, flops: float | None
 ) -> tuple[float, str]:
-    """Return (limit of all streams together, what sets it). `bytes_per_s` are the bandwidths of the replicas, `flops`
-    the FLOP/s of all GPUs. In a pipeline, each stage works on its share of the streams at the same time.
-    """
+    """Return (limit of all streams together in tok/s, "memory" or "compute" for what limits them). `bytes_per_s` has
+    the bandwidth of each replica, `kv` is the bytes of KV cache that a step reads per stream, and `flops` the FLOP/s of
+    all GPUs. In a pipeline, each stage works on its share of the streams at the same time."""
     busy = min(len(bytes_per_s), load.streams)
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
@@ -190,9 +191,8 @@ def _total(
 
 
 def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
-    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format of the model's weights. None if
-    it is unknown.
-    """
+    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format that the model's weights allow.
+    None if it is unknown."""
     found = [find(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
     kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
     tflops = [(one.tflops.get(kind) or one.tflops.get("bf16")) if one else None for one in found]
@@ -200,9 +200,9 @@ def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
 
 
 def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
-    """Return (milliseconds of all-reduces per step, basis): two per layer, and one for the embedding. 0 if nobody
-    measured the link.
-    """
+    """Return (milliseconds that the all-reduces of one step take, text that says how this was computed). A step has two
+    all-reduces per layer and one for the embedding. The result is (0, "") for one GPU, with NVLink, and for an unknown
+    GPU type or number of layers."""
     known = find(gpu if isinstance(gpu, str) else gpu.name)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""
@@ -216,9 +216,8 @@ def _speculation(load: Load) -> str:
 
 
 def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> tuple[float, str] | None:
-    """Return (memory clock under load as a share of the maximum clock, label). None if the clock was not below the
-    maximum or is unknown.
-    """
+    """Return (memory clock under load divided by the maximum clock, text about both clocks). None if the memory clock
+    was at its maximum or is unknown."""
     maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     highest = maxima.pop() if len(maxima) == 1 else None
     if not highest or not memory_mhz or memory_mhz >= _FULL_CLOCK * highest:
@@ -227,7 +226,8 @@ def _share_of_clock(gpus: Sequence[GpuInfo | str], memory_mhz: float | None) -> 
 
 
 def _replica(gbs: Sequence[float], tp: int, pp: int) -> float:
-    """Return the bandwidth in GB/s with which a replica serves one stream. `gbs` are those of its GPUs."""
+    """Return the memory bandwidth in GB/s that one stream of a replica gets. `gbs` has the bandwidth of each GPU of the
+    replica."""
     stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
     return pp / sum(1 / s for s in stages)
 

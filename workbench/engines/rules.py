@@ -29,13 +29,14 @@ _SAFE_SHARE = 0.85  # of memory that the GPU shares with the system
 
 
 def cross_checks(here: Situation) -> Iterator[Finding]:
-    """Yield the findings of all rules: first those of the rules for every engine, then those of the plan's engine."""
+    """Yield the findings of all rules: first those that apply to every engine, then those of the plan's engine."""
     for rule in (*_RULES, *here.engine.rules):
         yield from rule(here)
 
 
 def enough_gpus(here: Situation) -> Iterator[Finding]:
-    """Report that the plan needs more GPUs for its parallel sizes than are visible to it, or fewer than are visible."""
+    """Report that the parallel sizes of the plan need more GPUs than are visible to the server, or leave GPUs
+    unused."""
     if not here.gpus or here.value("distributed-executor-backend") == "ray":
         return
     need, have = here.gpus_needed, here.gpus_visible
@@ -55,7 +56,7 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
 
 def _smaller(here: Situation) -> tuple[PlanChange, ...]:
     """Return the changes after which the plan uses no more GPUs than are visible: first fewer replicas, then a smaller
-    split. () without a GPU, or if the plan spans several nodes."""
+    tensor-parallel size. () if no GPU is visible or if the plan spans several nodes."""
     have, split = here.gpus_visible, here.count("tensor-parallel-size") * here.count("pipeline-parallel-size")
     if not have or here.nodes > 1:
         return ()
@@ -68,9 +69,8 @@ def _smaller(here: Situation) -> tuple[PlanChange, ...]:
 
 
 def open_to_others(here: Situation) -> Iterator[Finding]:
-    """Report a server without an API key: every user of the host can use it, or everybody on the network if it listens
-    on other addresses than loopback.
-    """
+    """Report a server without an API key. Every user of the host can use such a server, and everybody on the network if
+    the server listens on another address than loopback."""
     host, engine = here.plan.flag("host"), here.engine
     if _has_key(here) or str(host or "").startswith("/"):  # a Unix socket has permissions
         return
@@ -114,7 +114,7 @@ def secrets_in_sight(here: Situation) -> Iterator[Finding]:
 
 
 def version_in_range(here: Situation) -> Iterator[Finding]:
-    """Report that the installed version of the engine is not one that the preset was written for."""
+    """Report that the preset was not written for the installed version of the engine."""
     wanted, have = here.plan.engine_versions, here.installed
     if have and not satisfies(have, wanted):
         text = f"the preset is for {here.engine.title} {wanted}, but {have} is installed"
@@ -170,9 +170,8 @@ def memory(here: Situation) -> Iterator[Finding]:
 
 
 def metrics_off(here: Situation) -> Iterator[Finding]:
-    """Report that the plan does not switch the engine's metrics on, so that Workbench could not read the engine's
-    counters.
-    """
+    """Report that the plan does not switch the engine's metrics page on, without which Workbench cannot read the
+    engine's counters."""
     flag = here.engine.metrics_flag
     if flag and not here.on(flag):
         text = f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
@@ -203,7 +202,7 @@ def eager(here: Situation) -> Iterator[Finding]:
             text,
             flag,
             f"unset {flag}",
-            "gpt-oss-120b on a GB10: 26 tok/s eager, 59 without (conselara.dev, 2026-05-02)",
+            "gpt-oss-120b on a GB10: 26 tok/s in eager mode, 59 tok/s otherwise (conselara.dev, 2026-05-02)",
             evidence=f"{flag} is on",
             changes=(PlanChange(flag, None),),
             expected_gain="up to 2.3x tok/s per request, most for small models",

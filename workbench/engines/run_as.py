@@ -18,13 +18,14 @@ _ABOUT = "What runs the server on its host: Workbench itself as a process, or a 
 
 
 def is_run_row(name: str) -> bool:
-    """Return whether `name` is the name of a row that says what runs the server."""
+    """Return whether `name` names a row of the flag editor for the launcher or one of its options: "run-as" or
+    "run-as.NAME"."""
     return name == RUN_AS or name.startswith(_OPTION)
 
 
 def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
-    """Return the plan after an edit of the row `name`; "" stands for the default. Raises InputError for an unknown
-    launcher or option, and for an invalid value."""
+    """Return the plan after the user has entered `text` in the row `name`; "" restores the default. Raises InputError
+    for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
         return with_run_as(plan, check_word(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
@@ -32,13 +33,13 @@ def with_run_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     try:
         values = shlex.split(text) if repeatable or not text.strip() else [text]
     except ValueError as error:
-        raise InputError(f"{name}: {error}", next_step="quote the values as in a shell") from None
+        raise InputError(f"{name}: {error}", next_step=f"close each quotation mark in {name}") from None
     return with_run_option(plan, option, values)
 
 
 def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]:
-    """Yield the rows about what runs the server, with all options of its launcher. View "changed" has no such rows if
-    the server is an ordinary process."""
+    """Yield the rows for the plan's launcher and all its options. `base` is the plan before the user's edits; rows that
+    differ from it are marked as edited. View "changed" has no rows if the server runs as an ordinary process."""
     if view == "changed" and plan.run_as == PROCESS:
         return
     spec = FlagSpec(RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1)

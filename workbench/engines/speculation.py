@@ -10,7 +10,7 @@ _DRAFTED = ("speculative-num-steps", "draft-max", "spec-draft-n-max", "num-specu
 
 
 def drafted_tokens(flags: Mapping[str, Any]) -> int:
-    """Return the tokens that a step drafts per stream, 0 without speculative decoding."""
+    """Return the number of draft tokens per step and stream; 0 without speculative decoding."""
     config = flags.get("speculative-config")
     values = [config.get("num_speculative_tokens") if isinstance(config, Mapping) else None]
     values += [flags.get(name) for name in _DRAFTED]
@@ -18,10 +18,10 @@ def drafted_tokens(flags: Mapping[str, Any]) -> int:
 
 
 def tokens_per_step(flags: Mapping[str, Any], accepted_pct: float | None) -> float:
-    """Return the tokens that a step yields per stream: the drafts that the model accepts, and one of its own.
+    """Return the tokens that a step produces per stream: the accepted draft tokens, and one token of the model itself.
 
-    `accepted_pct` is the measured share of accepted drafts. If it is unknown, all are taken as accepted, so that the
-    limit stays a limit.
+    `accepted_pct` is the measured percentage of accepted draft tokens. If it is None, all draft tokens count as
+    accepted, because the result serves as an upper limit.
     """
     share = 1.0 if accepted_pct is None else accepted_pct / 100
     return 1 + drafted_tokens(flags) * share

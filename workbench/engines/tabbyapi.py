@@ -23,9 +23,8 @@ CONFIG_FILE = "config.yml"
 
 
 def source_directory(here: Situation) -> Iterator[Finding]:
-    """Report a plan without the source directory in which TabbyAPI must start, and a backend that does not exist any
-    more.
-    """
+    """Report a plan that does not start TabbyAPI in its source directory, and a plan that selects the ExLlamaV2
+    backend, which TabbyAPI has removed."""
     if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
         text = "TabbyAPI starts in its own source directory, and the plan has no working directory"
         yield Finding(Level.ERROR, "workdir.missing", text, fix="set `workdir` in the table [engine] of the preset")
@@ -76,16 +75,15 @@ class Tabbyapi(Engine):
         return {"text": request.get("prompt") or request.get("messages")}
 
     def plan_as_read(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan with the directory and the name of the model joined to a path."""
+        """Return the plan with the values of model-dir and model-name joined to one path of the model."""
         directory = plan.flag("model-dir")
         if not isinstance(directory, str) or not directory.startswith("/") or "/" in plan.model or not plan.model:
             return plan
         return replace(plan, model=posixpath.join(directory, plan.model)).without_flag("model-dir")
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the arguments that name the model. A path is split into model-dir and model-name; a plain name is
-        given alone, because TabbyAPI finds it in model-dir.
-        """
+        """Return the arguments that name the model. A path is split into model-dir and model-name. For a plain name,
+        only model-name is passed, because TabbyAPI looks for it in its model directory."""
         directory, name = posixpath.split(plan.model.rstrip("/"))
         if directory and plan.model.startswith(("/", "./", "../", "~")) and plan.flag("model-dir") is None:
             return ("--model-dir", directory, "--model-name", name)
@@ -109,7 +107,7 @@ class Tabbyapi(Engine):
         if plan.flag("config") is not None:
             names = ", ".join(f.name for f in in_file)
             raise PlanError(
-                f"{names} can only be set in a configuration file, and the plan has one of its own (config)",
+                f"{names} can only be set in a configuration file, but the flag config already names another file",
                 next_step=f"set {names} in the configuration file and remove them from the plan, or unset config",
             )
         sections: dict[str, dict[str, Any]] = {}

@@ -45,7 +45,7 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 
 
 def replicas_first(here: Situation) -> Iterator[Finding]:
-    """Report a model that is split over GPUs although it fits one of them: replicas need no communication."""
+    """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no communication."""
     split, facts = here.count(_TP) * here.count(_PP), here.plan.model_facts
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
     weights = facts.weight_bytes if facts else None
@@ -64,7 +64,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
         "dp-before-tp",
         text,
         _TP if here.count(_TP) > 1 else _PP,
-        f"run {count_of(replicas, 'replica')}; a split pays only for the latency of one request over a fast link",
+        f"run {count_of(replicas, 'replica')}; splitting a model speeds up only a single request over a fast link",
         _REPLICAS_SOURCE,
         evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {min(sizes) / GIB:.1f} GiB",
         changes=changes,
@@ -121,7 +121,7 @@ def one_at_a_time(here: Situation) -> Iterator[Finding]:
 
 
 def sequences_and_cache(here: Situation) -> Iterator[Finding]:
-    """Report a limit of requests that the KV cache cannot hold at full length."""
+    """Report that the KV cache cannot hold as many requests of full length as the plan allows at the same time."""
     flag = here.engine.concurrency_flag
     wanted = here.number(flag) if flag and here.plan.flag(flag) is not None else None
     estimate = fit(here.plan, here.gpus)
@@ -135,7 +135,7 @@ def sequences_and_cache(here: Situation) -> Iterator[Finding]:
 
 
 def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
-    """Report a quantization method that the checkpoint does not have."""
+    """Report that the plan sets a quantization method other than that of the checkpoint."""
     given = here.plan.flag("quantization")
     method = name_of(str(given)) if given else None
     if method is None or here.engine.uses_all_gpus:
@@ -154,12 +154,11 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     basis = "config.json" if read else "its name" if named else "its name, which names no quantization"
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
-    text = f"quantization {given} needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
-    text = text or f"quantization {given} converts 16-bit weights"
+    needs = f"needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else "converts 16-bit weights"
     yield Finding(
         Level.ERROR if read else Level.WARN,
         "quant.checkpoint",
-        f"{text}, and {here.plan.model} is {kind}",
+        f"quantization {given} {needs}, and the model {here.plan.model} is {kind}",
         "quantization",
         fix,
         "vLLM rejects a quantization method that differs from the checkpoint's",
@@ -183,7 +182,7 @@ def draft_model(here: Situation) -> Iterator[Finding]:
 
 
 def risks(here: Situation) -> Iterator[Finding]:
-    """Report flags that run code of the model's repository, and those that make the first request slow."""
+    """Report flags that run code from the model's repository, and flags that make the first request slow."""
     if here.on("trust-remote-code"):
         yield Finding(
             Level.WARN,
@@ -203,7 +202,7 @@ def risks(here: Situation) -> Iterator[Finding]:
 
 
 def without_effect(here: Situation) -> Iterator[Finding]:
-    """Report flags and variables that change nothing in this plan: other flags are missing, or the value is the
+    """Report flags and variables that change nothing in this plan, because another flag is missing or the value is the
     default."""
     release = here.engine.same_release(here.installed, here.catalog.version)
     for setting in here.plan.flags:
@@ -232,14 +231,14 @@ def without_effect(here: Situation) -> Iterator[Finding]:
 
 
 def allocation(here: Situation) -> Iterator[Finding]:
-    """Report that the plan replaces the GPUs that a job scheduler gave."""
+    """Report that the plan sets CUDA_VISIBLE_DEVICES and so overrides the GPUs that a job scheduler has allocated."""
     devices = here.env("CUDA_VISIBLE_DEVICES")
     if devices is not None and here.job:
         yield Finding(
             Level.WARN,
             "hpc.respect-allocation",
-            f"CUDA_VISIBLE_DEVICES={devices} replaces the GPUs that the job {here.job} was given: the server may take "
-            "those of other users",
+            f"CUDA_VISIBLE_DEVICES={devices} overrides the GPUs that the scheduler allocated to {here.job}: the "
+            "server may use GPUs of other users",
             "CUDA_VISIBLE_DEVICES",
             "unset CUDA_VISIBLE_DEVICES, so that the scheduler's value stays",
             evidence=f"job {here.job}",

@@ -1,7 +1,7 @@
 """Validation of a plan: each flag and variable is checked against the catalog, then rules check their combinations.
 
 A finding is an ERROR only if the engine itself would reject the plan at start. A flag that the catalog does not contain
-is an ERROR only if the catalog is for the installed release, because another release may have that flag.
+is an ERROR only if the catalog describes the installed release, because another release may have that flag.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def validate(
     job: str | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about a plan that has not been started, most severe first. `installed_version` is None if it
-    is unknown. `job` names the scheduler's job in which the host gave its GPUs.
-    """
+    is unknown. `job` names the scheduler's job that has allocated the host's GPUs, such as "PBS 1234"; None without a
+    job."""
     here = Situation(plan, catalog, registry.get(plan.engine), tuple(gpus), installed_version, job)
     found: list[Finding] = [*_of_plan(here)]
     settings = (*plan.flags, *(FlagSetting(n, v) for node in plan.nodes for n, v in node.flags.items()))
@@ -51,9 +51,8 @@ def validate(
 
 
 def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Finding | None:
-    """Return the finding about one value of a flag, or None if the value is valid. `certain` is True if the catalog is
-    for the installed release.
-    """
+    """Return the finding about one value of a flag, or None if the value is valid. `certain` is True if the catalog
+    describes the installed release."""
     if problem := type_problem(spec, value):
         code = "flag.json" if spec.kind == FlagKind.JSON else "flag.type"
         if isinstance(value, list | tuple) and not spec.repeatable:
@@ -109,7 +108,8 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
 
 
 def _remembered_values(here: Situation) -> Iterator[Finding]:
-    """Report values of the preset's variables that come from an earlier run or differ from the value in that run."""
+    """Report each preset variable whose value was remembered from an earlier run, and each whose default differs from
+    the value in the earlier run."""
     plan = here.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
@@ -126,7 +126,8 @@ def _remembered_values(here: Situation) -> Iterator[Finding]:
 
 
 def _unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
-    """Report that sizes of the model are unknown, or that they were read from its files and not from the preset."""
+    """Report that sizes of the model are unknown, or that they were read from the model's files instead of the
+    preset."""
     if facts is not None and facts.missing:
         without = "no speed limit" if facts.weight_bytes else "no memory estimate and no speed limit"
         yield Finding(Level.HINT, "model.facts", f"{without}: {facts.missing}")
@@ -179,7 +180,8 @@ def _unknown_flag(here: Situation, name: str) -> Finding:
 
 
 def _renamed(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
-    """Return the change of the flag `name` to `new`, whose value stays if the new flag accepts it."""
+    """Return the changes that remove the flag `name` and set the flag `new` to the same value. The second change is
+    left out if `new` does not accept the value or is set already."""
     value, spec = here.plan.flag(name), here.catalog.flags.get(new)
     if value is None or here.plan.flag(new) is not None or (spec and (type_problem(spec, value) is not None)):
         return (PlanChange(name, None),)
@@ -187,7 +189,7 @@ def _renamed(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
 
 
 def _replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
-    """Return the changes that replace a removed flag; () if a user must choose."""
+    """Return the changes that replace a removed flag; () if the user must decide what replaces the flag."""
     if entry.renamed:
         flag, _, key = entry.renamed.partition(".")
         if not key:
@@ -257,7 +259,8 @@ def _of_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
 
 
 def _removed_variable(here: Situation, name: str) -> Removed | None:
-    """Return why the engine no longer reads the variable `name`; None if it still reads it."""
+    """Return the entry of the catalog of removed variables for `name`; None if the installed version still reads the
+    variable."""
     entry = removed(here.engine.name, "env").get(name)
     version = version_key(here.installed or here.catalog.version)
     still_read = entry is not None and bool(entry.since) and version < version_key(entry.since)

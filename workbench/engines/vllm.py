@@ -23,9 +23,8 @@ _MASTER_PORT, _DATA_PARALLEL_PORT = 29501, 13345
 
 
 def scheduling(here: Situation) -> Iterator[Finding]:
-    """Report contradictory limits for one step of the scheduler, and flags that repeat the default of newer
-    versions.
-    """
+    """Report limits of the scheduler that contradict each other, and flags that only repeat the default of newer
+    versions."""
     version = version_key(here.installed or here.catalog.version)
     if here.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = "async-scheduling is on by default since 0.14 unless another flag is incompatible with it"
@@ -50,7 +49,7 @@ def scheduling(here: Situation) -> Iterator[Finding]:
 
 
 def log_statistics(here: Situation) -> Iterator[Finding]:
-    """Report that a plan with several API servers will have no statistics lines in its log."""
+    """Report that a plan with several API servers gets no lines with statistics in its log."""
     servers = here.number("api-server-count")
     if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
         text = "several API servers write no statistics lines to the log; /metrics still has the values of each engine"
@@ -61,7 +60,7 @@ def log_statistics(here: Situation) -> Iterator[Finding]:
 
 
 def ray(here: Situation) -> Iterator[Finding]:
-    """Report that Ray has to be installed separately."""
+    """Report that a plan with the Ray backend needs Ray installed separately."""
     version = version_key(here.installed or here.catalog.version)
     if here.value("distributed-executor-backend") == "ray" and version >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
@@ -70,7 +69,7 @@ def ray(here: Situation) -> Iterator[Finding]:
 
 
 def server_module(here: Situation) -> Iterator[Finding]:
-    """Report that the executable is the Python module of the server, which is deprecated."""
+    """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
     version = version_key(here.installed or here.catalog.version)
     words = here.engine.launch_prefix(here.plan)
     if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
@@ -79,7 +78,7 @@ def server_module(here: Situation) -> Iterator[Finding]:
 
 
 def verifiers(here: Situation) -> Iterator[Finding]:
-    """Report the program vf-vllm, which no longer exists."""
+    """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer has."""
     if any(part.rpartition("/")[2] == "vf-vllm" for part in here.plan.executable):
         text = "vf-vllm left the package verifiers on 2026-07-08 (commit a497ee5)"
         fix, change = "use vllm serve, which has the same flags", (PlanChange("executable", None),)
@@ -183,8 +182,9 @@ class Vllm(Engine):
         return {"model": model, **request}
 
     def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
-        """Return the flags of a rank. Data-parallel replicas are spread over the hosts; without them, each replica's
-        tensor and pipeline ranks are. Only the first rank has an API server."""
+        """Return the flags that only rank number `rank` gets. With at least as many data-parallel replicas as hosts,
+        each host runs some of the replicas; otherwise all hosts together run the tensor and pipeline ranks. Only rank 0
+        has an API server."""
         headless: dict[str, FlagValue] = {"headless": True} if rank else {}
         replicas = plan.flag("data-parallel-size")
         if isinstance(replicas, int) and replicas >= count:
@@ -203,16 +203,16 @@ class Vllm(Engine):
         return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
 
     def kv_rule(self, here: Situation) -> KvRule:
-        """Return vLLM's rule: blocks, and with asynchronous scheduling two batches in flight."""
+        """Return vLLM's rule for the KV cache: blocks of tokens, plus the tokens of the batches in flight (two with
+        asynchronous scheduling)."""
         batches = max(1 if here.value("async-scheduling") is False else 2, here.count("pipeline-parallel-size"))
         batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
         return KvRule("blocks", in_flight=int(batch) * batches, block=int(here.number("block-size") or BLOCK))
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command. "serve" is appended to a program such as /opt/v/bin/vllm, but not to
-        the Python module of the server or a container image. With a Python as the executable, the server is that
-        module, which all versions have.
-        """
+        """Return the first words of the command. If the plan's executable is a Python interpreter, the server is
+        started as the module vllm.entrypoints.openai.api_server, which all versions have. "serve" is appended to a
+        program such as /opt/v/bin/vllm, but not to that module or to a container image."""
         if not plan.executable:
             return self.launch
         if is_python(plan.executable):
@@ -226,7 +226,6 @@ class Vllm(Engine):
         return ("--model", plan.model) if module else (plan.model,)
 
     def negation(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that turns the flag off, or None if there is none. An --enable-x of 0.33 becomes
-        --disable-x if the version is known, else --no-enable-x, which all versions accept.
-        """
+        """Return the option that switches the flag off, or None if there is none. An --enable-x of 0.33 becomes
+        --disable-x if the version is known (`exact`), otherwise --no-enable-x, which all versions accept."""
         return spec.negation if exact or not spec.negation else f"--no-{spec.name}"

@@ -1,6 +1,6 @@
-"""Bits per weight of each quantization, with its scales, and the bytes that follow from them.
+"""Bits per weight of each quantization, including the quantization scales, and the bytes of models with such weights.
 
-An engine quantizes the linear layers. The output matrix stays in 16 bit, and so does the embedding.
+An engine quantizes the linear layers. The output matrix and the embedding stay in 16 bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _METHODS = {"fp8": "FP8", "awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "nvfp4
 
 
 def name_of(quantization: str | None) -> str | None:
-    """Return the name in BITS of a quantization method, such as "AWQ" for "awq_marlin". None for an unknown method."""
+    """Return the key in `BITS` for the name of a quantization method, such as "AWQ" for "awq_marlin". None for an
+    unknown method."""
     word = (quantization or "").lower().removesuffix("_marlin").removesuffix("-int4").strip()
     if word in ("", "bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
         return "BF16" if word else None
@@ -37,7 +38,8 @@ def name_of(quantization: str | None) -> str | None:
 
 
 def bits_of(config: Mapping[str, Any]) -> float:
-    """Return the bits per weight, with scales, that a `quantization_config` describes; 16 if that is unknown."""
+    """Return the bits per weight, including the quantization scales, that the `quantization_config` of a config.json
+    describes; 16 if it names no method."""
     method = str(config.get("quant_method") or "").lower()
     bits, group = config.get("bits"), config.get("group_size")
     if method in ("awq", "gptq") and type(bits) is int and 1 <= bits <= 16:
@@ -52,14 +54,14 @@ def bits_of(config: Mapping[str, Any]) -> float:
 
 
 def token_bytes(parts: WeightParts, bits: float, *, expert_bits: float | None = None, head_bits: float = 16.0) -> float:
-    """Return the bytes of weights that one token reads at batch size 1: all dense weights, the routed experts that it
-    uses, and the output matrix.
-    """
+    """Return the bytes of weights that one token reads at batch size 1: all dense weights, the routed experts that the
+    token uses, and the output matrix. `expert_bits` None means `bits`."""
     experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
     return (parts.dense * bits + experts + parts.output * head_bits) / 8
 
 
 def held_bytes(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:
-    """Return the bytes of all weights in GPU memory."""
+    """Return the bytes that all weights take in GPU memory. `bits` are those of the layers, `head_bits` those of the
+    output matrix and the embedding."""
     other = parts.head + parts.embedding
     return ((parts.dense + parts.experts) * bits + other * head_bits + parts.other * 16) / 8

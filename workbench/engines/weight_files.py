@@ -1,6 +1,7 @@
-"""The weights in a model's files: the tensors that a safetensors header lists, and what one token reads of them.
+"""The weights in a model's files: the tensors that a safetensors header lists, and the bytes of them that one token
+reads.
 
-The headers may come from strangers. An entry that is not a tensor is left out; a header that is not JSON has none.
+The headers may be malicious. An entry that is not a tensor is ignored, and a header that is not JSON counts as empty.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FileWeights:
-    """The weights of a checkpoint: `token_bytes` are those that one token reads; `parts` are numbers of weights."""
+    """The weights of a checkpoint: `bytes` of all weights, `token_bytes` that one token reads, and `parts`, the number
+    of weights of each part of the model."""
 
     bytes: float
     token_bytes: float
@@ -65,10 +67,10 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
 def weights_of(
     tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
 ) -> FileWeights | None:
-    """Return the weights of `tensors`. `packed_bits` is the number of bits of a packed weight with its scales,
-    `expert_share` the share of the routed experts that a token uses, and `layers` the number of layers; layers after
-    them only draft tokens. None without tensors, or if there are experts whose share is unknown.
-    """
+    """Return the weights of a checkpoint, given its `tensors`. `packed_bits` is the bits of a packed weight with its
+    scale, and `expert_share` the share of the routed experts that a token uses. `layers` is the number of layers;
+    tensors of layers after these belong to a draft head. None without tensors, or if the model has experts and
+    `expert_share` is None."""
     sizes: dict[str, float] = {}
     counts: dict[str, float] = {}
     for tensor in tensors:

@@ -264,9 +264,9 @@ class MetricChange:
 
     `verdict` is one of:
       "better", "worse", "no difference shown": several runs of each side give an interval;
-      "hint only": better or worse, but nothing is claimed, because the metric was not chosen before and may differ by
-          chance among so many, the runs are not comparable, or the experiment is not finished;
-      "single pair": one run of each side gives no interval, so nothing is claimed;
+      "hint only": the change looks better or worse, but may be chance, because the metric was not chosen before the
+          experiment, the runs are not comparable, or the experiment is not finished;
+      "single pair": one run of each side gives no interval, so no verdict is possible;
       "not measured": a value is missing.
     """
 
@@ -282,8 +282,8 @@ class MetricChange:
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """Return the half width of a 95 % interval (`interval_pct`, in percent) as text, for example "0.9"; ">999" if the
-    runs scatter too much for a useful number."""
+    """Return the half width of a 95 % confidence interval as text, for example "0.9" for ± 0.9 %. `interval_pct` is the
+    half width in percent. The text is ">999" if the runs scatter too much for a useful number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"
 
 

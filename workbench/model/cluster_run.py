@@ -1,4 +1,4 @@
-"""A server that spans several hosts. Each of its ranks is an ordinary run on a host of its own."""
+"""A server that spans several hosts. Each of its ranks is a separate run on its own host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClusterRank:
-    """One run of a server that spans several hosts. Its log lines begin with `label`: "rank 0", or "ray 1" for a Ray
-    process beside the ranks."""
+    """One process of a server that spans several hosts, with the run that Workbench started for it. Its log lines begin
+    with `label`: "rank 0" for a rank of the engine, or "ray 1" for a Ray process."""
 
     host: str  # as the cluster names its node
     run_id: str
@@ -17,8 +17,9 @@ class ClusterRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """The facts about all ranks of a server, which the record of each rank contains. The first rank is the head. Its
-    run id identifies the whole server, and its port, readiness and counters are those of the server."""
+    """The list of all ranks of a server that spans several hosts; the record of each rank's run contains it. The run id
+    of the first rank, the head, is the id of the whole server, and the head's port, readiness and counters are the
+    server's."""
 
     cluster: str
     label: str  # of the rank whose record this is

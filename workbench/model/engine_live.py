@@ -1,4 +1,4 @@
-"""The live metrics of an engine: what is shown of it each second, without a benchmark."""
+"""The live metrics of an engine: values that the screen updates every second, without a benchmark."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LiveMetric:
-    """A live metric. `field` is its name in the host's history and in JSON, `counters` are the fields of EngineMetrics
-    that it follows from: one for a gauge or a rate, a part and its whole for a share."""
+    """A live metric. `field` is its name in the host's history and in JSON. `counters` are the fields of EngineMetrics
+    from which it is computed: one field for a gauge or a rate, (numerator, denominator) for a share."""
 
     field: str
     title: str
@@ -36,10 +36,10 @@ LIVE_METRICS = (*RATES, *GAUGES, *SHARES)
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """The server whose engine is watched, and the newest value of each of its live metrics.
+    """The server whose engine is observed, and the newest value of each of its live metrics.
 
     If a metric is missing in `values`, `absent` has the reason. A share, such as prefix cache hits, is also missing
-    while its total is 0. `problem` is the reason why no metric can be read.
+    while its denominator is 0. `problem` is the reason why no metric can be read; None if metrics can be read.
     """
 
     server: str  # run id, or the URL of a server that Workbench did not start

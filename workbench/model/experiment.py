@@ -16,10 +16,10 @@ SHOWS_PCT = {3: 5.0, 5: 2.0, 8: 1.3}  # pairs -> the difference that they can sh
 
 @dataclass(frozen=True, slots=True)
 class ArmTarget:
-    """The preset, run or URL that an arm is measured on, if the arms have no common base. `name` is the user's word for
-    it.
+    """The preset, run or URL that an arm of an experiment is measured on. `name` is the preset id, run id or URL that
+    the user entered. An arm without a target changes the plan that both arms share.
 
-    Looking up the name sets one of three fields: `url`; `run_id` of a running server, which is measured as it is; or
+    Looking up the name sets one of three fields: `url`; `run_id` of a running server, which is measured unchanged; or
     `plan`, the JSON of the server that is started for each run.
     """
 
@@ -48,8 +48,9 @@ class ArmTarget:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side of an experiment: its changes to the common base or to its own target, as the user entered them. `sets`
-    has words such as "max-num-seqs=64", `unsets` has names of flags, `envs` has words such as "NAME=value"."""
+    """One side of an experiment: its changes to the plan of both arms or to its own target, as the user entered them.
+    `sets` has assignments such as "max-num-seqs=64", `unsets` names of flags, and `envs` assignments such as
+    "NAME=value"."""
 
     sets: tuple[str, ...] = ()
     unsets: tuple[str, ...] = ()
@@ -113,7 +114,8 @@ WARM_UP = -1
 
 
 def side_of(arm: str, host: str | None) -> str:
-    """Return an arm on one of the twins as text; the arm alone if `host` is None."""
+    """Return the name of an arm: "A", or "A on HOST" in an experiment that runs on two equal hosts. `host` is None for
+    an experiment on one host."""
     return arm if host is None else f"{arm} on {host}"
 
 
@@ -121,8 +123,8 @@ INTERRUPTED = "interrupted"
 
 
 class RunState(StrEnum):
-    """The state of one run of an experiment. A run is DROPPED if it or its partner failed or was interrupted and the
-    pair was run again. A run is DISCARDED if it was the first run on a cold machine, which is not counted."""
+    """The state of one run of an experiment. DROPPED: the pair was run again, because this run or the other run of the
+    pair failed or was interrupted. DISCARDED: the first run on a cold machine, which is not counted."""
 
     PLANNED = "planned"
     STARTING = "starting"
@@ -151,7 +153,7 @@ class ExperimentRun:
 
     @property
     def side(self) -> str:
-        """The arm, and for twins its host: "A", "B on gpu-box-2"."""
+        """The name of the arm: "A", or "B on gpu-box-2" in an experiment that runs on two equal hosts."""
         return side_of(self.arm, self.host)
 
 
@@ -186,7 +188,7 @@ class Experiment:
 
     @property
     def order(self) -> str:
-        """The order of A and B inside the pairs, in words."""
+        """The order of A and B inside the pairs as text: "the order A B B A" or "a random order"."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property

@@ -32,7 +32,7 @@ class PlanChange:
 
     @property
     def text(self) -> str:
-        """The change as `workbench start` takes it, for a shell: "--set name=value", "--env NAME=value" or
+        """The change as options of `workbench start`, quoted for a shell: "--set name=value", "--env NAME=value" or
         "--unset name"."""
         if self.value is None:
             return f"--unset {self.name}"
@@ -45,11 +45,11 @@ class Finding:
     """One statement about a plan, a preset, a host or a run.
 
     `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
-    (without dashes) or the environment variable concerned. `fix` is the next step, as the user would enter it. A
-    finding about a file has its place in `file`, `line` (from 1) and `field` (dotted). A finding about a log has the
-    matching text in `evidence`; advice has the measured or planned values there. `changes` are what `fix` says, as
-    data. `settings` are GPU settings that it proposes, as `workbench gpu set` takes them ("power-limit=400").
-    `expected_gain` is the gain to expect, as text with its range ("+3 to +5 % tok/s").
+    (without dashes) or the environment variable concerned. `fix` is the next step as text for the user; `changes` has
+    the changes of the plan in it. `settings` are proposed GPU settings, as arguments of `workbench gpu set`
+    ("power-limit=400"). A finding about a file has its place in `file`, `line` (from 1) and `field` (dotted).
+    `evidence` is the matching text of a log, or the measured or planned values behind advice. `expected_gain` is a
+    range as text ("+3 to +5 % tok/s").
     """
 
     level: Level
@@ -77,7 +77,7 @@ class Finding:
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings with the most severe first; those of one level keep their order."""
+    """Return the findings sorted by severity, the most severe first. Findings of equal severity keep their order."""
     order = list(Level)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
 

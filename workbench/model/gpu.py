@@ -72,8 +72,8 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """Properties of a GPU that rarely change, such as its name and its limits. The agent sends them at its start and
-    when they have changed."""
+    """Properties of a GPU that rarely change, such as its name and its limits. The telemetry agent on the host sends
+    them when it starts and when they have changed."""
 
     index: int
     uuid: str
@@ -134,8 +134,8 @@ class GpuSample:
 
     @property
     def limit_w(self) -> float | None:
-        """Return the power limit in force in watts: the enforced limit, or the requested limit if the driver reports no
-        enforced one. None if the driver reports neither."""
+        """The power limit in watts that applies now: the enforced limit, or the requested limit if the driver reports
+        no enforced limit. None if the driver reports neither."""
         return self.power_limit_enforced_w or self.power_limit_w
 
     @property
@@ -183,8 +183,8 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """One reading of one host with all its GPUs. `t_s` is the monotonic clock of the host's agent, `unix_s` the host's
-    wall clock."""
+    """One reading of one host with all its GPUs. `t_s` is the monotonic clock of the telemetry agent on that host, in
+    seconds; `unix_s` is the host's wall clock."""
 
     t_s: float
     unix_s: float

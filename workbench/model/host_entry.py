@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """A host of hosts.toml. `name` is its table's name, by which commands name it."""
+    """A host in hosts.toml. `name` is the name of the host's table in the file, which commands use for the host."""
 
     name: str
     ssh: str | None = None  # alias of the ssh configuration or USER@HOST; "local": this machine; None: as `name`
@@ -24,7 +24,8 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A host of a cluster. `address` and `interface` are those of the network between the nodes; None: found out."""
+    """A host of a cluster. `address` and `interface` belong to the network that connects the nodes; None if Workbench
+    shall detect them."""
 
     host: str
     address: str | None = None

@@ -1,4 +1,4 @@
-"""The settings in the plan of a running server, compared with its settings in force."""
+"""The settings in the plan of a running server, compared with the values that the server really uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ NOT_REPORTED = "not reported"
 
 @dataclass(frozen=True, slots=True)
 class InForceRow:
-    """One setting of a running server. `asked` is the value in its plan, None if the plan does not set it. `in_force`
-    is the value that the engine or its process has, None if nothing reports it. `where` says where that was read.
-    `differs` is true if both are known and do not agree."""
+    """One setting of a running server. `asked` is its value in the plan; None if the plan does not set it. `in_force`
+    is the value that the engine or its process uses; None if no source reports it. `where` names the source of
+    `in_force`. `differs` is true if both values are known and disagree."""
 
     kind: str  # "engine", "flag", "env"
     name: str
@@ -24,8 +24,8 @@ class InForceRow:
 
 @dataclass(frozen=True, slots=True)
 class InForceReport:
-    """The settings of a running server: those that the engine reports, then the other flags, then the environment.
-    `notes` names the sources that could not be read, and why."""
+    """The settings of a running server: first the settings that the engine reports, then the other flags of the plan,
+    then environment variables. `notes` has one text for each source that could not be read, with the reason."""
 
     run_id: str
     rows: tuple[InForceRow, ...]

@@ -1,4 +1,4 @@
-"""A job of a scheduler, as the user's list of jobs shows it."""
+"""A job of a scheduler (Slurm or PBS) in the list of the user's jobs."""
 
 from __future__ import annotations
 

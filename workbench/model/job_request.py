@@ -1,7 +1,7 @@
-"""The resources that a server requests from a scheduler, in the words of Slurm and of PBS.
+"""The resources that a server requests from a scheduler, as command-line options of Slurm and PBS.
 
-The exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) request them with the
-same words.
+Both the exported job scripts (recipes/exports) and the jobs that Workbench submits (server/launchers) use these
+options.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _QSUB = {"walltime": ("-l", "walltime="), "queue": ("-q", ""), "account": ("-A",
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The request for a job. `gpus` are those of each node. `options` are the run options of the launcher `slurm` or
-    `pbs`; the option "gpus" replaces `gpus`, and 0 requests none."""
+    """The request for a job. `gpus` is the number of GPUs on each node. `options` are the run options of the launcher
+    `slurm` or `pbs`. The option "gpus" replaces `gpus`; its value 0 requests no GPUs."""
 
     name: str
     gpus: int
@@ -44,8 +44,8 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class PbsWords:
-    """The options of qsub. `chunk` and `nodes` are the values of -l for the resources of the node: PBS Pro and OpenPBS
-    take the first, Torque takes the second. `others` are the same for all."""
+    """The options of PBS's qsub. Two values of its option -l request the nodes' resources: `chunk` is for PBS Pro and
+    OpenPBS, `nodes` is for Torque. `others` are all other options, equal for every version of PBS."""
 
     chunk: str
     nodes: str
@@ -53,7 +53,8 @@ class PbsWords:
 
 
 def job_name(text: str) -> str:
-    """Return a name of the characters that all schedulers accept, beginning with a letter."""
+    """Convert `text` to a job name that all schedulers accept: letters, digits, ".", "_" and "-", beginning with a
+    letter."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     return plain if plain[:1].isalpha() else f"server-{plain}"
 
@@ -68,7 +69,8 @@ def slurm_words(request: JobRequest) -> tuple[str, ...]:
 
 
 def pbs_words(request: JobRequest) -> PbsWords:
-    """Return the options of qsub for `request`. The name is cut to 15 characters, which all versions of PBS take."""
+    """Return the options of qsub for `request`. The job name is cut to 15 characters, the limit that all versions of
+    PBS accept."""
     options = request.options
     node, cpus, memory = options.get("node"), options.get("cpus"), options.get("memory")
     gpus = "" if request.gpus_text == "0" else request.gpus_text

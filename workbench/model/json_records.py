@@ -32,5 +32,6 @@ def _from_its_json(kind: Any, data: Any) -> Any:
 
 
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a dict of fields in which each list is a tuple, because frozen dataclasses have tuples."""
+    """Return a copy of a dataclass's field values in which each list is a tuple, because frozen dataclasses use
+    tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

@@ -33,15 +33,19 @@ class ModelFile:
 
     @property
     def damaged(self) -> bool:
-        """Whether the bytes are not those of the hub, which names the blob of a large file by its SHA-256."""
+        """Whether the file's bytes differ from the file on the Hugging Face hub, which names a large file by its
+        SHA-256. False if the bytes were not hashed."""
         return bool(self.sha256 and self.blob and len(self.blob) == len(self.sha256) and self.blob != self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
-    """One copy of a model on a host. `kind` is HUB (the cache of the Hugging Face hub), DIRECTORY, or FILE (a GGUF file
-    with its further parts). `listed` are the weight files that an index names, `broken` the links that lead nowhere,
-    and `outside` the files whose bytes are outside the model's directory, or its repository in the hub's cache."""
+    """One copy of a model on a host. `kind` is HUB (in the cache of the Hugging Face hub), DIRECTORY, or FILE (a GGUF
+    file with all its parts).
+
+    `listed` are the weight files that the model's index names, `broken` the symbolic links without a target, and
+    `outside` the files whose bytes lie outside the model's directory or, in the hub's cache, outside its repository.
+    """
 
     host: str
     model: str
@@ -75,7 +79,7 @@ class ModelCopy:
 
     @property
     def small_digest(self) -> str | None:
-        """A digest of the index and of the other small files; None if none of them was read."""
+        """A digest of the weight index and of the other small files; None if none of these files was read."""
         lines = sorted(f"{file.name} {file.sha256}" for file in self.files if file.sha256 and not file.is_weights)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else None
 
@@ -141,7 +145,8 @@ def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
 
 
 def unhashed(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
-    """Return the files of which only the sizes were compared, because one of the copies has no hash of them."""
+    """Return the names of the files in both copies whose bytes cannot be compared, because one of the copies has no
+    hash."""
     theirs: Mapping[str, ModelFile] = {file.name: file for file in b.files}
     return [f.name for f in a.files if f.name in theirs and not (f.sha256 and theirs[f.name].sha256)]
 
@@ -152,7 +157,7 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size in the units of the hub: "1.2 GB", "15 MB", "800 B"."""
+    """Return a size with a decimal unit, as the Hugging Face hub shows it: "1.2 GB", "15 MB", "800 B"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
             digits = ".3g" if size_bytes < 999.5 * factor else ".0f"

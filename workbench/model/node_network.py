@@ -1,4 +1,4 @@
-"""The network interfaces of a host, and the place of a node in the network between the nodes of a cluster."""
+"""The network interfaces of a host, and the addresses at which the nodes of a cluster reach each other."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class NodeNetwork:
         return next((i for i in self.interfaces if i.name == name), None)
 
     def with_address(self, address: str) -> Interface | None:
-        """Return the interface that has this address."""
+        """Return the interface that has this address; None if there is none."""
         return next((i for i in self.interfaces if any(a.partition("/")[0] == address for a in i.addresses)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """A node of a cluster and the way on which the other nodes reach it. `origins` says where each value is from, by
-    the name of the field."""
+    """A node of a cluster, with the address, interface and RDMA devices at which the other nodes reach it. `origins`
+    says by field name where each value comes from, such as "hosts.toml"."""
 
     host: str
     address: str | None = None

@@ -15,8 +15,8 @@ PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parall
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One host's part of a server that spans several hosts: its rank, and the flags and environment that differ
-    there."""
+    """One host's part of a server that spans several hosts: its rank, and the flags and environment variables that
+    apply only to this rank."""
 
     name: str
     rank: int
@@ -32,16 +32,16 @@ class Node:
 
     @property
     def key(self) -> str:
-        """The name of the node's part in a script for all nodes."""
+        """The unique name of this node's section in a script that starts all nodes."""
         return f"{self.name}-{self.role}" if self.role else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Properties of a model's weights, from which Workbench estimates the ceiling and the memory need.
+    """Sizes of a model, from which Workbench estimates the speed limit and the memory need.
 
-    A property that is unknown is None, and `missing` says why. The values are valid for the model `id` started with
-    `flags`, the flags that change the weights.
+    A size that is unknown is None, and `missing` says why. The sizes are valid for the model `id` started with `flags`,
+    which are those flags that change the weights.
     """
 
     id: str
@@ -59,12 +59,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:
-    """The origin of the value of a preset's variable: `kind` is "given", "cluster", "remembered", "default" or
-    "example".
+    """The origin of the value of a preset's variable. `kind` is "given" (by the user), "cluster", "remembered",
+    "default" or "example".
 
-    A remembered value has in `run_id` the READY run that used it. A default has `run_id` and `instead` if a READY run
-    used another value, `instead`. That value is only shown, because a remembered value never replaces a preset's
-    default.
+    For a remembered value, `run_id` is the READY run that used it. For a default, `instead` is another value that was
+    used before, and `run_id` the READY run that used `instead`; both are None if there is no such run. A remembered
+    value never replaces a preset's default, so `instead` is only shown.
     """
 
     kind: str  # "given", "cluster", "remembered", "default", "example"
@@ -98,22 +98,25 @@ class LaunchPlan:
     sources: Mapping[str, VariableSource] = field(default_factory=dict)  # of the `variables`, by name
 
     def uses(self, value: str) -> bool:
-        """Return whether the text `value` occurs in the plan: in the model, working directory, executable, flags,
-        environment or nodes. The value of a variable whose flag the user has replaced does not occur."""
+        """Return whether the string `value` occurs in the plan: in the model, working directory, executable, flags,
+        environment or nodes. It tells whether a preset variable with this value still has an effect after the user's
+        changes."""
         settings = (s.value for s in (*self.flags, *self.env))
         nodes = (v for node in self.nodes for v in (*node.flags.values(), *node.env.values()))
         return any(value in str(text) for text in (self.model, self.workdir, *self.executable, *settings, *nodes))
 
     @property
     def gpu_count(self) -> int:
-        """The number of GPUs on all nodes that the parallel sizes need, 1 if the plan names none."""
+        """The number of GPUs on all nodes together that the parallel sizes need; 1 if the plan sets no parallel
+        size."""
         count = 1
         for name in PARALLEL_SIZES:
             count *= self.parallel_size(name)
         return count
 
     def parallel_size(self, name: str) -> int:
-        """Return the size that the flag `name` sets, 1 if it is missing or no size."""
+        """Return the parallel size that the flag `name` sets; 1 if the flag is missing or its value is not a valid
+        size."""
         value = self.flag(name)
         return value if isinstance(value, int) and 0 < value < 10_000 else 1
 
@@ -166,8 +169,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """One difference between the plans a and b. `kind` is "flag", "env", "model", "engine", "executable",
-    "open files", "run as", "image", "run option" or "gpu"."""
+    """One difference between the plans a and b, with the value of both. `kind` is "flag", "env", "model", "engine",
+    "executable", "open files", "run as", "image", "run option" or "gpu"."""
 
     kind: str
     name: str

@@ -73,19 +73,21 @@ class EngineRef(_Strict):
 
 
 class LaunchEntry(_Strict):
-    """The launcher of the server, and its options."""
+    """The launcher that starts the server, such as systemd or docker, and the launcher's options."""
 
-    run_as: str = Field(PROCESS, description="a word of `start --as`, such as systemd")
+    run_as: str = Field(PROCESS, description="what runs the server, as for `start --as`: process, systemd, docker, …")
     run_options: dict[str, str | list[str]] = Field(
-        default_factory=dict, description="its options, as `--run-option` takes them; a list sets one several times"
+        default_factory=dict,
+        description="options of the launcher by name, as for `--run-option`; a list repeats an option",
     )
 
 
 class EndpointEntry(_Strict):
-    """The entry of the server in the endpoint file of verifiers, which `workbench endpoint` writes."""
+    """The entry for this server in the endpoint file of the Python package verifiers. `workbench endpoint` writes the
+    entry."""
 
-    name: str = Field(min_length=1, description="name of the entry, as `vf-eval -m` takes it")
-    file: str = Field("configs/endpoints.py", description="path of the file on the host")
+    name: str = Field(min_length=1, description="name of the server in the endpoint file, for `vf-eval -m`")
+    file: str = Field("configs/endpoints.py", description="path of the endpoint file on the host")
 
 
 class PresetModel(_Strict):
@@ -153,8 +155,8 @@ class GpuSettingsEntry(_SettingsFields):  # type: ignore[misc]
 
 
 class WarmUp(_Strict):
-    """Requests that a server gets once, after it is READY and the settings are in force, so that kernels of all sizes
-    are compiled. The lengths of their prompts rise evenly."""
+    """Warm-up requests that Workbench sends once, after the server is READY and the GPU settings are applied, so that
+    kernels of all sizes are compiled. The prompt lengths rise evenly from the shortest to the longest."""
 
     requests: int = Field(10, ge=1, le=1000)
     input_tokens: Annotated[tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)] = (
@@ -224,22 +226,24 @@ class ReferenceResult(_Strict):
 
 
 class DocumentClaim(_Strict):
-    """A statement of the preset's document, with the judgement whether it is true."""
+    """A statement in the write-up on which the preset is based, with a verdict whether the statement is true."""
 
     text: str
     verdict: Verdict
     correct: str = Field(description="the correct statement")
     basis: str = Field(
-        description='basis of the judgement: "arithmetic", "verified in a source", "checked by running it", …'
+        description='basis of the verdict: "arithmetic", "verified in a source", "checked by running it", …'
     )
-    lines: str | None = Field(None, description="place of the statement in the document")
-    document: str | None = Field(None, description="document of the statement, if it is not the preset's own")
+    lines: str | None = Field(None, description="lines of the document that contain the statement")
+    document: str | None = Field(
+        None, description="document that contains the statement, if it is not the one of the preset"
+    )
     impact: Impact | None = None
 
 
 class SourceDocument(_Strict):
-    """A write-up about one or more setups, and its statements. The presets of these setups name it in `documents`, so
-    that a correction stands in one file and is shown with each of them."""
+    """A write-up about one or more setups, with verdicts on its statements. Several presets can name the write-up in
+    `documents`, so a correction is needed in one file only."""
 
     document_schema: Literal[1] = Field(1, alias="schema")
     id: Id
@@ -248,7 +252,7 @@ class SourceDocument(_Strict):
 
 
 class Provenance(_Strict):
-    """The origin of the preset: its document, the state of its verification, and a date."""
+    """The origin of the preset: the write-up on which it is based, how far it is verified, and a date."""
 
     document: str
     status: Status
@@ -295,7 +299,7 @@ class Preset(_Strict):
 
     def filled(self, text: str) -> str:
         """Return `text` with each `${name}` replaced by the variable's default. Without a default, the replacement is
-        the example or the name, with the note "asked for"."""
+        the variable's example or name, marked "asked for", because the user will be asked for the value."""
         for name, variable in self.variables.items():
             known = variable.default or (f"{variable.example} (asked for)" if variable.example else None)
             text = text.replace(f"${{{name}}}", known or f"<{name}: asked for>")

@@ -93,13 +93,13 @@ class ServerStatus:
 
 
 def living_text(servers: Iterable[ServerStatus]) -> str:
-    """Return the servers that may live in a few words: "ready vllm :8000", or "no server"."""
+    """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no server"."""
     return ", ".join(f"{s.state} {s.engine} :{s.port}" for s in servers if s.may_live) or "no server"
 
 
 def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
     """Return the launcher of a server with its state, such as "systemd workbench-….service, active (running), restarted
-    2 times, 3 h 10 min left"; "" for a process of Workbench."""
+    2 times, 3 h 10 min left"; "" for a server that runs without a launcher."""
     if status.run_as == PROCESS:
         return ""
     parts = [f"{status.run_as} {status.handle or ''}".rstrip()]
@@ -115,7 +115,7 @@ def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """New complete lines of a run's log, in order. `offset` is the position in bytes in the log after the last line."""
+    """New complete lines of a run's log, in order. `offset` is the position in bytes after the last of these lines."""
 
     run_id: str
     lines: tuple[str, ...]

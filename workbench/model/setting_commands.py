@@ -1,12 +1,12 @@
-"""The settings as the programs on a GPU host know them: for each one the command that sets it, the check of its values,
-the comparison of two values, and the text of a value.
+"""The settings as programs on a GPU host use them: for each setting the commands that change it, the check and
+comparison of its values, and their text for the user.
 
 Workbench imports this module and also sends it to hosts, with the guard and the register. So it uses only the standard
 library and Python 3.8. model/settings.py has the full table, with options and forms; a test compares the two.
 
-Values may be typed, as in model/settings.py, or as JSON stores them; `str` gives the same text for both. They are True
-or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). The settings
-of the CPU cores are in core_values.py.
+Functions accept values as objects of model/settings.py or as JSON stores them; `str` gives equal text for both. A value
+is True or False, a number, "MIN,MAX" in MHz, "default" (no clock lock) or "unknown" (a lock of another program). The
+values of CPU-core settings are described in core_values.py.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MOST_STATES = 100
 
 
 class SettingStep(NamedTuple):
-    """One command, without sudo. `value` is the setting's value that the command sets, and `stdin` the command's
-    input."""
+    """One command, without sudo, that changes a setting. `value` is the value that the command sets, and `stdin` the
+    command's input."""
 
     argv: tuple[str, ...]
     value: Any
@@ -78,7 +78,7 @@ class RemoteSetting:
         raise KeyError(self.label)
 
     def answer(self, text: str) -> Any:
-        """Return the setting's value in the text that nvidia-smi prints for `query`; None if the text is not a
+        """Parse the text that nvidia-smi prints for the field `query` to the setting's value; None if the text is not a
         value."""
         return None
 
@@ -89,7 +89,8 @@ class RemoteSetting:
         return str(value)
 
     def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        """Return whether changing the setting from `now` to `back` lets the GPU run cooler."""
+        """Return whether a GPU can get hotter with the value `now` than with the value `back`, so that changing the
+        setting to `back` cools the GPU."""
         return False
 
 
@@ -206,16 +207,18 @@ class _CoreSetting(RemoteSetting):
         raise KeyError(self.label)
 
     def writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield (part of `value`, text, files to write it to) for each command that sets `value`."""
+        """Yield (value, text, files) for each command that writes `text` to sysfs `files` to set `value`. The first
+        element is the part of `value` that the command sets, such as "powersave=0-3"."""
         raise KeyError(self.label)
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
-        """Yield (text, shell words of the files) for each command by hand that sets one value of `cores`, numbers or
-        "*"."""
+        """Yield (text, files) for each shell command that the user can enter to set `value` on `cores`: `echo text |
+        sudo tee files`. `cores` are core numbers, or "*" for all cores; `root` is the directory of sysfs."""
         raise KeyError(self.label)
 
     def between(self, found: str, one: str, other: str) -> bool:
-        """Return whether a core can have the value `found` while its setting changes from `one` to `other`."""
+        """Return whether a core can have the value `found` while a change of its setting from `one` to `other` is
+        incomplete."""
         return found in (one, other)
 
 
@@ -235,7 +238,7 @@ class _Governor(_CoreSetting):
 
 
 class _CStates(_CoreSetting):
-    """The idle states of the cores that the kernel may use, as `cpupower idle-set` sets them."""
+    """The idle states of the CPU cores that the kernel may use, as `cpupower idle-set` sets them."""
 
     label, word = "CPU C-states", _C_STATES
 
@@ -306,7 +309,7 @@ def label(key: str) -> str:
 
 
 def order(key: str) -> int:
-    """Return a number that sorts settings into the order in which they are reverted."""
+    """Return the position of a setting in the order in which settings are reverted, as a sort key."""
     return list(SETTINGS).index(key) if key in SETTINGS else len(SETTINGS)
 
 
@@ -336,13 +339,14 @@ def steps(
 
 
 def core_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[str]:
-    """Return all files of sysfs that hold a setting of the CPU cores; () for a setting of a GPU."""
+    """Return all files of sysfs that hold a setting of the CPU cores; an empty list for a setting of a GPU."""
     setting = SETTINGS[key]
     return setting.files(cores, sysfs) if isinstance(setting, _CoreSetting) else []
 
 
 def value_to_restore(before: Any) -> Any:
-    """Return the value that a revert sets: the previous value, or the driver's default if that is an unknown lock."""
+    """Return the value that a revert sets: `before`, or the driver's default if `before` is a clock lock of unknown
+    value."""
     return type(before)(DEFAULT) if before == UNKNOWN else before
 
 
@@ -383,7 +387,7 @@ def no_effect(key: str, value: Any, found: Any) -> str:
 
 
 def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
-    """Return the shell command with which the user can set `value`. For the value "unknown" the command sets the
+    """Return the shell command that the user can enter to set `value`. For the value "unknown", the command sets the
     driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
@@ -396,18 +400,22 @@ def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
 
 
 def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
-    """Return whether changing a setting from `now` to `back` lets a GPU run cooler.
+    """Return whether a GPU can get hotter with the value `now` of a setting than with the value `back`, so that
+    changing the setting to `back` cools the GPU.
 
-    `highest_mhz` is the highest clock of the kind that a lock limits. If it is None, the driver's default counts as
-    higher than any lock."""
+    `highest_mhz` is the GPU's highest SM or memory clock, whichever the setting locks. If it is None, the driver's
+    default counts as higher than any lock.
+    """
     return SETTINGS[key].heats(now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz)
 
 
 def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = None) -> str | None:
-    """Return why a setting in the journal is no longer in force, for example "the host was restarted"; None if it may
-    be in force. `energy_j` is the GPU's energy counter now, None if unknown. A reloaded driver counts from 0 again, so
-    a counter below half of the stored one means a reload. A counter that is only a little lower is a reading from
-    before the change."""
+    """Return why a setting in the journal has no effect any more: "the host was restarted" or "the driver was
+    reloaded". None if it may still have its effect.
+
+    `energy_j` is the GPU's energy counter now, None if unknown. A reload of the driver resets the counter to 0. So the
+    driver counts as reloaded if the counter is below half of the value in the journal.
+    """
     if entry["boot_id"] != boot_id:
         return "the host was restarted"
     then = entry.get("energy_j")
@@ -420,8 +428,8 @@ def why_lost(entry: Mapping[str, Any], boot_id: str, energy_j: float | None = No
 
 
 def unfit(entry: Any) -> str | None:
-    """Return the part of a journal entry that is invalid, because no Workbench writes such a value; None if the entry
-    is valid. An invalid entry is never reverted, because the guard may run as root and others can write the file."""
+    """Return a description of the first invalid part of a journal entry; None if the entry is valid. Workbench never
+    reverts an invalid entry, because the guard may run as root and other programs can write the journal."""
     try:
         setting, uuid, owner, watch = entry["setting"], entry["gpu_uuid"], entry["owner"], entry.get("watch") or {}
         if setting not in SETTINGS or not (uuid == HOST if setting in OF_CORES else _UUID.fullmatch(uuid)):
@@ -452,8 +460,9 @@ def is_number(value: Any) -> bool:
 
 
 def plain(data: Any) -> bool:
-    """Return whether all numbers in the guard's state file are possible times, process ids or measured values. Other
-    programs of the user can write that file. The field `journal` may have any number, because it is only compared."""
+    """Return whether every number in the guard's state file is below 1e12, as times, process ids and measured values
+    are. Other programs of the user can write that file. The field `journal` is not checked, because it is only
+    compared."""
     if isinstance(data, dict):
         return all(plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):
@@ -465,8 +474,9 @@ def plain(data: Any) -> bool:
 
 
 def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
-    """Return whether a change of a setting of the CPU cores from `before` to `now`, or its revert, stopped between two
-    cores, so that each core is on the way from one value to the other. False for other settings."""
+    """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped before it reached
+    all cores. `found` is the present value; each core in it must have one of the two values or a mixture of them. False
+    for settings of a GPU."""
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting) or found is None:
         return False

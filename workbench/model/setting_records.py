@@ -16,8 +16,9 @@ _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs:
 
 
 def braced(files: Sequence[str]) -> str | None:
-    """Return files of CPU cores as one word of a shell: "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None for less
-    than three files, or if no such word expands to exactly these files."""
+    """Return the paths of files of CPU cores as one shell word with braces:
+    "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None for fewer than three files, or if no such word expands to
+    exactly these files."""
     found = [_CORE_FILE.fullmatch(file) for file in files]
     parts = [match.groups() for match in found if match is not None]
     around = {(head, middle, tail) for head, _, middle, _, tail in parts}
@@ -37,9 +38,12 @@ def _brace(numbers: Sequence[str]) -> str:
 
 
 class InForce(StrEnum):
-    """Whether a setting is in force. A clock lock is NOT_CHECKED until a load has shown the clocks, because NVML cannot
-    read a lock back, and CONSISTENT until the clock was seen to differ without the lock. CAPPED means that another
-    limit is lower, CHANGED that the driver reports a value that Workbench did not set."""
+    """Whether a setting has its effect on the GPU.
+
+    NVML cannot read a clock lock back. So a lock is NOT_CHECKED until the clocks were read under load, and CONSISTENT
+    if these clocks obey the lock but might be the same without it. CAPPED: another limit is lower. CHANGED: the driver
+    reports a value that Workbench did not set.
+    """
 
     YES = "yes"
     CONSISTENT = "consistent, proves nothing"
@@ -82,7 +86,8 @@ class SettingCommand:
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome:
-    """The result of one command. `before` is UNKNOWN for a clock lock that another program had set."""
+    """The result of one command that sets a setting. `before` is UNKNOWN for a clock lock that another program
+    had set."""
 
     command: SettingCommand
     ok: bool
@@ -99,8 +104,9 @@ class SettingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """The state of a host's guard, the process there that reverts settings by itself. Times are Unix seconds by that
-    host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is no problem."""
+    """The state of a host's guard, a process on that host that reverts settings without Workbench. Times are Unix
+    seconds by that host's clock. `problem` says why no guard runs or what the running guard cannot do; None if there is
+    no problem."""
 
     running: bool
     pid: int | None = None
@@ -118,7 +124,8 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
-    """The result of applying or reverting settings. `journal` is the path on the host of the previous values."""
+    """The result of applying or reverting settings. `journal` is the path of the host's journal, the file with the
+    values from before the change."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
@@ -133,9 +140,9 @@ class SettingsReport:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A setting that differs from its previous value because a Workbench changed it, as the status bar shows it. `by`
-    names the user if another user's Workbench made the change. The fields after `state` come from this user's
-    journal."""
+    """A setting that a Workbench changed and that still differs from its previous value. `by` is the name of the other
+    user whose Workbench made the change, "" for this user. Only this user's journal has values for the fields from
+    `set_unix_s` on."""
 
     gpu_index: int
     gpu_uuid: str
@@ -152,8 +159,8 @@ class Alteration:
     origin: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields with stored values. The fields after `since_unix_s` are under "extra", without empty
-        ones."""
+        """Return the fields as JSON data. The fields after `since_unix_s` are under the key "extra", except
+        empty ones."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
         data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
         return {**{name: data.pop(name) for name in head}, "extra": {k: v for k, v in data.items() if v}}

@@ -1,7 +1,7 @@
-"""GPU settings: the table of all settings, and their typed values.
+"""GPU settings: the table of all settings, and the Python types of their values.
 
-`SETTINGS` is the list of settings; options, forms, sweeps, texts, drift and proofs iterate over it. The command, the
-label, the text and the equality of each setting are in setting_commands.py, which programs on a host use too.
+`SETTINGS` is the list of settings; command-line options, forms, sweeps and checks iterate over it. The command, the
+label, the text and the comparison of each setting are in setting_commands.py, which programs on a host use too.
 
 A setting has three names: the user enters `name` ("power-limit") and reads `label` ("power limit"). Files and results
 contain `key`, with the unit ("power_limit_w").
@@ -39,8 +39,8 @@ class ClockRange:
 
 
 class SpecialValue(StrEnum):
-    """A value that is not a number: DEFAULT is the driver's own choice, UNKNOWN a clock lock of another program, which
-    nobody can read."""
+    """A value that is not a number: DEFAULT is the driver's default, UNKNOWN a clock lock of another program, whose
+    clocks cannot be read."""
 
     DEFAULT = setting_commands.DEFAULT
     UNKNOWN = setting_commands.UNKNOWN
@@ -62,10 +62,12 @@ def stored(value: SettingValue | None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(ABC):
-    """One GPU setting: its names and texts, and how its value is parsed, read and proved. `reading` is the field of
-    GpuSample (of HostSample if `of_host`) with the current value; None if no driver call returns it. `proof` says which
-    readings prove that the setting is in force: power or clocks under load, or the value itself. `preset_field` is its
-    name in a preset's `[[gpu_settings]]`."""
+    """One GPU setting: its names and texts, and how its value is parsed, read and checked under load.
+
+    `reading` is the field of GpuSample (of HostSample if `of_host`) with the current value; None if the driver cannot
+    report it. `proof` says which reading shows that the setting has its effect: "power" or "clock" under load, or
+    "reading", the current value itself. `preset_field` is its name in a preset's `[[gpu_settings]]`.
+    """
 
     name: str
     key: str
@@ -92,26 +94,28 @@ class Setting(ABC):
         return setting_commands.label(self.key)
 
     def parse(self, text: str) -> SettingValue:
-        """Return the value of a text that the user entered, DEFAULT for "reset" if the setting can be reset. Raises
-        InputError if `text` is not a value of this setting."""
+        """Parse a value that the user entered. "reset" gives DEFAULT if the setting can be reset. Raises InputError if
+        `text` is not a value of this setting."""
         if self.reset_name and text.strip().lower() in ("reset", DEFAULT):
             return DEFAULT
         return self.parse_value(text)
 
     @abstractmethod
     def parse_value(self, text: str) -> SettingValue:
-        """Return the value of a text other than "reset". Raises InputError if `text` is not a value of this setting."""
+        """Parse a value that the user entered, other than "reset". Raises InputError if `text` is not a value of this
+        setting."""
 
     def from_stored(self, value: Any) -> SettingValue:
-        """Return the typed value of stored data. Raises ValueError or TypeError if it is not a value of this
-        setting."""
+        """Convert a value from a journal, result or preset to its Python type, such as ClockRange. Raises ValueError or
+        TypeError if it is not a value of this setting."""
         if self.reset_name and value in (DEFAULT, UNKNOWN):
             return SpecialValue(value)
         return self.value_from_stored(value)
 
     @abstractmethod
     def value_from_stored(self, value: Any) -> SettingValue:
-        """Return the typed value of stored data other than "default" and "unknown". Raises ValueError or TypeError."""
+        """Convert a value from a journal, result or preset, other than "default" and "unknown", to its Python type,
+        such as ClockRange. Raises ValueError or TypeError if it is not a value of this setting."""
 
     def format(self, value: SettingValue | None) -> str:
         """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none" for None."""
@@ -139,7 +143,7 @@ class Setting(ABC):
         return found
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the value that is in force on a GPU; None if it cannot be read, as for a clock lock."""
+        """Return the value that applies now on a GPU; None if it cannot be read, as for a clock lock."""
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
@@ -185,8 +189,8 @@ class SwitchSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberSetting(Setting):
-    """A number as a setting. `lowest`, `highest` and `initial` are the fields of GpuInfo with the driver's minimum,
-    maximum and default."""
+    """A setting whose value is a number. `lowest`, `highest` and `initial` are the fields of GpuInfo with the driver's
+    minimum, maximum and default."""
 
     unit_name: str  # "watts"
     most: float
@@ -211,8 +215,8 @@ class NumberSetting(Setting):
         return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
 
     def in_force(self, sample: GpuSample) -> SettingValue | None:
-        """Return the enforced value, which another limit of the driver can lower; the requested value if none is
-        reported."""
+        """Return the value that the driver enforces, which can be lower than the requested value. If no enforced value
+        is reported, return the requested value."""
         return getattr(sample, self.enforced or "", None) or getattr(sample, self.reading or "", None)
 
     def limits(self, info: GpuInfo) -> tuple[float, float] | None:
@@ -233,8 +237,8 @@ class NumberSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting(Setting):
-    """A clock lock as a setting. `clock` names the field of GpuSample with the clock that the lock acts on. `highest`
-    and `supported` name the fields of GpuInfo with its highest value and its supported values."""
+    """A setting that locks a clock. `clock` names the field of GpuSample with the locked clock. `highest` and
+    `supported` name the fields of GpuInfo with the highest clock and with all supported clocks."""
 
     clock: str
     clock_name: str  # "SM"
@@ -247,11 +251,11 @@ class ClockSetting(Setting):
     needs_persistence: bool = True
 
     def parse_value(self, text: str) -> ClockRange:
-        """Return the lock for "1500", "210-2400" or "210,2400" (MHz). Raises InputError for other texts."""
+        """Parse a clock lock in MHz: "1500", "210-2400" or "210,2400". Raises InputError for other texts."""
         bare = text.strip().lower().replace("mhz", "").strip()
         found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
         if found is None:
-            raise self.error(text, "expected MHZ, MIN-MAX in MHz, or reset")
+            raise self.error(text, "expected a clock or a range MIN-MAX in MHz, or reset")
         clocks = ClockRange(int(found[1]), int(found[2] or found[1]))
         if clocks.min_mhz > clocks.max_mhz:
             raise self.error(text, "expected a range whose minimum is not above its maximum")
@@ -278,19 +282,19 @@ class ClockSetting(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSetting(Setting):
-    """A setting of all CPU cores. It is a setting of the host, whichever GPU the user names. The values on a host can
-    be others than those that a user sets, for example if the cores differ (core_values.py)."""
+    """A setting of all CPU cores. It applies to the whole host, whichever GPU the user names. A host can report values
+    that a user cannot enter, for example a different value for each core (core_values.py)."""
 
     of_host: bool = True
 
     def parse_value(self, text: str) -> CoreValue:
-        """Return the value of a text. Raises InputError if it is not one of `choices`, or not a name if there are
-        none."""
+        """Parse a value that the user entered: one of `choices`, or if there are no choices, a word of lower-case
+        letters. Raises InputError for other texts."""
         value = text.strip()
         if self.choices and value not in self.choices:
             raise self.error(text, f"expected {' or '.join(self.choices)}")
         if not re.fullmatch(r"[a-z_]{1,32}", value):
-            raise self.error(text, "expected a name such as performance")
+            raise self.error(text, "expected the name of a governor such as performance")
         return value
 
     def value_from_stored(self, value: Any) -> CoreValue:
@@ -399,8 +403,8 @@ def setting_of(key: str) -> Setting:
 
 
 def parse_word(word: str) -> GpuSettings:
-    """Return the setting in one word of the user, such as "power-limit=400", "gpu-clocks=210-2400" or
-    "reset-gpu-clocks". Raises InputError if it is invalid."""
+    """Parse one argument such as "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks" to a GpuSettings with
+    one setting. Raises InputError if the argument is invalid."""
     name, _, text = word.strip().lstrip("-").partition("=")
     if name in _BY_NAME:
         return GpuSettings({_BY_NAME[name].key: _BY_NAME[name].parse(text)})
@@ -412,8 +416,8 @@ def parse_word(word: str) -> GpuSettings:
 
 
 def value_from(key: str, value: Any) -> Any:
-    """Return a stored value of the setting `key` as a typed value. None and values of unknown keys are returned
-    unchanged."""
+    """Convert a value of the setting `key` from a journal, result or preset to its Python type, such as ClockRange.
+    None and values of unknown keys are returned unchanged."""
     return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
 
 
@@ -423,19 +427,20 @@ def label_of(key: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split a key in a result: "gpu0.power_limit_w" into ("GPU0", "power_limit_w"), "power_limit_w" into ("",
-    "power_limit_w")."""
+    """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w" gives ("GPU0",
+    "power_limit_w"). For a key without a GPU, the first element is ""."""
     place, dot, setting = key.partition(".")
     return (HOST if place == HOST else place.upper(), setting) if dot else ("", key)
 
 
 def text_of(key: str, value: SettingValue | None) -> str:
-    """Return a value of the setting `key` as the user reads it, for example "400 W", "210-2400 MHz" or "on"."""
+    """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz" or "on"."""
     return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
 
 
 def stored_text(key: str, value: Any) -> str:
-    """Return a stored value of the setting `key` as the user reads it, or as it is if this version cannot parse it."""
+    """Return a value of the setting `key` from a journal, result or preset as text for the user. A value that this
+    version cannot parse is converted by `str`."""
     try:
         return text_of(key, value_from(key, value))
     except (TypeError, ValueError):
@@ -453,7 +458,7 @@ def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
 
 
 class GpuSettings(dict[str, Any]):
-    """The values to set on one GPU, by key. A setting that is missing here is left alone. An instance is never
+    """The values to set on one GPU, by key. A setting without a value here stays unchanged. An instance is never
     modified."""
 
     def __init__(
@@ -465,14 +470,14 @@ class GpuSettings(dict[str, Any]):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the settings as `workbench gpu set` and the arms of an experiment accept them, for example
+        """The settings as arguments of `workbench gpu set` and of an experiment's arm, for example
         ("power-limit=400",)."""
         return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GpuSettings:
-        """Return the settings of stored data. Unknown keys are dropped. Older versions wrote null for a setting that is
-        left alone, and "reset_gpu_clocks": true for a reset."""
+        """Return the settings in JSON data from a file or result. Unknown keys are ignored. Also accepted is the form
+        of older versions: null for a setting that stays unchanged, and "reset_gpu_clocks": true for a reset."""
         found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
         reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
         return cls({**found, **reset})

@@ -23,8 +23,8 @@ UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One value of a sweep, with its results. `x` is the value as a number, or None if the value is a word. A metric
-    that was not measured is None."""
+    """One value of a sweep, with its results. `x` is the value as a number, or None if the value is text. A metric that
+    was not measured is None."""
 
     label: str  # "400 W", "c=16", "max-num-seqs=512 kv-cache-dtype=fp8"
     x: float | None
@@ -111,8 +111,8 @@ class Sweep:
 
 
 def resumed(sweep: Sweep) -> Sweep:
-    """Return the sweep as it is started again: measured points keep their results and notes, and all other points are
-    planned again."""
+    """Return the sweep ready for a new start: measured points keep their results and notes, and all other points are in
+    the state "planned" again."""
     points = tuple(p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points)
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))

@@ -1,10 +1,10 @@
-"""Words of a command line in the file of a systemd unit (systemd.service(5), "Command lines")."""
+"""Quoting of a command line for the file of a systemd unit (systemd.service(5), "Command lines")."""
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def escaped(text: str) -> str:
-    """Return `text` with the escapes that it needs between double quotes in a unit file."""
+    """Return `text` with escapes for special characters, for use between double quotes in a unit file."""
     return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal(char)) for char in text)
 
 
@@ -13,10 +13,11 @@ def _hexadecimal(char: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return `text` as one word of a unit file."""
+    """Return `text` in double quotes as one argument in a unit file."""
     return f'"{escaped(text)}"'
 
 
 def literal(text: str) -> str:
-    """Return a word of ExecStart that means `text`, because systemd replaces $NAME, and $$ by $."""
+    """Return `text` with each "$" doubled for a command line in ExecStart, because systemd expands $NAME and turns "$$"
+    into "$"."""
     return text.replace("$", "$$")

@@ -1,7 +1,8 @@
 """The history of a host: one value per metric and second, and the events that explain them.
 
-All times are Unix seconds of this machine. A cell covers the seconds from a multiple of its length to the next one, so
-that the cells of all metrics begin together and a drawn cell never changes once its time is over.
+All times are Unix seconds by the clock of the machine that runs Workbench. A chart draws cells of equal length, each
+the mean over its seconds. A cell begins at a multiple of its length, so the cells of all metrics are aligned and a
+drawn cell no longer changes when its time is over.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment that explains a change of the metrics. `text` is the sentence that the cursor shows."""
+    """A moment that explains a change of the metrics, such as the start of a server. `text` is the sentence for the
+    user."""
 
     unix_s: float
     kind: EventKind
@@ -58,15 +60,19 @@ class Event:
     result_id: int | None = None  # of a benchmark's end
 
     def repeats(self, other: Event) -> bool:
-        """Return whether both events report the same thing."""
+        """Return whether both events are one event that was reported twice: equal kind, text and GPU within 5
+        seconds."""
         same = (self.kind, self.text, self.gpu_index) == (other.kind, other.text, other.gpu_index)
         return same and abs(self.unix_s - other.unix_s) <= SAME_EVENT_S
 
 
 class _Ring:
-    """The newest `slots` slots of `slot_s` seconds: the sum and the number of the values in each. The arrays
-    begin at the slot `origin` and grow with the newest slot. They get their full length as soon as a slot is older than
-    `origin`, or `slots` or more slots newer."""
+    """A ring buffer with the newest `slots` time slots of a metric, each `slot_s` seconds long. It stores the sum and
+    the number of the values in each slot.
+
+    The arrays begin at the slot `origin` and grow with the newest slot. They get their full length when a slot is added
+    that is older than `origin` or at least `slots` slots newer.
+    """
 
     __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
 
@@ -115,8 +121,9 @@ class _Ring:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
     def means(self, start: int, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of `count` cells from the Unix second `start` on, which the ring covers. `cell_s` and
-        `start` are multiples of `slot_s`. A cell without a value is None."""
+        """Return the means of `count` consecutive cells of `cell_s` seconds, the first from the Unix second `start` on.
+        `cell_s` and `start` are multiples of `slot_s`, and the ring reaches back to `start`. A cell without a value is
+        None."""
         first, each = start // self.slot_s, cell_s // self.slot_s
         end = first + count * each
         known, until = first, min(end, self.last + 1)
@@ -137,7 +144,8 @@ class _Ring:
         return [total / n if n else None for total, n in parts]
 
     def mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of the slots that overlap the `cell_s` seconds from `start` on. None without a value."""
+        """Return the mean of all values in the slots that overlap the `cell_s` seconds from `start` on. None if they
+        have no value."""
         total, count = 0.0, 0
         first = max(start // self.slot_s, self.last - self.slots + 1)
         for slot in range(first, min((start + cell_s - 1) // self.slot_s, self.last) + 1):
@@ -149,8 +157,8 @@ class _Ring:
 
 
 class Series:
-    """The values of one metric: the last hour by the second, eight hours by ten seconds, and a day by the minute. It
-    takes at most 48 KB."""
+    """The values of one metric in three resolutions: each second of the last hour, means of ten seconds for eight
+    hours, and means of one minute for a day. It takes at most 48 KB."""
 
     __slots__ = ("_rings",)
 
@@ -162,19 +170,19 @@ class Series:
             ring.add(unix_s, value)
 
     def load(self, unix_s: float, value: float, step_s: int) -> None:
-        """Add the mean of the `step_s` seconds that begin at `unix_s`. A mean of few seconds is added to the ring of
-        seconds, any other mean to the coarser rings, because the means of all steps are loaded."""
+        """Add a stored mean of the `step_s` seconds that begin at `unix_s`. A file stores means of several lengths:
+        those shorter than ten seconds go to the ring of seconds, longer ones to the coarser rings."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
             ring.add(unix_s, value)
 
     def append(self, newer: Series) -> None:
-        """Add the values of a younger series of at most an hour."""
+        """Add the per-second values of a later series, which spans at most an hour."""
         for second, value in newer._rings[0].values():
             self.add(second, value)
 
     def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
-        """Return the means of `count` cells of `cell_s` seconds, oldest first. The last cell contains `end_unix_s`.
-        A cell without a value is None. Cells of hours cost about as much as cells of seconds."""
+        """Return the means of `count` cells of `cell_s` seconds, oldest first. The last cell contains `end_unix_s`. A
+        cell without a value is None."""
         end = (int(end_unix_s // cell_s) + 1) * cell_s
         start = end - cell_s * count
         ring = next(r for r in reversed(self._rings) if cell_s % r.slot_s == 0)
@@ -183,27 +191,28 @@ class Series:
         return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]
 
     def at(self, unix_s: float) -> float | None:
-        """Return the value of the second that contains `unix_s`, or None."""
+        """Return the value at the second that contains `unix_s`; None if there is no value."""
         return self._mean(int(unix_s), 1)
 
     def _mean(self, start: int, cell_s: int) -> float | None:
-        """Return the mean of one cell. It is read from the coarsest ring whose slots fit into the cell and that reaches
-        back to `start`, or else from a coarser ring that does."""
+        """Return the mean of one cell of `cell_s` seconds from `start` on. The coarsest ring is used whose slots are no
+        longer than the cell and that reaches back to `start`; without such a ring, the finest one with longer slots.
+        None without a value."""
         fitting = [r for r in self._rings if r.slot_s <= cell_s]
         covering = [r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)]
         return covering[0].mean(start, cell_s) if covering else None
 
 
 class Pace:
-    """The seconds that each reading of a source covers. A reading also covers the second before it if readings come a
-    little more than a second apart, so that they leave no gap."""
+    """The pace of a source of readings, which decides for which seconds each reading counts. Readings can come a little
+    more than a second apart; a reading then also counts for the second before, so that the history has no gap."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
 
     def seconds(self, unix_s: float, interval_s: float) -> range:
-        """Return the Unix seconds that a new reading covers: its own, and those since the previous reading unless a
-        reading is missing in between."""
+        """Return the Unix seconds for which a new reading counts: its own second, and the seconds since the previous
+        reading. After more than 1.75 times `interval_s`, a reading is missing, and only its own second counts."""
         first, last = int(unix_s), self._last_s
         if last is not None and last < unix_s <= last + 1.75 * max(interval_s, 1.0):
             first = min(first, int(last) + 1)
@@ -212,8 +221,8 @@ class Pace:
 
 
 class History:
-    """The series of all metrics of a host, and its events in the order of their times. `clock` returns the present Unix
-    time of the history: that of this machine, or in a replay that of the recording."""
+    """The series of all metrics of a host, and its events in time order. `clock` returns the present Unix time: that of
+    this machine, or while a recording is replayed, the time in the recording."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -229,20 +238,21 @@ class History:
             series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
-        """Add the values of a reading to each Unix second that the reading covers."""
+        """Add the values of one reading to each of the Unix seconds `seconds`. A value of None is left out."""
         for key, value in values.items():
             for second in seconds:
                 self.add(key, second, value)
 
     def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
-        """Add a stored mean of `step_s` seconds, as `Series.load` does."""
+        """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at `unix_s`."""
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series()
         series.load(unix_s, value, step_s)
 
     def put_under(self, older: History) -> None:
-        """Insert the values and events of an older history before these. Do not use `older` afterwards."""
+        """Add the values and events of `older`, a history that ends before this one begins. Do not use `older`
+        afterwards."""
         for key, series in self._series.items():
             if key in older:
                 older._series[key].append(series)
@@ -253,8 +263,8 @@ class History:
             self.add_event(event)
 
     def add_event(self, event: Event) -> bool:
-        """Insert an event by its time, and drop the oldest event if there are more than 2,000. Return False if the
-        event is there already."""
+        """Insert an event in time order, and drop the oldest event if there are more than 2,000. Return False if the
+        event is already in the history."""
         near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time)
         at = bisect_right(self.events, event.unix_s, key=_time)
         until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time)
@@ -265,8 +275,8 @@ class History:
         return True
 
     def cells(self, key: Key, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
-        """Return the newest `count` cells of a metric up to `end_unix_s`, as `Series.cells` does; all None if the
-        metric has no value."""
+        """Return the means of a metric in `count` cells of `cell_s` seconds, oldest first. The last cell contains
+        `end_unix_s`. A cell without a value is None."""
         series = self._series.get(key)
         return series.cells(end_unix_s, cell_s, count) if series else [None] * count
 

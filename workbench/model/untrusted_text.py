@@ -59,8 +59,8 @@ def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> An
 
 
 def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return the data of a JSON document, cleaned as by `clean_data`. Raises ValueError if the document is not valid
-    JSON or is nested too deeply."""
+    """Parse a JSON document and remove escape sequences, control characters and invisible marks from all its texts and
+    field names. Raises ValueError if the document is not valid JSON or is nested too deeply."""
     try:
         data = json.loads(text)
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text

@@ -63,7 +63,7 @@ def test_options_are_assigned_checked_and_kept() -> None:
 @pytest.mark.parametrize(
     ("word", "given", "problem"),
     [
-        ("sytemd", [], "not a way to start a server"),
+        ("sytemd", [], "there is no launcher"),
         ("systemd", ["scop=user"], "no run option 'scop'"),
         ("systemd", ["scope=all"], "expected one of user, system"),
         ("systemd", ["scope=user", "scope=system"], "given 2 times"),

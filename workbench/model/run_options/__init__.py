@@ -1,11 +1,13 @@
-"""The launchers that can run a server on its host (words of `--as`), and the options of each (names of `--run-option`).
+"""The launchers that can run a server on its host (values of the option `--as`), and the options of each launcher
+(`--run-option NAME=VALUE`).
 
 option      one option with its help and its check
 systemd     the options of the launcher `systemd`
 containers  the options of the launchers `docker` and `podman`
 jobs        the options of the launchers `slurm` and `pbs`
 
-A launcher's module is in server/launchers. Its options are here, because presets, plans and their checks use them too.
+The code of each launcher is in server/launchers. The options are here, because presets, plans and their checks use them
+too.
 """
 
 from __future__ import annotations
@@ -34,56 +36,60 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 
 
 def check_word(word: str) -> str:
-    """Return `word` if it is a word of `--as`. Raises InputError for another one."""
+    """Return `word` if it names a launcher, such as "systemd", or is "process". Raises InputError for any other
+    name."""
     if word not in OPTIONS:
-        raise InputError(f"{word!r} is not a way to start a server", next_step=f"use one of {', '.join(OPTIONS)}")
+        raise InputError(f"there is no launcher {word!r}", next_step=f"use one of {', '.join(OPTIONS)}")
     return word
 
 
 def option_of(word: str, name: str) -> RunOption:
-    """Return the option `name` of the launcher `word`. Raises InputError if it has no such option."""
+    """Return the option `name` of the launcher called `word`. Raises InputError if this launcher has no such option, or
+    if there is no such launcher."""
     options = {option.name: option for option in OPTIONS[check_word(word)]}
     if name in options:
         return options[name]
     near = get_close_matches(name, options, n=1, cutoff=0.6)
     known = ", ".join(options) or "none; choose a launcher with --as first"
     raise InputError(
-        f"{word!r} has no run option {name!r}",
+        f"the launcher {word!r} has no run option {name!r}",
         next_step=f"did you mean {near[0]}?" if near else f"its options: {known}",
     )
 
 
 def value_of(word: str, options: Mapping[str, str], name: str) -> str:
-    """Return the value of an option of the launcher `word`, which is its default if `options` does not set it."""
+    """Return the value of the option `name` of the launcher called `word`: the value in `options`, otherwise the
+    option's default."""
     return options.get(name, option_of(word, name).default)
 
 
 def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the values of a repeatable option, in order."""
+    """Return all values of a repeatable option of the launcher called `word`, in order."""
     return tuple(value_of(word, options, name).splitlines())
 
 
 def with_run_as(plan: LaunchPlan, word: str) -> LaunchPlan:
-    """Return the plan to be run by the launcher `word`. Options that the launcher does not have are left out. Raises
-    InputError for an unknown word."""
+    """Return the plan with the launcher called `word`. Run options that this launcher does not have are removed from
+    the plan. Raises InputError if there is no such launcher."""
     names = {option.name for option in OPTIONS[check_word(word)]}
     return replace(plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names})
 
 
 def with_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
-    """Return the plan with an option of its launcher; without values, the option has its default. Raises InputError for
-    an unknown option or an invalid value."""
+    """Return the plan with the option `name` of its launcher set to `values`; with no values, the option has its
+    default. Raises InputError for an unknown option or an invalid value."""
     option = option_of(plan.run_as, name)
     kept = [option.parse(value) for value in values]
     if len(kept) > 1 and not option.repeatable:
-        raise InputError(f"the run option {name} is given {len(kept)} times", next_step="give it once")
+        raise InputError(f"the run option {name} is given {len(kept)} times", next_step="give the option once")
     others = {n: v for n, v in plan.run_options.items() if n != name}
     return replace(plan, run_options={**others, name: "\n".join(kept)} if kept else others)
 
 
 def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[str]) -> LaunchPlan:
-    """Return the plan with the values of `--as` (None: as it is) and of each `--run-option NAME=VALUE`. Raises
-    InputError for an invalid value."""
+    """Return the plan changed by the options `--as` (`word`; None leaves the launcher unchanged) and `--run-option`
+    (`assignments` such as "NAME=VALUE"). Raises InputError for an unknown launcher or option, and for an invalid value.
+    """
     if word is not None:
         plan = with_run_as(plan, word)
     given: dict[str, list[str]] = {}

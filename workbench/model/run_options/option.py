@@ -1,4 +1,4 @@
-"""One option of a launcher, and the checks of the values."""
+"""One option of a launcher, and functions that check the value of an option."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _BREAK = re.compile(r"[\0\n\r]")
 
 
 def one_line(text: str) -> str:
-    """Return `text` without blanks at its ends. Raises InputError if it is empty or has several lines."""
+    """Return `text` without spaces at its ends. Raises InputError if it is empty or has several lines."""
     text = text.strip()
     if not text or _BREAK.search(text):
-        raise InputError("expected one line of text")
+        raise InputError("expected one line of text, not empty")
     return text
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
-    """Return a check that accepts only values that match `pattern` as a whole. `expected` describes them."""
+    """Return a function that checks a value: it returns the value if the whole value matches `pattern`, and raises
+    InputError otherwise. `expected` describes valid values in the error."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text.strip()):
@@ -32,7 +33,8 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], str]:
-    """Return a check that accepts whole numbers from `least` to `most`."""
+    """Return a function that checks a value: it returns the value if that is a whole number from `least` to `most`, and
+    raises InputError otherwise."""
 
     def check(text: str) -> str:
         number = untrusted_text.whole_number(text.strip())
@@ -45,11 +47,12 @@ def whole_number(least: int, most: int) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
-    """An option of a launcher, as `--run-option NAME=VALUE` sets it.
+    """An option of a launcher, as `--run-option NAME=VALUE` sets it. A repeatable option stores its values one per
+    line.
 
-    A repeatable option keeps its values one per line. `foreign` says what somebody else could do with the option in a
-    preset; such a value is shown before the first start of the preset. "" is harmless. `power` says of a value what it
-    gives the server over its host, "" for nothing; such a value needs everybody's --trust.
+    `foreign` warns what a preset from someone else could do with this option; "" if the option is harmless. Workbench
+    shows such values before the first start of the preset. `power` returns which power over the host a value gives the
+    server, "" for none; a value with power needs the user's --trust, even if the user has set it.
     """
 
     name: str
@@ -62,8 +65,8 @@ class RunOption:
     power: Callable[[str], str] = lambda value: ""
 
     def parse(self, text: str) -> str:
-        """Return one value in the form in which it is stored. Raises InputError, which names the option, for an invalid
-        value."""
+        """Return the checked value in the form in which a plan stores it. Raises InputError, which names the option,
+        for an invalid value."""
         if self.choices:
             text = text.strip().lower()
             if text not in self.choices:

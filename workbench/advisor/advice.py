@@ -17,8 +17,8 @@ THRIFT = "tok/J"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The expected gain of a change as a range in percent. With a `low_pct` of 0, the text of the gain is "up to". `of`
-    is the metric that improves, such as "tok/s"."""
+    """The expected gain of a change as a range in percent. A `low_pct` of 0 means "up to `high_pct`". `of` is the
+    metric that improves, such as "tok/s"."""
 
     low_pct: float
     high_pct: float

@@ -184,8 +184,8 @@ def situation_of(conditions: Conditions) -> Situation | None:
 
 
 def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the input of the rules for a stored result. Values that a result never contains are taken from
-    `beside`."""
+    """Return the input of the rules for a stored result. Values that a result does not contain, such as findings about
+    the log, are taken from `beside`; with None, they are unknown."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),

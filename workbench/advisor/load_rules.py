@@ -83,7 +83,7 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
 
 
 def low_kv_use(facts: Facts) -> Iterator[Advice]:
-    """Report that a nearly empty KV cache is not a problem."""
+    """Report a nearly empty KV cache, and that it is not a problem."""
     use = _kv_use_pct(facts)
     queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:

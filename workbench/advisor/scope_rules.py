@@ -65,7 +65,7 @@ def missing(facts: Facts) -> Iterator[Advice]:
         lacks.append("the server's flags")
     if lacks:
         text = f"no advice from facts that are missing: {', '.join(lacks)}"
-        yield advice(Level.INFO, "facts.missing", text, fix="measure a server that Workbench started, from a preset")
+        yield advice(Level.INFO, "facts.missing", text, fix="measure a server that Workbench started from a preset")
 
 
 RULES: tuple[Rule, ...] = (other_hardware, energy_scope, engines_of_a_server, missing)

@@ -146,7 +146,8 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
 
 
 def one_stream(facts: Facts) -> Iterator[Advice]:
-    """Report that several streams share each read of the weights, with the speed limits of their total."""
+    """For a result with one stream, report that several streams would share each read of the weights, and the speed
+    limits of their total."""
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
         return
@@ -246,7 +247,7 @@ def replicas(facts: Facts) -> Iterator[Advice]:
 
 
 def pipeline(facts: Facts) -> Iterator[Advice]:
-    """Report that pipeline stages do not speed up one stream."""
+    """Report that the server's pipeline stages do not make the result's only stream faster."""
     if facts.here is None or facts.pp < 2 or facts.streams != 1:
         return
     text = f"a token of one stream passes the {facts.pp} pipeline stages one after another: they add memory, not speed"

@@ -129,7 +129,7 @@ class Engine:
     rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()  # checks of this engine's plans only
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
-        """Return the newest flag catalog that is not newer than `version`. None means the newest catalog of all."""
+        """Return the shipped flag catalog whose version is nearest to `version`. None means the newest catalog."""
         nearest = catalogs.nearest_version(self.name, version)
         return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
 
@@ -139,7 +139,7 @@ class Engine:
         return bool(x) and x == y
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
-        """Parse the output of the engine's program with `help_arguments`, and return its flags as {"flags": [one dict
+        """Parse the help text that the engine prints with the arguments `help_arguments`. Return {"flags": [one dict
         for each flag]}, the data from which `own_flags.entries` makes a catalog."""
         return {}
 
@@ -163,8 +163,8 @@ class Engine:
         return plan
 
     def rank_flags(self, plan: LaunchPlan, rank: int, count: int, head: str) -> Mapping[str, FlagValue] | None:
-        """Return the flags that only rank number `rank` (from 0) of a server with `count` ranks gets. Each rank runs on
-        another host; `head` is the address of the host of rank 0. None if the engine cannot span hosts."""
+        """Return the flags to add to the command of rank number `rank` (from 0) of a server with `count` ranks. Each
+        rank runs on another host; `head` is the address of the host of rank 0. None if the engine cannot span hosts."""
         return None
 
     def replicas_per_node(self, here: Situation) -> int:
@@ -245,7 +245,7 @@ class Engine:
         if spec and spec.nargs:
             if self.argparse_values and (other := next((w for w in words if re.match(r"-[^\d.]", w)), None)):
                 text = f"the value {other!r} of --{setting.name} begins with a dash and would be read as an option"
-                raise PlanError(text, next_step=f"remove {other!r} from the value")
+                raise PlanError(text, next_step=f"remove {other!r} from --{setting.name}")
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
 
@@ -267,7 +267,9 @@ class Engine:
         try:
             return self.default_port if value is None else int(value)
         except (TypeError, ValueError):
-            raise PlanError(f"port is {word(value)!r}, expected a number", next_step="set port to 1 to 65535") from None
+            raise PlanError(
+                f"port is {word(value)!r}, expected a number", next_step="set port to a number from 1 to 65535"
+            ) from None
 
     def _on_node(self, plan: LaunchPlan, node: Node) -> LaunchPlan:
         for name, value in node.flags.items():

@@ -116,7 +116,7 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} is the {why}"
                 yield Finding(
-                    Level.WARN, "cluster.environment", text, name, f"unset {name}, then {node.name} gets {value}"
+                    Level.WARN, "cluster.environment", text, name, f"unset {name}, so that {node.name} gets {value}"
                 )
 
 

@@ -21,7 +21,7 @@ _SHARE_STEP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GpuGroup:
-    """Equal GPUs of a host, and the memory that is free on each of them now, in bytes."""
+    """GPUs of a host with equal name and memory size, and the free memory of each GPU now, in bytes."""
 
     gpus: tuple[GpuInfo, ...]
     free_bytes: tuple[float, ...]
@@ -64,7 +64,7 @@ def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[Gp
 def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iterator[FitRow]:
     """Yield two rows for each quantization of the plan's model: one for the smallest number of GPUs of `group` on which
     the model fits, and one for all of them. If the model fits on no number of GPUs, yield only the row for all of them.
-    """
+    `contexts` are the context lengths in tokens that each row has."""
     facts = plan.model_facts
     if facts is None or not facts.weight_bytes:
         return

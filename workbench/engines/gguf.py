@@ -29,7 +29,7 @@ _WINDOW_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # architectures whose 
 
 
 class TruncatedError(ValueError):
-    """The header is longer than the bytes that were read."""
+    """Raised if a GGUF header is longer than the bytes that were read."""
 
 
 class _Reader:
@@ -77,7 +77,7 @@ def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
     """
     reader = _Reader(data)
     if reader.take(4) != _MAGIC or reader.number("I") not in (2, 3):
-        raise ValueError("not a GGUF file of version 2 or 3")
+        raise ValueError("the file is not a GGUF file of version 2 or 3")
     tensors, values = reader.number("Q"), reader.number("Q")
     metadata = {}
     for _ in range(values):
@@ -89,14 +89,14 @@ def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
 def _tensor(reader: _Reader) -> Tensor:
     name, dimensions = reader.text(), reader.number("I")
     if not 1 <= dimensions <= 4:
-        raise ValueError(f"tensor {name!r} has {dimensions} dimensions")
+        raise ValueError(f"tensor {name!r} of the GGUF file has {dimensions} dimensions, expected 1 to 4")
     weights = 1
     for _ in range(dimensions):
         weights *= reader.number("Q")
     kind = reader.number("I")
     reader.take(8)  # its place in the file
     if kind not in _BLOCKS:
-        raise ValueError(f"tensor {name!r} has the unknown type {kind}")
+        raise ValueError(f"tensor {name!r} of the GGUF file has the unknown type {kind}")
     block, size = _BLOCKS[kind]
     return Tensor(name, weights // block * size, weights)
 

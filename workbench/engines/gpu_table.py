@@ -50,7 +50,7 @@ def all_types() -> tuple[GpuType, ...]:
 
 
 def rows_of(table: str, key: str) -> list[dict[str, Any]]:
-    """Return the rows in the field `key` of TABLE.json, a file of this package. Lists in them become tuples."""
+    """Return the rows of the list `key` in `table`.json, a file of this package. Lists inside a row become tuples."""
     import json
     from importlib.resources import files
 

@@ -70,9 +70,9 @@ def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
                 "host.env-unused",
                 text,
                 setting.name,
-                f"use the value of {FILE} with --unset {setting.name}",
+                f"use --unset {setting.name} to get the value of {FILE}",
             )
     if entry.run_as not in (None, PROCESS) and plan.run_as == entry.run_as:
         options = "".join(f" {name}={text}" for name, text in plan.run_options.items())
         text = f"servers on {entry.name} are started as {entry.run_as}{options}, because {FILE} says so"
-        yield Finding(Level.INFO, "host.run-as", text, fix="choose another way to start servers with --as")
+        yield Finding(Level.INFO, "host.run-as", text, fix="choose another launcher of servers with --as")

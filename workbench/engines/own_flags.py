@@ -85,15 +85,15 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
-    entry |= _noted(shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED)
+    entry |= _from_shipped(shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED)
     if of_text:
         entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
-    if not _can_be_set(entry):
+    if not _has_valid_default(entry):
         del entry["default"]
     return _lean(entry)
 
 
-def _can_be_set(entry: Entry) -> bool:
+def _has_valid_default(entry: Entry) -> bool:
     """Return whether the entry's default is a value that a user could set. An engine may report a Python object or ""
     as a default."""
     value, bool_kind = entry["default"], entry["kind"] == FlagKind.BOOL
@@ -105,7 +105,7 @@ def _can_be_set(entry: Entry) -> bool:
     return all(isinstance(item, bool) == bool_kind for item in items)
 
 
-def _noted(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
+def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
     """Return those `properties` of a flag that the engine does not print, taken from the shipped catalog. {} if that
     catalog lacks the flag."""
     spec = shipped.flags.get(entry["name"])

@@ -143,7 +143,8 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
         ) from None
     if words and not words[0].startswith("/") and "/" in words[0] and not plan.workdir:
         raise InputError(
-            f"executable {words[0]!r} is not an absolute path", next_step="write its full path, beginning with /"
+            f"executable {words[0]!r} is not an absolute path",
+            next_step="write the full path of the program, beginning with /",
         )
     return replace(plan, executable=words, executable_from=named_by if words else "")
 
@@ -270,6 +271,6 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     near = nearest_name(catalog, canonical) or nearest_env(catalog, name)
     have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"
     raise InputError(
-        f"{name} is neither set nor known to {catalog.engine} {catalog.version}",
+        f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",
         next_step=f"did you mean {near}?" if near else f"the plan sets: {have}",
     )

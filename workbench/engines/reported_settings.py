@@ -175,8 +175,8 @@ def settings_in(text: str) -> dict[str, str]:
 
 
 def _end_of_value(text: str, at: int) -> int | None:
-    """Return the position after the value that begins at `at`: a comma, a closing bracket, or the end of the text. None
-    if a bracket or a quotation mark is not closed."""
+    """Return the index in `text` at which the value that begins at index `at` ends: that of a comma, of a closing
+    bracket, or the end of the text. None if a bracket or a quotation mark in the value is not closed."""
     open_until: list[str] = []
     quote = ""
     for index in range(at, len(text)):

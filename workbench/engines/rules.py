@@ -1,8 +1,7 @@
 """Checks of a plan that concern several flags, variables, GPUs or versions. Each rule is a function that yields
 findings.
 
-The rules here apply to every engine that has the attribute they read. A rule for one engine only is in the module of
-that engine.
+These rules apply to all engines. A rule for a single engine is in that engine's module.
 """
 
 from __future__ import annotations

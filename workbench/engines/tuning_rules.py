@@ -64,7 +64,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
         "dp-before-tp",
         text,
         _TP if here.count(_TP) > 1 else _PP,
-        f"run {count_of(replicas, 'replica')}; splitting a model speeds up only a single request over a fast link",
+        f"run {count_of(replicas, 'replica')}; splitting a model helps only a single request over a fast link",
         _REPLICAS_SOURCE,
         evidence=f"weights {weights / GIB:.1f} GiB, smallest GPU {min(sizes) / GIB:.1f} GiB",
         changes=changes,
@@ -94,7 +94,7 @@ def quantized_first(here: Situation) -> Iterator[Finding]:
 
 
 def pipeline(here: Situation) -> Iterator[Finding]:
-    """Report that pipeline stages do not make one request faster."""
+    """Report that the plan has pipeline stages, which do not make a single request faster."""
     stages = here.count(_PP)
     if stages > 1:
         text = f"{_PP} {stages}: a token passes the stages one after another, so one request gets no faster"
@@ -110,7 +110,7 @@ def one_at_a_time(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "batch.first",
-            f"{flag} 1 serves one request at a time: batching, the largest source of throughput, is off",
+            f"with {flag} 1 the server has no batching, the largest source of throughput: one request at a time",
             flag,
             f"unset {flag}",
             "decoding reads the weights once for all requests of a batch",
@@ -155,10 +155,11 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
     needs = f"needs a checkpoint in {method}" if method in _CHECKPOINT_ONLY else "converts 16-bit weights"
+    text = f"quantization {given} {needs}, but the model {here.plan.model} is {kind}"
     yield Finding(
         Level.ERROR if read else Level.WARN,
         "quant.checkpoint",
-        f"quantization {given} {needs}, and the model {here.plan.model} is {kind}",
+        text,
         "quantization",
         fix,
         "vLLM rejects a quantization method that differs from the checkpoint's",
@@ -168,7 +169,7 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
 
 
 def draft_model(here: Situation) -> Iterator[Finding]:
-    """Report that the memory estimate leaves out the draft model of speculative decoding."""
+    """Report that the plan has a draft model, whose memory the memory estimate does not include."""
     config = here.plan.flag("speculative-config")
     named = config.get("model") if isinstance(config, dict) else None
     flags = ("speculative-draft-model-path", "spec-draft-model", "spec-model", "draft-model-name", "model-draft")

@@ -81,7 +81,9 @@ def check_value(spec: FlagSpec, value: FlagValue, certain: bool = True) -> Findi
         near = get_close_matches(unknown, spec.json_fields, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known: {_some(spec.json_fields)}"
         level = Level.ERROR if certain else Level.WARN
-        return Finding(level, "flag.json-key", f"{spec.name} has an unknown key {unknown!r}", spec.name, fix)
+        return Finding(
+            level, "flag.json-key", f"the value of {spec.name} has the unknown key {unknown!r}", spec.name, fix
+        )
     return None
 
 
@@ -96,11 +98,8 @@ def _of_plan(here: Situation) -> Iterator[Finding]:
     yield from _remembered_values(here)
     yield from _unknown_sizes(plan.model_facts)
     if here.installed and not _is_catalog_of_release(here):
-        yield Finding(
-            Level.INFO,
-            "version.catalog",
-            f"checked against the flags of {here.engine.title} {catalog.version}, but {here.installed} is installed",
-        )
+        text = f"the plan was checked against the flags of {here.engine.title} {catalog.version}, but version "
+        yield Finding(Level.INFO, "version.catalog", f"{text}{here.installed} is installed")
     for name in ("host", "port"):
         value = plan.flag(name)
         if isinstance(value, list | dict | bool):
@@ -119,7 +118,7 @@ def _remembered_values(here: Situation) -> Iterator[Finding]:
         earlier = run_and_time(source.run_id)
         if source.kind == "remembered":
             text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
-            yield Finding(Level.HINT, code, text, flag, f"--var {name}=… sets another value")
+            yield Finding(Level.HINT, code, text, flag, f"use --var {name}=… to set another value")
         else:
             text = f"{name} {value} is the preset's default; {earlier} used {source.instead}"
             yield Finding(Level.HINT, "variable.default", text, flag, f"--var {name}={source.instead}")
@@ -223,7 +222,7 @@ def _repeated(here: Situation) -> Iterator[Finding]:
             yield Finding(
                 Level.WARN,
                 "flag.repeated",
-                f"{name} is set twice; the last value counts",
+                f"{name} is set twice; the last value is used",
                 name,
                 "remove one of the two values",
                 changes=(PlanChange(name, None), PlanChange(name, setting.value)),

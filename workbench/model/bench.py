@@ -61,9 +61,9 @@ class BenchSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineDuring:
-    """The engine's own counters over one run, warm-up included, summed over the engine's data-parallel parts. A counter
-    that the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists counts
-    that differ from the client's counts."""
+    """The engine's own counters over one run, warm-up included, summed over all data-parallel replicas. A counter that
+    the engine does not report is None, and `absent` gives the reason by field name. `disagreements` lists counts that
+    differ from the client's counts."""
 
     requests_finished: int | None = None
     prompt_tokens: int | None = None

@@ -31,7 +31,7 @@ def split(text: str) -> dict[str, tuple[int, ...]]:
         value, _, cores = word.partition("=")
         found[value] = tuple(numbers(cores)) if cores else ()
     if not found or (len(found) > 1 and not all(found.values())):
-        raise ValueError(f"{text!r} is not a value such as performance=0-3 powersave=4-7")
+        raise ValueError(f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7")
     return found
 
 

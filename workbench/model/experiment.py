@@ -87,9 +87,9 @@ class AdvisedChange:
 class ExperimentSpec:
     """The design of an experiment. `bench` contains values for fields of BenchSpec.
 
-    `plan` is the common base as JSON (model/plan.py) with secrets masked; it is empty if each arm has its own target.
-    `pairs` is the number of pairs. If `until_pct` is set, pairs are added until the interval of `metric` is within ±
-    that percentage, and `pairs` is the maximum.
+    `plan` is the plan that both arms change, as JSON (model/plan.py) with secrets masked; it is empty if each arm has
+    its own target. `pairs` is the number of pairs. If `until_pct` is set, pairs are added until the interval of
+    `metric` is within ± that percentage, and `pairs` is the maximum.
     """
 
     a: Arm

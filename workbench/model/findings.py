@@ -45,8 +45,8 @@ class Finding:
     """One statement about a plan, a preset, a host or a run.
 
     `code` is a stable, dotted identifier ("flag.unknown", "memory.too-large") for tests and scripts. `flag` is the flag
-    (without dashes) or the environment variable concerned. `fix` is the next step as text for the user; `changes` has
-    the changes of the plan in it. `settings` are proposed GPU settings, as arguments of `workbench gpu set`
+    (without dashes) or the environment variable concerned. `fix` is the next step as text for the user, and `changes`
+    are the plan changes that it describes. `settings` are proposed GPU settings, as arguments of `workbench gpu set`
     ("power-limit=400"). A finding about a file has its place in `file`, `line` (from 1) and `field` (dotted).
     `evidence` is the matching text of a log, or the measured or planned values behind advice. `expected_gain` is a
     range as text ("+3 to +5 % tok/s").

@@ -21,7 +21,8 @@ class KvLayers:
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """The numbers of weights in a model, by their use in decoding."""
+    """The number of weights in each part of a model, such as the routed experts, the output matrix and the
+    embedding."""
 
     dense: float  # read for each token: attention, feed-forward layers, shared experts, routers
     experts: float = 0.0  # routed experts, all of them

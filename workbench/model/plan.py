@@ -74,8 +74,7 @@ class VariableSource:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The engine, model, flags and environment of a server to start. `engines.command_of(plan)` converts the plan to a
-    command."""
+    """The engine, model, flags and environment of a server to start. `Engine.command` makes the command from a plan."""
 
     engine: str  # one of engines.registry.names()
     model: str  # path or hub id as the engine is given it

@@ -68,7 +68,7 @@ class EngineRef(_Strict):
         None,
         ge=256,
         le=2**30,
-        description="files that each process of the server may have open at least (LimitNOFILE, RLIMIT_NOFILE)",
+        description="smallest limit of open files for each process of the server (LimitNOFILE, RLIMIT_NOFILE)",
     )
 
 
@@ -132,7 +132,7 @@ def _field_of(setting: Setting) -> Any:
         return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
     pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
     return str | None, Field(
-        None, pattern=pattern, description=f"{setting.help}; it applies to the host, whichever GPU is named"
+        None, pattern=pattern, description=f"{setting.help}; the setting applies to the host, whichever GPU is named"
     )
 
 
@@ -205,10 +205,14 @@ class Benchmark(_Strict):
     warmup: int = Field(4, ge=0)
     endpoint: Literal["chat", "completions", "embeddings"] = "chat"
     timeout_s: float | None = Field(
-        None, gt=0, description="time limit of one request; if absent, it follows from the speed of the server"
+        None,
+        gt=0,
+        description="time limit of one request; if absent, Workbench derives it from the speed of the server",
     )
-    stall_s: float | None = Field(None, gt=0, description="longest silence of the server after the first token")
-    deadline_s: float | None = Field(None, gt=0, description="time limit of the whole run")
+    stall_s: float | None = Field(
+        None, gt=0, description="longest time without data from the server after the first token"
+    )
+    deadline_s: float | None = Field(None, gt=0, description="time limit of the whole benchmark run")
 
 
 class ReferenceResult(_Strict):

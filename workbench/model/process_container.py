@@ -19,8 +19,8 @@ _GROUPS = (
 
 
 def container_of(groups: str) -> str:
-    """Return the container as "docker:0123456789ab", given the content of /proc/PID/cgroup as the host sees it. "" for
-    a process that is in none. Of nested containers, return the outermost."""
+    """Return the container of a process as "docker:0123456789ab", given the content of /proc/PID/cgroup as read on the
+    host. "" for a process outside containers. For nested containers, return the outermost."""
     found = [
         (match.start(), kind, match[1]) for pattern, kind in _GROUPS for match in [pattern.search(groups)] if match
     ]

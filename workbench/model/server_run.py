@@ -30,7 +30,7 @@ class ServerState(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Whether the server starts, serves or stops. False for UNKNOWN."""
+        """Whether the server is starting, serving or stopping. False for UNKNOWN."""
         return not self.ended and self is not ServerState.UNKNOWN
 
 
@@ -125,8 +125,8 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """The engine's own counters at one moment, summed over the engine's data-parallel parts. Totals count from the
-    engine's start.
+    """The engine's own counters at one moment, summed over all data-parallel replicas. Totals count from the engine's
+    start.
 
     A counter that the engine does not report is None, and `absent` gives the reason by field name.
     """

@@ -74,7 +74,7 @@ class RemoteSetting:
         return iter(())
 
     def valid(self, value: Any) -> bool:
-        """Return whether a journal that Workbench wrote can contain `value`."""
+        """Return whether `value` is a valid value of this setting, as a journal of Workbench contains it."""
         raise KeyError(self.label)
 
     def answer(self, text: str) -> Any:

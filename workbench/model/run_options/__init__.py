@@ -64,7 +64,7 @@ def value_of(word: str, options: Mapping[str, str], name: str) -> str:
 
 
 def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return all values of a repeatable option of the launcher called `word`, in order."""
+    """Return all values of the repeatable option `name` of the launcher called `word`, in order."""
     return tuple(value_of(word, options, name).splitlines())
 
 

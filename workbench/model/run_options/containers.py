@@ -18,13 +18,13 @@ _GPU_DEVICE = re.compile(r"nvidia\.com/gpu=.*|/dev/nvidia.*")
 
 
 def is_on(text: str, otherwise: bool = False) -> bool:
-    """Return the value of a switch, or `otherwise` if the text is empty."""
+    """Return whether a switch has the value "yes". For an empty `text`, return `otherwise`."""
     return text == "yes" if text else otherwise
 
 
 def _mount(text: str) -> str:
     if not re.fullmatch(r"/[^:\0\n\r]*:/[^:\0\n\r]*(?::[A-Za-z,]+)?", text):
-        raise InputError(f"expected HOST:CONTAINER or HOST:CONTAINER:ro with absolute paths, got {text!r}")
+        raise InputError(f"expected a mount HOST:CONTAINER or HOST:CONTAINER:ro with absolute paths, got {text!r}")
     return text
 
 

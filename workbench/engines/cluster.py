@@ -47,7 +47,7 @@ def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tup
 
 def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
     """Return the environment variables with which one node joins the cluster's network: {name: (value, where the value
-    comes from)}. They set the host address, the network interface and the RDMA devices."""
+    comes from)}. They set the host address, the network interface, the RDMA devices and the log of NCCL."""
     found: dict[str, tuple[str, str]] = {}
     if place.address and engine.host_address_env:
         found[engine.host_address_env] = place.address, f"address of {place.host}: {place.origins.get('address', '')}"
@@ -83,8 +83,8 @@ def _placed(plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Ma
 
 
 def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
-    """Return the program that hosts.toml names for the engine on this node's host. None if the plan's program is right
-    for this node: both are equal, or the user or the preset chose the program for all nodes."""
+    """Return the program that hosts.toml names for the engine on this node's host. None if that program equals the
+    plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
         return None
     written = place.entry.engines.get(plan.engine, "") if place.entry else ""

@@ -209,8 +209,7 @@ def _word(spec: FlagSpec, word: str) -> FlagValue:
 
 
 def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
-    """Yield (index, command line of an engine) for each index in `words` at which the command line of an engine
-    begins."""
+    """Yield (index, parsed command line) for each index in `words` at which the command line of an engine begins."""
     for at in range(len(words)):
         found = recognize(words[at:])
         if found is not None:

@@ -22,7 +22,7 @@ _HUB_REPOSITORY = re.compile(r"(.*/models--[^/]+)/snapshots/.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that runs containers (docker or podman), and its properties that are not common to both."""
+    """A program that runs containers, docker or podman, and the properties in which the two differ."""
 
     name: str
     cdi: bool  # finds GPUs by their CDI names, not by --gpus

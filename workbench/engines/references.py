@@ -144,8 +144,8 @@ def _words(model: str) -> frozenset[str]:
 
 
 def _class(words: frozenset[str]) -> tuple[str, ...]:
-    """Return the sizes and the model family in a name's words, such as ("70b", "llama"). Two models of one family and
-    size have equal results. If no word is a size, return all words."""
+    """Return the sizes and the model family in a name's words, such as ("70b", "llama"), so that models of one family
+    and size compare as equal. If no word is a size, return all words."""
     sizes = sorted(word for word in words if _SIZE.fullmatch(word))
     families = sorted({m[0] for word in words if (m := re.match(r"[a-z]{3,}", word))})
     return (*sizes, *families) if sizes else tuple(sorted(words))

@@ -127,10 +127,10 @@ class Sglang(Engine):
         return KvRule("share", share=here.number("swa-full-tokens-ratio") or SWA_SHARE)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command, in the form that the installed version knows.
+        """Return the first words of the command, in the form that the installed version accepts.
 
-        The program `sglang` with `serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and 0.5.5).
-        Before that, and with a Python as the executable, the server is the module `sglang.launch_server`.
+        The command `sglang serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and 0.5.5). Before 0.5.5,
+        and if the executable is a Python interpreter, the server is started as the module `sglang.launch_server`.
         """
         words = plan.executable
         if words and (words[-1] == "serve" or "launch_server" in words[-1]):

@@ -23,8 +23,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One change of a plan that a finding proposes: a flag, or with `env` an environment variable. `value` None removes
-    it."""
+    """One change of a plan that a finding proposes: a new value of a flag or, with `env`, of an environment variable.
+    `value` None removes the flag or variable."""
 
     name: str
     value: FlagValue | None

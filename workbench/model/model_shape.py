@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KvLayers:
-    """Layers that keep the same amount in the KV cache.
+    """A group of layers that store equally much in the KV cache.
 
-    Tensor parallelism divides the KV heads. One head, as in latent attention (MLA), is copied to each GPU instead.
+    Tensor parallelism divides the KV heads. A single head, as in latent attention (MLA), is copied to each GPU instead.
     """
 
     count: int

@@ -175,8 +175,8 @@ class HostSetting(_Strict):
 
 
 class NodeEntry(_Strict):
-    """One node of a server that spans several hosts, with the flags and environment that differ there. Ranks start at 0
-    (the head node) and have no gaps."""
+    """One node of a server that spans several hosts, with the flags and environment that apply only to this node. Ranks
+    start at 0 (the head node) and have no gaps."""
 
     name: str
     rank: int = Field(ge=0)
@@ -185,7 +185,8 @@ class NodeEntry(_Strict):
 
 
 class Variable(_Strict):
-    """A value that the user enters once per host. Workbench remembers it when a server has become READY with it.
+    """A value that the user enters once per host. Workbench stores the value when a server that uses it has become
+    READY.
 
     The value of a variable of the kind "secret-env" is the name of an environment variable, never the secret itself.
     """

@@ -108,11 +108,11 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
     """Return `argv` with secrets replaced by "***": the value of each secret flag, each of `secrets`, and everything
     that looks like a key."""
     values = tuple(secrets)
-    return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _placed(argv))
+    return tuple(MASK if under_secret else _mask_word(arg, values) for arg, under_secret in _after_secret_flag(argv))
 
 
-def _placed(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield (argument, whether the argument before it is a secret flag, so that this one is its value)."""
+def _after_secret_flag(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
+    """Yield (argument, whether it is the value of a secret flag in the argument before it)."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
@@ -155,7 +155,7 @@ def mask_data(data: Any, name: str = "") -> Any:
         texts = [v if isinstance(v, str) else "" for v in data]
         return [
             mask_data(v, "secret" if under_secret else "")
-            for v, (_, under_secret) in zip(data, _placed(texts), strict=True)
+            for v, (_, under_secret) in zip(data, _after_secret_flag(texts), strict=True)
         ]
     if isinstance(data, str) and data:
         return MASK if is_secret_name(name) else _mask_word(data, ())
@@ -205,5 +205,5 @@ def secret_values(command: Command) -> tuple[str, ...]:
     first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
-    found |= {arg for arg, under_secret in _placed(command.argv) if under_secret}
+    found |= {arg for arg, under_secret in _after_secret_flag(command.argv) if under_secret}
     return tuple(sorted((v for v in found if len(v) > 1), key=len, reverse=True))

@@ -351,7 +351,7 @@ def value_to_restore(before: Any) -> Any:
 
 
 def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
-    """Return why a command failed; None if it reports success. `said` is its output, which counts as well, because
+    """Return why a command failed; None if it succeeded. `said` is the command's output, which is checked too, because
     nvidia-smi exits 0 for a setting that is not supported ("Treating as warning and moving on")."""
     said = " ".join(said.split())
     if returncode != 0:
@@ -376,7 +376,7 @@ def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[boo
 
 
 def no_effect(key: str, value: Any, found: Any) -> str:
-    """Return the message for a command that reported success while the host reports another value."""
+    """Return the message for a command that reported success although the host reports another value."""
     says = "nothing" if found is None else shown(key, found)
     if key in OF_CORES:
         return f"the write was accepted, but the cores report {says}, not {shown(key, value)}"

@@ -79,10 +79,10 @@ def test_stale_readings_are_explained() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
         await s.session.telemetry.stop()
-        s.session.core.update_host(telemetry_problem="the telemetry agent said nothing for 10 s")
+        s.session.core.update_host(telemetry_problem="the telemetry agent sent nothing for 10 s")
         s.session.core.update(telemetry_monotonic_s=s.state.telemetry_monotonic_s - 20)
         await s.press("6")
-        await s.until("STALE: the telemetry agent said nothing for 10 s")
+        await s.until("STALE: the telemetry agent sent nothing for 10 s")
 
     shown(scenario)
 

@@ -1,10 +1,10 @@
-"""The GPUs of a host: their readings, the settings that Workbench changes on them, and the guard that reverts the
+"""The GPUs of a host: their readings, the settings that Workbench changes on them, and the guard that reverts these
 settings.
 
-telemetry/            the agent that reads NVML on the host, and the source that runs the agent
+telemetry/            the agent that reads NVML on the host, and the code that runs it and receives its readings
 settings/             plan, apply, verify and revert GPU settings; the journal and the host's register
-guard/                the program on the host that reverts settings if nobody watches over them
-remote_programs.py    the list of these programs, as python3 on another machine gets them
+guard/                the program on the host that reverts settings if Workbench no longer sends heartbeats
+remote_programs.py    the Python programs that Workbench runs on a host: agent, guard, register, measurement lock
 measurement_lock*.py  the lock that lets one Workbench at a time measure on a host
-process_facts.py      facts about processes and the boot, which identify owners
+process_facts.py      boot id, and start times and users of processes, which identify who made a change
 """

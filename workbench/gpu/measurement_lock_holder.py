@@ -1,11 +1,11 @@
 """The program that owns a host's measurement lock while its stdin is open. The lock exists because two measurements at
-once disturb each other.
+the same time disturb each other.
 
 One lock file serves all users, in the directory of the register of GPU settings. The kernel releases the lock when this
-process ends, and this process ends with the one that started it. A file beside the lock names the owner and the
-measurement, for information only.
+process ends, and this process ends with the process that started it. A second file names the holder of the lock
+and the measurement, for information only.
 
-Sent to the host: standard library only, Python 3.8.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
 # ruff: noqa: PTH108, PTH208
@@ -34,9 +34,10 @@ EACH_S = 0.5  # between two tries of a process that waits
 
 
 def main() -> None:
-    """Take the lock and keep it until stdin ends. argv[1] is the JSON {"what", "machine", "wait"}, or {"look": true} to
-    read only who has the lock. Prints lines of JSON: {"held": true} once the lock is taken; {"by": owner or null} if
-    another process has it; {"problem": text} if this host can have no lock."""
+    """Take the lock and hold it until stdin is closed. argv[1] is JSON: {"what": name of the measurement, "machine":
+    machine of the user, "wait": whether to wait for the lock}, or {"look": true} to read only who holds the lock.
+    Prints lines of JSON: {"held": true} once this process holds the lock; {"by": holder or null} if another process
+    holds it; {"problem": text} if this host can have no lock."""
     orders = json.loads(sys.argv[1])
     try:
         directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
@@ -69,8 +70,8 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _left(timeout_s: float | None) -> bool:
-    """Wait until stdin is closed, which means that the process that started this one has ended, but at most `timeout_s`
-    seconds (None: without a limit). Return whether stdin is closed."""
+    """Wait until stdin is closed, but at most `timeout_s` seconds (None: without a limit), and return whether it is
+    closed. Stdin closes when the process that started this one ends."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
@@ -84,7 +85,7 @@ def _opened(path: str) -> int:
         return made
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise OSError(22, "the lock file is not a regular file", path)
+        raise OSError(22, "the file of the measurement lock is not a regular file", path)
     return handle
 
 
@@ -97,8 +98,9 @@ def _taken(handle: int) -> bool:
 
 
 def _written(directory: str, orders: dict[str, Any]) -> str:
-    """Write the file that names this owner and return its path. The file stays locked as long as this process runs, so
-    that the file of an ended process does not count."""
+    """Write a file that names this process as the holder, and return the file's path. `orders` has the "what" and
+    "machine" of argv[1]. The file stays locked while this process runs, so that a file of an ended process is not
+    believed."""
     said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
@@ -109,7 +111,7 @@ def _written(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Return the owner of the lock from the owners' files in `directory`; None if no process owns the lock."""
+    """Return the holder of the lock from the holders' files in `directory`; None if no process holds the lock."""
     names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -120,8 +122,8 @@ def _holder(directory: str) -> dict[str, Any] | None:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """Return the contents of an owner's file; None if it is invalid or no process has it locked. In the latter case,
-    remove the file if it is this user's."""
+    """Return the contents of a holder's file, and its user's name; None if the file is invalid or no process has it
+    locked. A file of this user that no process has locked is removed."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)

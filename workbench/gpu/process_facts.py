@@ -1,6 +1,7 @@
-"""Facts about processes and the boot of this machine, from /proc. They identify the owner of a change or a lock.
+"""The boot id of this machine, and start times and user ids of its processes, from /proc. They identify the process
+that owns a change or a lock.
 
-Used by Workbench, and sent to the host with the guard and the register: standard library only, Python 3.8.
+Workbench uses this module itself and sends it to the host, so it uses only the standard library and Python 3.8.
 """
 
 # ruff: noqa: PTH123

@@ -1,4 +1,4 @@
-"""The programs about GPUs that python3 runs on a host."""
+"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, register and measurement lock."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _pynvml() -> Path:
 
 
 def _used_of_pynvml() -> dict[str, str]:
-    """Return the source of pynvml with only those definitions that the agent uses, directly or through others. They are
-    a tenth of the source, so the host has less to receive and to compile."""
+    """Return {"pynvml": source}, with only those definitions of pynvml that the agent needs. They are a tenth of the
+    source, so the host has less to receive and to compile."""
     here = Path(__file__).parents[1]
     own = "".join((here / f"{module.replace('.', '/')}.py").read_text("utf-8") for module in AGENT.modules)
     whole = _pynvml().read_text("utf-8")
@@ -39,8 +39,9 @@ def _used_of_pynvml() -> dict[str, str]:
 
 
 def used_definitions(source: str, user: str) -> str:
-    """Return the source of a module without the functions, classes and variables that `user`, the source of another
-    module, does not use directly or through others. Other statements, such as imports and calls, are kept."""
+    """Return `source`, the source of a Python module, without the functions, classes and variables that `user`, the
+    source of another module, needs neither directly nor through other definitions. All other statements, such as
+    imports and calls, stay."""
     statements: list[str] = []
     for text in _STATEMENT.split(source):
         if statements and _DECORATED.fullmatch(statements[-1]):

@@ -4,27 +4,28 @@ base               the Host protocol, defaults for kinds of hosts, errors
 local, ssh         the kinds of hosts; ssh is the only module that imports asyncssh
 ssh_names          names that ssh knows without a connection
 container          a container of another host as a host
-container_kinds    how containers of each kind are entered, asked for their state and listed
-container_ports    ports of containers
+container_kinds    the commands that enter a container of each kind, report its state, and list all of them
+container_ports    local ports that lead to ports of containers
 container_listing  the running containers of a host
-cluster            several hosts as one: commands are those of the first
+cluster            several hosts as one, whose commands run on the first
 cluster_network    the network over which the hosts of a cluster reach each other
 interfaces         network interfaces and RDMA devices of a host
 known_hosts        keys of ssh hosts: known, changed, accepted by the user
 reconnecting_link  a connection that is restored after a loss
 port_relay         a local port that leads to a port of a host
-files_via_shell    files of a host on which only commands can be run
+files_via_shell    reads and writes files of a host with commands alone
 shell_scripts      all POSIX shell code that runs on hosts
-python_programs    programs for the python3 of a host, which keeps them by their hash
-host_facts         facts about a host (user, kernel, memory, GPU tools) from the output of one script
-swept_command      programs that leave no process behind
+python_programs    Python programs that Workbench sends to a host, which stores them under their hash
+host_facts         properties of a host (user, kernel, memory, GPU tools) from the output of one script
+swept_command      runs a program, then ends all processes that it has left behind
 detached_process   processes that outlive Workbench, each in a run directory
 run_processes      which processes belong to a run
-shared_answers     questions to a host whose answer several callers share
-line_splitter      output of commands, in lines and of bounded size
-task_cancellation  ending asyncio tasks for certain
+shared_answers     one request to a host for several callers at the same time
+line_splitter      splits the output of commands into lines, and limits its size
+task_cancellation  reliable cancellation of asyncio tasks
 
-A new kind of host is one module here and one entry in KINDS; of a container, an entry in container_kinds.KINDS.
+A new kind of host needs a module here and an entry in KINDS. A new kind of container needs an entry in
+container_kinds.KINDS.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 def open_host(name: str | None = None, known_as: str | None = None) -> Host:
     """Return the host called `name`, or this machine for None. The host is not connected until its first use.
-    `known_as` is the name by which the user knows the host, if that is another one.
+    `known_as` is the name that the user sees, if it differs from `name`.
     """
     name = name or "local"
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
@@ -91,13 +92,13 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
 
 
 def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
-    """Split the name of a container, `[HOST/]KIND:NAME`. Return the name of the host around it ("" for this machine),
-    and the kind and name of the container; None if `name` is not that of a container. Raises InputError for containers
-    in too many others, and for a job that cannot be entered.
+    """Split the name of a container, `[HOST/]KIND:NAME`, into the name of the host around it ("" for this machine) and
+    (kind, name). For any other `name`, return (`name`, None). Raises InputError for a container inside too many other
+    containers, and for a PBS job, in which no command can be run.
     """
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
-        raise InputError(f"{name[:80]!r}… names more than {_MOST_AROUND} nested containers")
+        raise InputError(f"the host name {name[:80]!r}… names more than {_MOST_AROUND} nested containers")
     kind, colon, container = last.partition(":")
     if not colon or not container or not kind.isalpha():  # as in an IPv6 address
         return name, None

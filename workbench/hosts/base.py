@@ -1,10 +1,10 @@
-"""Where commands run: the Host protocol, the defaults that host kinds share, and their errors.
+"""Where commands run: the protocol Host, the class BaseHost with defaults for all kinds of hosts, and the errors.
 
-There are three kinds of host: this machine, a host behind ssh, and a simulated host. All code above this room is
-written once, against the protocol. Commands are argument lists, never shell strings.
+A host is this machine, a machine behind ssh, a container, a cluster or a simulated host. Code outside of hosts/ uses
+all of them through the protocol alone. Commands are lists of arguments, never shell strings.
 
 HostError
-├── HostUnreachable    there is no connection, or it was lost (servers on the host live on)
+├── HostUnreachable    there is no connection, or it was lost (servers on the host keep running)
 │   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the user, then call `accept_host_key`
 │   ├── HostKeyChanged     the host's key differs from known_hosts
 │   └── AuthFailed         the host accepted no key, agent identity, or password
@@ -109,7 +109,7 @@ class FileError(HostError):
 def check_argv(argv: Sequence[str], host: str) -> None:
     """Raise HostError if `argv` cannot be run as a command, for example because it is empty or contains a NUL."""
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"{list(argv)!r} is not a command", host=host)
+        raise CommandNotFound(f"{list(argv)!r} does not begin with the name of a program", host=host)
     if any("\0" in a for a in argv):
         raise HostError("an argument contains a NUL byte", host=host)
 
@@ -172,8 +172,8 @@ class LinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """The address of an sshd. `alias` is its name in this machine's ssh configuration, `through` are the hosts on the
-    way."""
+    """The address of an sshd. `alias` is the name of the host in this machine's ssh configuration. `through` names the
+    ProxyJump hosts by which ssh reaches the host, "" if there are none."""
 
     host: str
     user: str = ""
@@ -183,7 +183,7 @@ class SshAddress:
 
     @property
     def target(self) -> str:
-        """The host as the argument of the command `ssh`."""
+        """The host as an argument of the command `ssh`: "USER@HOST", or "HOST" if `user` is empty."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
@@ -222,8 +222,8 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAround:
-    """A process as the host around a container knows it. `pid` is the process id in the container, or None if the
-    process is not in this container; `place` is then where it runs."""
+    """What the host around a container knows about a process. `pid` is the process id inside the container. If the
+    process is not in this container, `pid` is None and `place` names where it runs, such as "docker:0123456789ab"."""
 
     pid: int | None
     name: str | None = None
@@ -253,8 +253,8 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """A TCP port whose connections lead to a port of a host, or of a node behind it. `url` is the base URL at which
-    this machine reaches it."""
+    """A forwarded TCP port: connections to `local_port` lead to a port of a host, or of a node that only this host
+    reaches. `url` is the base URL that this machine uses for it."""
 
     local_port: int
     url: str
@@ -347,24 +347,26 @@ class Host(Protocol):
         ...
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
-        """Open a port of this machine whose connections lead to `port` at `address`, as the host sees it: the host
-        itself, or a node that only the host reaches."""
+        """Open a port of this machine whose connections lead to `port` at `address`. The host resolves and reaches
+        `address`: its own address, or that of a node that only this host reaches."""
         ...
 
     async def facts(self) -> HostFacts: ...
 
     async def ssh_address(self) -> SshAddress | None:
-        """Return where an sshd of the host is found, without a connection; None for a host that is not behind ssh."""
+        """Return the address of the host's sshd from the ssh configuration, without connecting. None for a host that is
+        not behind ssh."""
         ...
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        """Return what the host around this container knows about the processes `pids`. The GPU driver reports ids as
-        that host counts them. Empty if this host is no container."""
+        """Return {pid: what the host around this container knows about that process} for the process ids `pids` of the
+        host around it, which the GPU driver reports. Empty if this host is no container."""
         ...
 
     async def gpus_given(self) -> tuple[str, ...] | None:
-        """Return the indices or UUIDs of the GPUs that this host may use, if it is a part of a machine whose driver
-        shows more: a job. None: all that the driver shows. Raises HostError if that cannot be read."""
+        """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this host is a job on a
+        machine with more GPUs. None if this host may use all GPUs that the driver shows. Raises HostError if that
+        cannot be read."""
         ...
 
     async def close(self) -> None: ...

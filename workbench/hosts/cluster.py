@@ -1,4 +1,4 @@
-"""A cluster of hosts as a host: commands, files and ports are those of its first node, the head."""
+"""A cluster of hosts as one host: its commands, files and ports are those of its first node, the head."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class ClusterHost(BaseHost):
         await self.read_network()
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of the nodes, and store them in `places`. If a node cannot be
-        asked, its entry has the reason as `problem`."""
+        """Find the addresses, interfaces and RDMA devices of the nodes, and store them in `places`. If a node does not
+        answer, `problem` of its place has the reason."""
         networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
         self.places = places(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)
@@ -141,8 +141,8 @@ class ClusterHost(BaseHost):
 
 
 def _variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
-    """Return the values of the variables that presets for several nodes have: the addresses, and the head's
-    interface."""
+    """Return {name: value} of the variables that presets for several nodes use: "head_ip", "worker_ip", "interface" and
+    "rdma_devices". A variable without a value is left out."""
     head, *others = nodes
     found = {"head_ip": head.address, "interface": head.interface, "rdma_devices": ",".join(head.rdma)}
     found |= {"worker_ip": others[0].address} if others else {}

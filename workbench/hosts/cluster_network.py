@@ -14,8 +14,8 @@ _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")  # enP2p1s0f1np1 is the second half of 
 
 
 def places(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> tuple[NodePlace, ...]:
-    """Return the place of each node: what hosts.toml names, and for the rest the fastest network that all nodes have
-    in common."""
+    """Return the address, interface and RDMA devices of each node. Values in hosts.toml take precedence. The other
+    values are those of the fastest network that all nodes have in common."""
     shared = _shared_network(nodes, networks)
     return tuple(_place(node, network, shared) for node, network in zip(nodes, networks, strict=True))
 
@@ -50,8 +50,8 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
 
 
 def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
-    """Return the active RDMA devices of an interface's port. A ConnectX-7 of a DGX Spark shows each port twice, on two
-    PCIe links of which each has half of the bandwidth; both belong to it."""
+    """Return the names of the active RDMA devices on the same physical port as the network interface. On a DGX Spark, a
+    port of the ConnectX-7 has two devices on two PCIe links, each with half of the bandwidth; both are returned."""
     bare = _PCI_DOMAIN.sub("", interface)
     return tuple(d.name for d in network.rdma if d.active and d.interface and _PCI_DOMAIN.sub("", d.interface) == bare)
 

@@ -1,11 +1,12 @@
 """A container as a host: a host whose commands run inside a container of another host.
 
-Each command is `docker exec -i NAME sh …`, or what stands for it (container_kinds), run on the host around the
-container. The command itself, its environment and its input go in on stdin, as over ssh. A container that is stopped,
-paused, removed or renamed is like a lost link: it is looked for until it runs again.
+Each command is run on the host around the container, as `docker exec -i NAME sh …` or the equivalent for another kind
+of container (container_kinds). The command itself, its environment and its input are sent on stdin, as over ssh. A
+container that is stopped, paused, removed or renamed counts as a lost connection: Workbench searches for it until it
+runs again.
 
-No process stays behind when the program that entered the container is killed: a streamed command ends with its stdin,
-and any other is ended by its token (shell_scripts.END).
+If the program that entered the container, such as `docker exec`, is killed, no process stays behind: a streamed command
+ends with its stdin, and Workbench kills the processes of any other command, which have its token in their environment.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """A container that was found running. `before` are the words before its program: none, or sudo."""
+    """A container that was found running. `before` is the command to put before its program: () or sudo. `id` is the
+    container's id, "" if it has none."""
 
     before: tuple[str, ...]
     id: str
@@ -154,7 +156,8 @@ class ContainerStream:
         await self.end()
 
     async def end(self) -> None:
-        """End the command, whose reader gets the error of a lost link unless the stream was closed."""
+        """End the command. Unless `close` was called, the reader of its output then gets the error of a lost
+        connection."""
         if not self._closed:
             self._closed = True
             await self.inner.close()
@@ -268,7 +271,8 @@ class ContainerHost(BaseHost):
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
-        """Return the state of a container. Raises _StateUnknown with the program's message if it reports none."""
+        """Return the state of the container with this name or id. `before`, () or sudo, goes before the command that
+        reports it. Raises _StateUnknown with the program's message if it reports no state."""
         done = await self.inner.run([*before, *self.container_kind.look(container)], timeout_s=LOOK_S)
         state = self.container_kind.state(done)
         if state is None:
@@ -282,7 +286,7 @@ class ContainerHost(BaseHost):
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
 
     async def _absent(self) -> HostUnreachable:
-        """Return the error for a container that does not exist. It may have another name now."""
+        """Return the error for a container that does not exist. If it was renamed, the error names the new name."""
         kind = self.container_kind
         for before in ((), shell_scripts.SUDO) if self._id else ():
             with contextlib.suppress(HostError, _StateUnknown):
@@ -296,7 +300,8 @@ class ContainerHost(BaseHost):
         return HostUnreachable(f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step)
 
     async def _check(self, running: _Running) -> None:
-        """Check whether the container still runs. If it does not, treat the link as lost."""
+        """Check whether the container still runs. If it does not, or if a new one has its name, treat the connection as
+        lost."""
         async with self._checking:
             if not self._link.connected:
                 return
@@ -314,7 +319,8 @@ class ContainerHost(BaseHost):
         return "the container was replaced by a new one"
 
     def lost(self, running: _Running, why: HostError) -> None:
-        """End the streamed commands, and search for the container again, because it can no longer be entered."""
+        """End the streamed commands and search for the container again, because it can no longer be entered for the
+        reason `why`."""
         self._why = why
         self._link.lost(running, why.message)
         for stream in tuple(self._streams):
@@ -414,7 +420,8 @@ class ContainerHost(BaseHost):
         return Completed(tuple(argv), code, out, err)
 
     async def _end(self, running: _Running, token: str) -> None:
-        """End the processes of a command in the container for which nobody waits any more."""
+        """End the processes of an abandoned command in the container. The processes have `token` in their
+        environment."""
         order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
         with contextlib.suppress(HostError):
             await self.inner.run(self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S)
@@ -455,8 +462,8 @@ class ContainerHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container sees it. If the container has the network
-        of its host, that is a port of the host."""
+        """Open a local port that leads to `address`:`port` as the container reaches it. If the container shares the
+        network of the host around it, that is a port of this host."""
         return await self._ports.forward(await self._get(), port, address)
 
     async def facts(self) -> HostFacts:

@@ -1,10 +1,11 @@
-"""The kinds of containers: how each is entered, asked for its state, and listed, all by its own program on the host.
+"""The kinds of containers: for each kind, the commands that enter a container, report its state, and list containers.
 
-Facts about the programs, by their sources: `docker inspect` and `podman inspect` print the same fields (docs.docker.com
-and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, and passes the caller's environment on
-(PVE/CLI/pct.pm of pve-container); lxc-attach clears the environment with --clear-env and sets PATH (attach.c of LXC).
-A running job of Slurm is entered like a container: `srun --overlap` adds a step that shares what the job was given
-(slurm.schedmd.com/srun.html; Slurm 20.11 or later). Without --unbuffered, srun passes on whole lines only.
+What these commands do, according to their manuals and sources: `docker inspect` and `podman inspect` print the same
+fields (docs.docker.com and docs.podman.io); `pct exec` runs lxc-attach with the arguments as a list, and passes the
+caller's environment on (PVE/CLI/pct.pm of pve-container); lxc-attach clears the environment with --clear-env and sets
+PATH (attach.c of LXC). A running job of Slurm is entered like a container: `srun --overlap` adds a step that shares the
+resources of the job (slurm.schedmd.com/srun.html; Slurm 20.11 or later). Without --unbuffered, srun prints only whole
+lines.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class ListedContainer:
-    """A running container of a host. `id` is empty if its kind has none beside the name."""
+    """A running container of a host. `id` is empty if containers of its kind have only a name."""
 
     kind: str
     name: str
@@ -52,8 +53,8 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerKind:
-    """A kind of container, such as that of docker. The functions `enter`, `look` and `start` return the words of a
-    command for the container whose name they get."""
+    """A kind of container, such as docker. The functions `enter` and `look` take the name of a container: `enter`
+    returns the words to put before a command that shall run in it, and `look` the command that reports its state."""
 
     name: str
     program: str
@@ -72,7 +73,8 @@ class ContainerKind:
     elsewhere: bool = False  # whether it is on another machine than its host, with the files of that host
 
     def wake_up(self, state: str, name: str) -> str:
-        """Return the command with which the user makes a container run that is in this state."""
+        """Return the command with which the user can start or examine the container `name`, which is in the state
+        `state` and not running."""
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
@@ -199,8 +201,8 @@ def _instances(name: str, program: str) -> ContainerKind:
 
 
 def _job_state(done: Completed) -> ContainerState | None:
-    """Return the state of a job. Its id is its node and its start, which change when the job is put back into the queue
-    and runs again."""
+    """Return the state of a Slurm job; None if squeue did not report it. The state's `id` consists of the job's first
+    node and its start time, because both change when the job is queued again and restarts."""
     if done.returncode != 0:
         return ContainerState(ABSENT) if "invalid job id" in done.err.lower() else None
     word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition("|")

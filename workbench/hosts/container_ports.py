@@ -1,8 +1,8 @@
 """Local ports that lead to the ports of a container.
 
-A container with the network of its host has the ports of the host. Otherwise, a program in the container opens the
-connections, which also reaches a server on the container's own 127.0.0.1. Without python3 in the container, connections
-go to the container's address, and the server must listen on that address.
+A container that shares the network of its host has the ports of the host. Otherwise, a program in the container opens
+the connections, and so also reaches a server on the container's own 127.0.0.1. Without python3 in the container,
+connections go to the container's address, and the server must listen on that address.
 
 The program and this side exchange frames: number of the connection (4 bytes), kind (1 byte), length (4 bytes), data.
 The program sends OPEN for connection 0 once it runs.
@@ -101,7 +101,7 @@ asyncio.run(main())
 class _Connection:
     """One connection inside the container, with the methods that a relay needs."""
 
-    def __init__(self, inside: _Inside, number: int) -> None:
+    def __init__(self, inside: _PortProgram, number: int) -> None:
         self._inside = inside
         self.number = number
         self.reader = asyncio.StreamReader(limit=BUFFERED_BYTES)
@@ -134,9 +134,10 @@ class _Connection:
 
 
 class _Valve(asyncio.Transport):
-    """The transport of a StreamReader, which pauses it while the reader contains more bytes than it should."""
+    """The transport of a connection's StreamReader. When the reader's buffer is full, the transport stops the reading
+    from the container; when there is room again, it resumes the reading."""
 
-    def __init__(self, inside: _Inside, number: int) -> None:
+    def __init__(self, inside: _PortProgram, number: int) -> None:
         super().__init__()
         self._inside, self._number = inside, number
 
@@ -147,9 +148,9 @@ class _Valve(asyncio.Transport):
         self._inside.free(self._number)
 
 
-class _Inside:
-    """The program in the container, and the connections that it has opened. While the buffer of one connection is full,
-    nothing is read."""
+class _PortProgram:
+    """The program that runs in the container and opens connections there, and the frames exchanged with it. While the
+    buffer of one connection is full, no frame is read, so all other connections wait."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -248,7 +249,7 @@ class ContainerPorts:
     def __init__(self, host: ContainerHost, inner: Host) -> None:
         self._host = host
         self._inner = inner
-        self._inside: _Inside | None = None
+        self._inside: _PortProgram | None = None
         self._running: object = None
         self._network: tuple[str, tuple[str, ...]] = ("", ())
         self._around = ""
@@ -256,8 +257,8 @@ class ContainerPorts:
         self._relays: list[Relay] = []
 
     async def forward(self, running: object, port: int, address: str) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container sees it. `running` identifies the present
-        start of the container, during which its network does not change."""
+        """Open a local port that leads to `address`:`port` as the container reaches it. `running` stands for one run of
+        the container from start to end, during which its network does not change."""
         if running is not self._running:
             self._network = _parsed((await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out)
             self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)
@@ -272,7 +273,7 @@ class ContainerPorts:
             inside = await self._program()
             if inside is None:
                 raise HostError(
-                    "python3 in the container cannot be started any more, so its ports cannot be opened",
+                    "ports of the container cannot be opened: its python3 cannot be started any more",
                     host=self._host.name,
                     next_step="install python3 in the container again",
                 )
@@ -289,19 +290,20 @@ class ContainerPorts:
             return await self._inner.forward(port, address)
         if not addresses:
             raise HostError(
-                "the container has a network of its own without an address, and no python3 that could open its ports",
+                "ports of the container cannot be opened: its own network has no address, and it has no python3",
                 host=self._host.name,
-                next_step="install python3 in the container, or give the container the network of its host",
+                next_step="install python3 in the container, or let the container share the network of its host",
             )
         return await self._inner.forward(port, addresses[0])
 
-    async def _program(self) -> _Inside | None:
-        """Return the program in the container. None if the container has no python3 that can run it."""
+    async def _program(self) -> _PortProgram | None:
+        """Return the running program in the container, after starting it if necessary. None if the container has no
+        python3 that can run it."""
         async with self._opening:
             if self._inside is not None and not self._inside.ended:
                 return self._inside
             try:
-                inside = _Inside(await self._host.stream(["python3", "-I", "-S", "-c", PROGRAM]))
+                inside = _PortProgram(await self._host.stream(["python3", "-I", "-S", "-c", PROGRAM]))
             except CommandNotFound:
                 return None
             with contextlib.suppress(TimeoutError):
@@ -323,7 +325,8 @@ class ContainerPorts:
 
 
 def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
-    """Parse the output of the script NETWORK. Return the network namespace and the addresses that are not loopback."""
+    """Parse the output of the script NETWORK. Return (network namespace, addresses of the container except
+    loopback)."""
     name, _, table = text.partition("\n")
     return name.strip(), tuple(_addresses(table))
 

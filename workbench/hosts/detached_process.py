@@ -5,9 +5,9 @@
     pid starttime  the process that was started: id, and start time in clock ticks since boot
     sid sid_starttime  its session: the leader is a shell that only records the exit
     boot_id token started  boot id, the run's mark in the environment of its processes, Unix seconds
-    exit           "CODE TICKS UNIX_S" once the process has ended; CODE is 128 + n for signal n, as in sh
-    members        processes seen as members of the run, for later proof ("PID:START"); `status` adds to it
-    ended          "KIND UNIX_S", the mark of a run whose end is recorded and of which no process lives (`mark_ended`)
+    exit           "CODE TICKS UNIX_S" once the process has ended; CODE is 128 + n for signal n; TICKS since boot
+    members        all processes that were seen in the run, as "PID:START", so that they are recognized later
+    ended          "KIND UNIX_S": the run's end is recorded and none of its processes lives (see `mark_ended`)
     shm shm_before shared memory files that the run created ("inode path"), and those that existed before it
 """
 
@@ -111,7 +111,7 @@ async def start(
     Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no permission, disk full), or another HostError.
     """
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(f"{list(argv)!r} is not a command", host=host.name)
+        raise CommandNotFound(f"{list(argv)!r} does not begin with the name of a program", host=host.name)
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start(run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files)
@@ -122,13 +122,13 @@ async def start_again(
     host: Host, run_dir: str, argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> DetachedProcess:
     """Start `argv` in the directory of a run whose own process has ended, as a part of the same run. The files of the
-    ended process are kept in a directory of their own, and processes that it left in its session are killed.
+    ended process are moved to a subdirectory, and processes that it left in its session are killed.
 
-    Raises RunDirUsed if somebody else did so meanwhile, and the errors of `start`.
+    Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other errors of `start`.
     """
     look = await _read_run(host, run_dir)
     if _status(look.run, look.survey, look.found).alive:
-        raise RunDirUsed(f"the process of the run in {run_dir} is alive", host=host.name)
+        raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
     await _kill_session(host, look)
     command = shell_scripts.start_again(run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv)
     return _started(await host.run(command, env=env), host, run_dir, argv, None)
@@ -191,8 +191,8 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """Return the state of the run in `run_dir`. The result contains the contents of those of the named `files` that
-    exist. Raises HostError if the directory contains no run.
+    """Return the state of the run in `run_dir`. `files` names files in this directory whose contents the state shall
+    have; missing files are ignored. Raises HostError if the directory contains no run.
     """
     look = await _read_run(host, run_dir, files)
     await _remember(host, look.run, look.found)
@@ -204,7 +204,8 @@ async def list_runs(
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
     """Return the states of the runs whose directories are in `root`, sorted by name, and the names of the older runs,
     in one round trip. Older runs are those that are marked as ended and are not among the `newest` ones; nothing of
-    them is read. Both are empty if `root` does not exist. `files` are as for `status`.
+    them is read. Both are empty if `root` does not exist. `files` names files of each run directory whose contents the
+    states shall have.
     """
     survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
@@ -369,8 +370,8 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
 
 
 def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
-    """Return whether process 1 started after the run. The first process of a container takes all others with it when it
-    ends."""
+    """Return whether process 1 started after the run. If so, the container in which the run was started has restarted
+    since, which ended all its processes."""
     init = survey.processes.get(1)
     return init is not None and run.sid_start is not None and init.start > run.sid_start
 
@@ -379,8 +380,7 @@ async def _signal(
     host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
 ) -> set[int]:
     """Send the signal `name` to `targets`, then wait up to `wait_s` seconds (at most SLICE_S) for the processes
-    `wait_for` to end. Return the process ids that got the signal. A process group counts as the id of one of its
-    members.
+    `wait_for` to end. Return the process ids that got the signal. For a process group, that is the id of one member.
     """
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0

@@ -1,4 +1,4 @@
-"""Files and the state directory of a host, read and written by commands because the host has no other way."""
+"""Reads and writes files of a host with shell commands, for hosts that offer no other access to their files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 async def ask(host: Host) -> HostFacts:
-    """Return the properties of a host that is not this machine, including the round-trip time of one line."""
+    """Return the properties of a host that is not this machine. They include the round-trip time in milliseconds, which
+    is measured by sending a line to a running command."""
     look = ("sh", "-c", "facts about the host")
     stream = await host.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
     latency_s, lines = 0.0, list[str]()

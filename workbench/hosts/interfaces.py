@@ -37,8 +37,8 @@ ip -j addr
 
 
 async def read(host: Host) -> NodeNetwork:
-    """Return the interfaces and the RDMA devices of the host. If it cannot be asked or has no `ip`, the result has only
-    the problem."""
+    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or has no `ip`, the result
+    contains only `problem`, the reason."""
     try:
         done = await host.run(shell_scripts.sh(_LOOK))
     except HostError as error:
@@ -47,7 +47,8 @@ async def read(host: Host) -> NodeNetwork:
 
 
 def parse(text: str, errors: str = "") -> NodeNetwork:
-    """Parse the script's output on stdout and stderr."""
+    """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script `_LOOK` on stdout
+    and on stderr."""
     lines = clean(text, len(text), lines=True).splitlines()
     states = {w[1]: w[2:] for line in lines if (w := line.split())[:1] == ["net"] and len(w) == 5}
     try:

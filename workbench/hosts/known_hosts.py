@@ -1,4 +1,4 @@
-"""known_hosts files: which keys belong to a host, the errors for other keys, and adding a key.
+"""known_hosts files: finds the keys of a host, makes the errors for unknown and changed keys, and adds a key.
 
 The ssh library interprets the lines (hashed names, patterns, certificate authorities). Its parser is the parameter
 `parse`.
@@ -95,7 +95,8 @@ class HostKeys:
             f"the key of {name} differs from the one in known_hosts ({how}): "
             "the host was installed anew, or another machine answers in its place",
             host=self._host,
-            next_step=f"if you know why it changed: ssh-keygen -f {self._file} -R '{name}', then connect again",
+            next_step="if you know why the key changed, remove the old one and connect again: "
+            f"ssh-keygen -f {self._file} -R '{name}'",
         )
 
     def _entry(self, host: str, port: int | None) -> str:

@@ -46,7 +46,8 @@ class Relay:
         self.local_port, self.url = 0, ""
 
     async def listen(self) -> None:
-        """Open the local port. If this is cancelled, or the relay is closed meanwhile, no port stays open."""
+        """Open the local port. If the calling task is cancelled, or if `close` is called meanwhile, the port is closed
+        again."""
         self._server = await asyncio.start_server(self._accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False)
         self.local_port = int(self._server.sockets[0].getsockname()[1])
         self.url = f"http://{LOOPBACK}:{self.local_port}"

@@ -1,11 +1,12 @@
-"""Programs that python3 runs on a host: a short program on the command line, which gets the rest as packed modules.
+"""Python programs that Workbench runs on a host. The command line contains only a short loader, which then loads the
+modules of the program.
 
-On this machine the modules are imported from where they are installed, compiled already. Another machine gets their
-sources once. It keeps them in Workbench's state directory, in a file whose name is the SHA-256 of the content. The
-short program runs a kept file only if it is a regular file of this user that no other user can write, and if its
-content has that hash; it then runs the bytes that it has hashed. If there is no such file, it asks for the sources on
-stdout, and they are written to its stdin, which stays open for control lines: `python3 -` would read to the end of
-file. A host that cannot keep them, for example because its disk is full, gets them each time.
+On this machine, the loader imports the installed modules, which are compiled already. Another machine gets the sources
+once, and the loader stores them in Workbench's state directory, in a file whose name is the SHA-256 of the content. The
+loader runs such a file only if it is a regular file of this user that no other user can write, and if the bytes that
+the loader has read have that hash. Without such a file, the loader asks for the sources on stdout and reads them from
+stdin. Stdin then stays open for control lines, which `python3 -` would not allow, because it reads its program to the
+end of file. A host that cannot store the sources, for example because its disk is full, gets them each time.
 """
 
 from __future__ import annotations
@@ -98,12 +99,13 @@ program.main()
 
 @dataclass(frozen=True)
 class PythonProgram:
-    """A program of Workbench for the python3 of a host. `modules` are its modules below the package workbench, in the
-    order of their imports; `main` of the last one is called. `library` returns sources of other packages that it needs
-    there, and `places` the directories that have them here.
+    """A Python program that Workbench runs on a host. `modules` are its modules below the package workbench, in the
+    order of their imports; `main` of the last one is called. `library` returns {name: source} of further modules that
+    another machine needs, and `places` the directories that contain these modules on this machine.
 
-    A program that is not `kept` is sent each time, as for a process of root, which trusts no file of a user. `first` is
-    a line of Python that runs before the modules."""
+    If `kept` is False, the host does not store the program and gets it at each start, as for a process of root, which
+    must not trust a user's files. `first` is a line of Python that runs before the modules.
+    """
 
     title: str
     modules: tuple[str, ...]
@@ -116,20 +118,20 @@ class PythonProgram:
 
     @cached_property
     def _sources(self) -> bytes:
-        """The packed modules for another machine."""
+        """The sources of all modules, as compressed JSON, for another machine."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
         frame = ([], [*self.library().items(), *_sources(self.modules)])
         return zlib.compress(json.dumps(frame).encode(), 9)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the packed modules, under which a host keeps them."""
+        """The SHA-256 of `_sources`. A host stores the sources in a file of this name."""
         return hashlib.sha256(self._sources).hexdigest()
 
     def argv(self, python: str, local: bool, orders: Mapping[str, Any]) -> list[str]:
-        """Return the command that starts the program with `orders`, a JSON object in its first argument. Python runs
-        isolated and without its site module: it starts in a third of the time, and no file on the host can change
-        it."""
+        """Return the command that starts the program; its last word is `orders`, the program's parameters, as JSON.
+        Python runs isolated and without its site module, so it starts in a third of the time, and no file on the host
+        can change the program."""
         package, _, name = self.modules[-1].rpartition(".")
         text = _PROGRAM.format(
             title=self.title,
@@ -156,7 +158,8 @@ class PythonProgram:
         return FRAME + b"%08d" % len(packed) + packed
 
     def _start(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
-        """Return the command for `host` and what to write to its stdin first."""
+        """Return (command that starts the program on `host` with the parameters `orders`, bytes to write to its stdin
+        first)."""
         python, local = python_on(host)
         first = self.frame(local) if local or not self.kept else b""
         return self.argv(python, local, orders), first
@@ -164,7 +167,8 @@ class PythonProgram:
     async def run(
         self, host: Host, orders: Mapping[str, Any], *, input: bytes = b"", timeout_s: float = 30.0
     ) -> Completed:
-        """Run the program on `host` with `input` on its stdin, and return its result after its end."""
+        """Run the program on `host` with the parameters `orders`, and with `input` on its stdin. Return its result
+        after its end."""
         argv, first = self._start(host, orders)
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
@@ -173,7 +177,7 @@ class PythonProgram:
         return done
 
     async def stream(self, host: Host, orders: Mapping[str, Any]) -> Stream:
-        """Start the program on `host`. Its stdin stays open until the stream is closed."""
+        """Start the program on `host` with the parameters `orders`. Its stdin stays open until the stream is closed."""
         argv, first = self._start(host, orders)
         stream = await host.stream(argv, input=first)
         return stream if first else ProgramStream(stream, self)
@@ -217,8 +221,8 @@ class ProgramStream:
 
 
 def python_on(host: Host) -> tuple[str, bool]:
-    """Return (path of the Python that runs programs on `host`, whether it is the Python of this process). The latter
-    has Workbench installed."""
+    """Return (path of the Python that runs programs on `host`, whether it is the Python of this process, which has
+    Workbench installed)."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
 

@@ -219,8 +219,8 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def ended_ago_s(run: RunFiles, survey: Survey) -> float | None:
-    """Return how long before the survey the run's server ended, to 10 ms and by no clock that can be set. None if it
-    has not ended, or not since the host's last boot."""
+    """Return how many seconds before the survey the run's server ended. The time is counted in clock ticks since boot,
+    so setting the clock has no effect. None if the server has not ended, or ended before the host's last boot."""
     if run.exit_ticks is None or survey.uptime_s is None or run.boot_id != survey.boot_id:
         return None
     return max(0.0, survey.uptime_s - run.exit_ticks / TICKS_PER_S)

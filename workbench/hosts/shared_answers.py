@@ -1,4 +1,4 @@
-"""Questions to a host whose answer several callers share while it is on its way."""
+"""One request to a host for several callers at the same time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ T = TypeVar("T")
 
 
 class SharedAnswer(Generic[T]):
-    """The answer of `ask`, a question to a host. A caller that is cancelled does not cancel it for the others."""
+    """The answer to a request to a host, which `ask` makes. All callers who wait for the answer at the same time share
+    one request. If one of them is cancelled, the request continues for the others."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._ask = ask
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return the answer. Of several callers at once, the first one asks, and all get the same answer."""
+        """Return the answer. If a request is already under way, wait for its answer; otherwise make a request."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
             self._task.add_done_callback(_retrieve)

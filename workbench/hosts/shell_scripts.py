@@ -77,9 +77,9 @@ exec "$@"
 def order(
     argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False, prelude: str = PRELUDE
 ) -> bytes:
-    """Return the line of shell code that the script LINE reads from stdin and runs: it exports `env` and starts `argv`
-    through `prelude`. With `guard`, the command ends when its stdin ends. It is passed on stdin, so that no argument or
-    value appears on a command line. Raises ValueError for an invalid variable name or a NUL.
+    """Return one line of shell code, which the script LINE reads from stdin and runs. It exports `env`, then starts
+    `argv` with the script `prelude`. With `guard`, the command ends when its stdin ends. Because the line goes through
+    stdin, no argument or value is visible on a command line. Raises ValueError for an invalid variable name or a NUL.
     """
     for name, value in (env or {}).items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
@@ -218,8 +218,9 @@ exit 0
 
 
 def exit_code(errors: str) -> tuple[str, int | None]:
-    """Return stderr without the exit code that PRELUDE_INSIDE reported at its end, and that code. The code is None if
-    there is none: the command was cut off. What follows the code is from the program that entered, such as srun."""
+    """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that exit code). The code
+    is None if it is missing, because the command was cut off. Text after the code is removed: it is from the program
+    that entered the container, such as srun."""
     before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
     word = rest.partition("\n")[0].strip()
     return (before, int(word)) if mark and word.isdecimal() else (errors, None)
@@ -422,8 +423,8 @@ exit "$code"
 
 
 def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended` identifies that
-    process."""
+    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended` names that process,
+    "PID-STARTTIME", and becomes a part of the name of the subdirectory that gets its files."""
     return sh(_START_AGAIN, run_dir, ended, _START, "", "", _LEAD, _BECOME, *argv)
 
 

@@ -185,9 +185,9 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST, and `known_as` the name by
-    which the user knows the host, if that is another one. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the
-    user for a passphrase or password; without it, a login that needs one fails.
+    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST; `known_as` is the name that
+    the user sees, if it differs from `address`. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the user for
+    a passphrase or password; without it, a login that needs one fails.
     """
 
     kind = "ssh"
@@ -326,8 +326,9 @@ class SshHost(BaseHost):
     async def _open(
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host` and return the connection. It leads through the ProxyJump hosts of the configuration, or
-        through the connection `through` if that is not None.
+        """Connect to `host` with the options `given` and return the connection. It leads through the connection
+        `through`, or, if that is None, through the configured ProxyJump hosts, of which at most `jumps` may follow each
+        other.
         """
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
@@ -369,7 +370,7 @@ class SshHost(BaseHost):
             raise keys.problem or keys.changed(None, error.reason) from None
         except asyncssh.KeyExchangeFailed as error:
             if keys.known and "host key" in error.reason:
-                raise keys.changed(None, "the host offers none of the known types of key") from None
+                raise keys.changed(None, "the host offers no key of the types in known_hosts") from None
             raise
         finally:
             if through is not None and not made:
@@ -422,8 +423,8 @@ class SshHost(BaseHost):
                 await asyncio.sleep(0.1)
 
     async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in a session of `connection`, or of a further one if sshd refuses another session on it
-        (MaxSessions). Raises the error of the refusal."""
+        """Start a shell in a session of `connection`. If sshd refuses another session on it (MaxSessions), use a
+        further connection; without one, raise asyncssh.ChannelOpenError."""
         tried: asyncssh.SSHClientConnection | None = connection
         number = 0
         while True:
@@ -437,8 +438,8 @@ class SshHost(BaseHost):
                 number += 1
 
     async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
-        """Return a further connection; None if there are too many, if one cannot be had, or if the user would be asked
-        for a password again."""
+        """Return the further connection with this number, opened if necessary. None if there are too many already, if
+        opening failed just before, or if the user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
             if number < len(self._more):
@@ -542,8 +543,8 @@ class SshHost(BaseHost):
         await files_via_shell.write(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Relay:
-        """Open a local port whose connections lead to `address`:`port` as the host sees it. It works again after the
-        connection was lost and restored.
+        """Open a local port whose connections lead to `address`:`port` as the host reaches it. If the connection to the
+        host is lost, the port stays open and works again once the connection is restored.
         """
 
         async def open_far() -> tuple[Reader, Writer]:

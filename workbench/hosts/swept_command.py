@@ -1,4 +1,4 @@
-"""A program of somebody else that is run to its end and leaves no process behind, on any kind of host."""
+"""Runs a program that is not part of Workbench to its end, then ends every process that it has left behind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SWEEP_S = 10.0
 async def run_swept(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Completed:
-    """Run `argv` on `host` as `Host.run` does, then end every process that it left, in whatever session. A program that
-    a signal ended has an exit code above 128. Errors name `argv`."""
+    """Run `argv` on `host` and return its result, after ending every process that it has left behind, in any session.
+    If a signal ended the program, the exit code is 128 plus the signal's number. Raises the errors of `Host.run`."""
     mark = secrets.token_hex(8)
     try:
         return await host.run(sh(shell_scripts.RUN_SWEPT, mark, *argv), timeout_s=timeout_s, env=env)

@@ -89,7 +89,7 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     assert report.guard is not None and report.guard.trial_left_s is not None and report.guard.trial_left_s <= 2.2
     box.given_back(1.2 + WITHIN_S)
     box.ended()
-    with pytest.raises(SettingsError, match="no trial runs") as late:
+    with pytest.raises(SettingsError, match="no trial of GPU settings runs") as late:
         run(client.confirm(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused_by_name(selector: str, settings: GpuSettings,
 def test_one_bad_gpu_refuses_the_whole_plan() -> None:
     with pytest.raises(InputError):
         plan({"all": GpuSettings(power_limit_w=300)}, HOST, ROOT)  # GB10 has none
-    with pytest.raises(InputError, match="two different values"):
+    with pytest.raises(InputError, match="two different values for the power limit"):
         plan({"0": GpuSettings(power_limit_w=300), "GPU-a": GpuSettings(power_limit_w=400)}, HOST, ROOT)
 
 

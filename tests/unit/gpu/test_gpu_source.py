@@ -189,7 +189,7 @@ def test_a_stopped_agent_is_left_behind(driver: Driver, monkeypatch: pytest.Monk
             await watched.until(lambda t: t.gpus)
             (pid,) = agents()
             os.kill(pid, signal.SIGSTOP)
-            await eventually(lambda: "said nothing" in (watched.source.problem or ""))
+            await eventually(lambda: "sent nothing" in (watched.source.problem or ""))
             count = len(watched.readings)
             await eventually(lambda: len(watched.readings) > count)
         await eventually(lambda: pid not in agents())

@@ -1,10 +1,10 @@
-"""The guard: a process on the GPU host that reverts settings without a heartbeat, at the end of a trial, or at the
-thermal limit.
+"""The guard: a process on the GPU host that reverts GPU settings when heartbeats stop, when a trial ends without
+confirmation, or when a GPU reaches its thermal limit.
 
-client         Workbench's side: start, instructions and state of the guard
-start          how the guard detaches on its host
-guard          the guard itself
-due_reverts    the reverts that are due, and their reasons
+client         Workbench's side: starts the guard, changes its instructions, and reads its state
+start          the start of the guard as a detached process on the host
+guard          the main loop of the guard
+due_reverts    which value each revert restores, why, and how the journal records the revert
 temperatures   temperatures and thermal limits
 files          the files that the guard reads and writes
 privileges     the programs that the guard runs, and its rights

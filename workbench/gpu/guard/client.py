@@ -1,7 +1,7 @@
 """The guard's client: starts the guard on a host of any kind, gives it instructions, and reads its state.
 
 The guard's instructions are in the journal, under each entry's `watch` (guard.py lists them). Every function here that
-changes them locks the journal.
+changes these instructions locks the journal.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class GuardTerms:
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
-        """Return the guard's instructions for the new journal entry `entry`. `old` is the earlier entry of the same
-        setting, or None. If a trial begins, or if `old` was kept deliberately, the instructions contain the fields of
-        `old` under "back", so that the guard can restore that entry."""
+        """Return the guard's instructions for the new journal entry `entry`, which become its field `watch`. `old` is
+        the earlier entry of the same setting, or None. If a trial begins, or if the user had kept the setting of `old`,
+        the key "back" has those fields of `old` from which the guard can restore that entry."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -94,8 +94,9 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the time of the guard's last act that the user has already seen, as text;
-    "-" if there is none. `owners` are the ids of the Workbenches whose heartbeats the guard expects."""
+    """The state of the guard. `seen_act` is the Unix time, as text, of the guard's last revert that the user has
+    already seen; "-" if there is none. `owners` are the ids (`owner_id`) of the Workbenches whose heartbeats the guard
+    expects."""
 
     view: GuardView
     seen_act: str = "-"
@@ -108,7 +109,8 @@ async def guard_directory(host: Host) -> str:
 
 async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
     """Start the guard on the host, or wait until the running guard has read the journal; return the guard's state. The
-    caller has locked the journal. If no guard can be started, `problem` of the result says why."""
+    caller has locked the journal. `options` are arguments of `Guard`, such as `tick_s`. If no guard can be started,
+    `problem` of the returned state says why."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -151,9 +153,9 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return (words before the guard's command, problem). The words are () or sudo's. The problem is the reason why no
-    guard could revert these settings, None if one can. The guard runs as the user if sudo allows its reverts without a
-    password. Otherwise it runs as root, for which sudo must need no password or a known one."""
+    """Return (prefix, problem): the sudo command to put before the guard's command, and the reason why the guard could
+    not revert these settings, or None. The prefix is () if the reverts need no sudo, or if sudo allows them without a
+    password. Otherwise sudo must run the guard itself, without a password or with the password in `rights`."""
     if not rights.prefix:
         return (), None
     back = [
@@ -190,7 +192,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     try:
         said = json.loads(state)
         if not setting_commands.plain(said):
-            raise ValueError("the state contains a number that Workbench cannot have written")
+            raise ValueError("the guard's state contains a number that Workbench cannot have written")
         seen = _seen(said, int(now or 0), told, boot, process, ages, home)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})"))
@@ -244,14 +246,17 @@ async def mark_act_seen(host: Host, did_unix_s: float) -> None:
 
 
 async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
-    """Confirm the trials of this host, so that the tried settings stay, and return the guard's state. With
-    `heartbeat_s`, the guard from now on reverts all settings, except those kept deliberately, when this Workbench has
-    sent no heartbeat for that time. Raises SettingsError if no trial runs."""
+    """Confirm the running trials on this host, so that their settings stay, and return the guard's state. With
+    `heartbeat_s`, the guard from now on reverts all settings, except those that the user chose to keep, after
+    `heartbeat_s` seconds without a heartbeat from this Workbench. Raises SettingsError if no trial runs and
+    `heartbeat_s` applies to no setting."""
     async with journals.locked(host) as held:
         tried = [e for e in _living(held.journal) if e.watch.get("trial")]
         watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
         if not tried and not (heartbeat_s and watched):
-            raise SettingsError("no trial runs on this host", host=host.name, next_step=await _what_became(host))
+            raise SettingsError(
+                "no trial of GPU settings runs on this host", host=host.name, next_step=await _what_became(host)
+            )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
             back = entry.watch.get("back", {})
@@ -269,14 +274,15 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
 
 
 async def keep(host: Host) -> GuardView:
-    """Mark all settings of this host as kept deliberately, and return the guard's state. The guard then has nothing to
-    watch and ends. Raises SettingsError if Workbench has changed no setting there."""
+    """Mark all settings that Workbench changed on this host as kept, so that the guard does not revert them, and return
+    the guard's state. The guard then ends, because no setting is left to watch. Raises SettingsError if Workbench has
+    changed no setting on the host, or if all are kept already."""
     async with journals.locked(host) as held:
         state = held.journal
         left = [e for e in _living(state) if e.state != KEPT]
         if not left:
             raise SettingsError(
-                "Workbench has changed no GPU setting on this host, so there is none to keep",
+                "Workbench has changed no GPU setting on this host, so there is no setting to keep",
                 host=host.name,
                 next_step=await _what_became(host),
             )
@@ -297,8 +303,8 @@ async def _what_became(host: Host) -> str:
 
 
 async def _until(host: Host, done: Any) -> GuardView:
-    """Read the guard's state until `done` is true of it, the guard has a problem, or NOTICED_S has passed; return the
-    last state."""
+    """Read the guard's state until `done(state)` is true, the state has a problem, or NOTICED_S seconds have passed.
+    Return the last state that was read."""
     until = time.monotonic() + NOTICED_S
     while True:
         view = (await read_status(host)).view

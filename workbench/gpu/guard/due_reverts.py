@@ -1,6 +1,7 @@
-"""The reverts that are due: for each journal entry the value to restore, the reason, and the record in the journal.
+"""The reverts that are due: which value each revert restores, for which reason, and how the journal records it.
 
-All functions are pure. An entry is a dict from journal.json. Sent to the host: standard library only, Python 3.8.
+The functions run no commands and open no files. An entry is a dict from journal.json. Workbench sends this module to
+the host, so it uses only the standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Due(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of one revert. `way` says what the guard did (constants of claims.py): RESTORE if it set the value;
-    DONE, LEAVE or ASK if it set nothing."""
+    """The result of one revert. `way` is a constant of claims.py: RESTORE if the guard tried to set the value, DONE if
+    the setting had the value already, LEAVE or ASK if the guard left the setting alone (ASK: the user must decide).
+    `ok` is False if the value could not be set."""
 
     due: Due
     ok: bool
@@ -47,14 +49,15 @@ def key_of(entry: Entry) -> tuple[str, str]:
 
 
 def guarded_values(entry: Entry) -> tuple[Any, ...]:
-    """Return every value that this entry allows a guard to set or to recognize as Workbench's own. A guard that runs as
-    root leaves the entry alone if these values change after the guard's start."""
+    """Return the values in the entry that decide what a guard sets: the previous value, the set value, the values that
+    other Workbenches had set, and the value that takes effect again after a trial. A guard that runs as root uses these
+    values as they were at its start; if they change, a new guard must take its place."""
     return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
 
 
 def restricted(entry: Entry, seen: Entry) -> Entry:
-    """Return the entry as a guard that runs as root may revert it: the values of `seen`, the entry at the guard's
-    start, and the owner, state and times of `entry`, the present one."""
+    """Return the entry that a guard running as root may revert: the values of `seen`, the entry at the guard's start,
+    with the owner, the state and the times of `entry`, the entry as it is now."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen["watch"]:
         watch["back"] = seen["watch"]["back"]
@@ -78,28 +81,30 @@ def summed_up(results: Sequence[Result]) -> str:
 
 
 def ends_at(known: object, latest: float) -> float:
-    """Return the time (time.monotonic()) at which a trial ends: `known`, the end that an earlier guard has stored, or
-    `latest` if that is sooner or if `known` is not a valid time."""
+    """Return the time (time.monotonic()) at which a trial ends. `known` is the end that an earlier guard stored. The
+    result is `latest` if `known` is later than `latest` or is not a number."""
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
-    """Return the value that the revert sets: the value of the earlier entry if that entry comes back into force
-    (`back_of`), otherwise the value before Workbench's first change."""
+    """Return the value that the revert sets: the value of the earlier entry that takes effect again (see `back_of`), or
+    else the value from before Workbench's first change."""
     back = back_of(due)
     return back["now"] if back else due.entry["before"]
 
 
 def back_of(due: Due) -> Any:
-    """Return the fields of the earlier entry that takes effect again after the revert: the entry from before a trial,
-    or one that was kept deliberately. None if the setting gets the value from before Workbench's first change."""
+    """Return a dict with those fields of the earlier entry that the journal gets back after the revert: the entry from
+    before a trial, or an entry that the user chose to keep. None if the revert restores the value from before
+    Workbench's first change."""
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
-    """Return the journal after the reverts. A reverted entry is removed or replaced by the earlier one, and the log has
-    a line for each result."""
+    """Return the journal after the reverts in `results`. Each reverted entry is removed, or replaced by the earlier
+    entry that takes effect again (see `back_of`). The log gets a line for each result, with the host's boot id
+    `boot_id`."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way in results:
         key, back = due.key, back_of(due) if way in SET else None

@@ -3,17 +3,17 @@
     journal.json        previous values, and under each entry's `watch` the guard's instructions
     journal.json.lock   a link that names the writer of the journal: boot id, process, start time, user
     guard/lock          locked (flock) by the running guard
-    guard/beats/OWNER   touched by a Workbench as long as it runs: only the change of the file's time counts
+    guard/beats/OWNER   touched by a running Workbench; the guard notices that the file's time changes
     guard/state.json    the guard's state; remains after its end
     guard/pid           the guard's process id and start time
     guard/log           the guard's acts
-    guard/leave         asks the guard to make way for the guard with the process id in the file
+    guard/leave         process id of a new guard, which asks the running guard to end
 
-Other programs of the same user can replace these files. So the guard follows no link, and reads only regular files that
-are not larger than Workbench writes them. A lock counts only if its process runs and belongs to the user who made it.
+Other programs of the same user can replace these files. So the guard follows no link, and reads only regular files of
+limited size. A lock counts only if its process runs and belongs to the user who made the lock.
 
-Sent to the host: standard library only, Python 3.8. Workbench's side of these files is settings/journal.py and
-guard/client.py.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8. On Workbench's side,
+settings/journal.py and guard/client.py read and write these files.
 """
 
 # ruff: noqa: PTH118, PTH123, PTH208
@@ -72,7 +72,7 @@ def open_regular(name: str, flags: int, at: int) -> int:
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "a link, a FIFO or a device, and not a regular file", name)
+        raise OSError(errno.EINVAL, "the file is a link, a FIFO or a device, but must be a regular file", name)
     return handle
 
 
@@ -82,7 +82,9 @@ def read_regular(name: str, at: int) -> bytes:
     with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
         found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"the file is larger than {MOST_BYTES >> 20} MiB", name)
+            raise OSError(
+                errno.EFBIG, f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", name
+            )
     return found
 
 
@@ -100,9 +102,11 @@ class Files:
         )  # the home directory may be behind links, the journal not
         found = os.fstat(self.at)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            whose = f"it is of uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
+            whose = f"uid {found.st_uid} owns it and its mode is {stat.S_IMODE(found.st_mode):o}"
             os.close(self.at)
-            raise PermissionError(errno.EPERM, f"not the directory of uid {os.geteuid()} alone: {whose}", root)
+            raise PermissionError(
+                errno.EPERM, f"only uid {os.geteuid()} may own and change this directory, but {whose}", root
+            )
         self.journal, self.link = "journal.json", "journal.json.lock"
         self.home = self.beats = -1
         self.boot_id, self.node = boot_id(), os.uname().nodename
@@ -125,15 +129,15 @@ class Files:
 
     def below(self, name: str, at: int) -> int:
         """Open the directory `name` inside the open directory `at`, and return its file descriptor. A missing directory
-        is created. A file or link of that name is renamed first."""
+        is created. A file or link of that name is first renamed to "NAME.bad"."""
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, _DIRECTORY, dir_fd=at)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open a file in the guard's directory; create it if it is missing. A link or a FIFO of that name is
-        renamed."""
+        """Open the file `name` in the guard's directory with the `flags` of os.open, and return its file descriptor. A
+        missing file is created. A link or a FIFO of that name is first renamed to "NAME.bad"."""
         self.clear(name, self.home, stat.S_IFREG)
         return open_regular(name, flags | os.O_CREAT, self.home)
 
@@ -208,7 +212,8 @@ class Files:
     # ---- the journal
 
     def stamp(self) -> list[int]:
-        """Return numbers that change whenever the journal's file changes; [] if the file is missing."""
+        """Return [modification time in ns, inode, size] of the journal's file, which change with every change of the
+        file. [] if the file is missing."""
         try:
             found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
@@ -216,8 +221,8 @@ class Files:
         return [found.st_mtime_ns, found.st_ino, found.st_size]
 
     def load(self) -> dict[str, Any]:
-        """Return the contents of the journal. Raises UnreadableJournal if the file is missing, incomplete, or of a
-        newer version."""
+        """Return the contents of the journal. Raises UnreadableJournal if the file is missing or damaged, or if a newer
+        version of Workbench wrote it."""
         try:
             found = json.loads(read_regular(self.journal, self.at).decode())
             if not isinstance(found["version"], int) or found["version"] > VERSION:
@@ -235,8 +240,8 @@ class Files:
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
-        """Write the journal, atomic and fsynced, and publish its entries. Raises OSError if the file cannot be written;
-        it is then unchanged."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. Raises
+        OSError if the file cannot be written; the old file then stays."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
@@ -313,8 +318,9 @@ class Files:
         return False
 
     def lock_is_void(self, owner: str, uid: int) -> bool:
-        """Return whether a lock on the journal no longer counts: it is older than LEASE_S, its process has ended, or
-        its process does not belong to the user who made the link."""
+        """Return whether a lock on the journal no longer counts: the guard has waited for it longer than LEASE_S
+        seconds, its process has ended, or its process does not run as the user who made the lock. `owner` is the lock's
+        text, "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the owner of the link."""
         boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
@@ -371,6 +377,6 @@ def owner_id(entry: Mapping[str, Any]) -> str:
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """Return the first three parts of the name with which the entry's owner locks the journal:
-    "BOOT_ID:PID:START_TIME"."""
+    """Return the beginning of the text that the entry's owner writes into the journal's lock: "BOOT_ID:PID:START_TIME".
+    In the lock, the owner's user and machine follow."""
     return owner_id(entry).replace(".", ":")

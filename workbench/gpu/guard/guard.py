@@ -1,23 +1,23 @@
-"""The guard: a small process on the GPU host that reverts GPU settings if nobody watches over them any more.
+"""The guard: a small process on the GPU host that reverts GPU settings if Workbench no longer watches over them.
 
 The guard runs in a session of its own. Its instructions are in the journal, under each entry's `watch`:
 
-    heartbeat_s   revert after this time without a heartbeat of the entry's owner; None: no heartbeat is expected
-    trial         a name; revert `trial_s` after the guard first saw this trial
-    back          fields of the earlier entry, if a trial goes back to that entry, or if it was kept deliberately
+    heartbeat_s   revert after this many seconds without a heartbeat of the entry's owner; None: no heartbeat expected
+    trial         the name of a trial; revert `trial_s` seconds after the guard first saw this name
+    back          fields of the earlier entry, which is restored when a trial ends or if the user chose to keep it
 
-The guard leaves alone a setting that is kept deliberately, has no `watch` or is of an earlier boot. It also leaves
-alone a value that another program has set since, because only the user can decide about that value. At its thermal
-limit a GPU loses the settings that let it run hotter, whoever made them; a limit or a lock that keeps it cooler stays.
-On SIGTERM, which systemd sends at a logout, the guard first reverts all settings that wait for a heartbeat or for the
-end of a trial. The guard measures times by the host's monotonic clock, and a heartbeat is a file whose time changes, so
-a wall clock that jumps has no effect.
+The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was changed before the
+host's last boot. It does not replace a value that another program has set since, because only the user can decide
+about that value. If a GPU reaches its thermal limit, the guard reverts all watched settings that let this GPU run
+hotter; a power limit or a clock lock that keeps the GPU cooler stays. On SIGTERM, which systemd sends at a logout, the
+guard reverts all settings that depend on a heartbeat or a trial, then ends. The guard measures times with the host's
+monotonic clock, and a heartbeat is any change of a file's time, so changes of the wall clock have no effect.
 
-A guard that sudo made root sets only values that were in the journal at its start, when the user had sudo's consent.
-Later changes of the journal can only reduce its work: settings that are reverted, kept or confirmed. For more work a
-new guard takes its place.
+A guard that runs as root through sudo sets only values that were in the journal at its start, when sudo allowed the
+user to start it. Later changes of the journal can only remove settings from the guard's work, because they were
+reverted, kept or confirmed. For a setting that was changed later, a new guard takes over.
 
-Sent to the host: standard library only, Python 3.8.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -268,7 +268,8 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
-        """Return the owners of due entries that send no heartbeat. The guard may break their locks on the journal."""
+        """Return the owners of due entries that send no heartbeat, as "BOOT_ID:PID:START_TIME". The guard may remove
+        their locks on the journal."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
@@ -307,8 +308,8 @@ class Guard:
             return True  # a broken journal does not prevent the revert
 
     def restore_all(self, due: Sequence[Due]) -> list[Result]:
-        """Revert the settings in `due`: all GPUs at once, the settings of each GPU in order. Each GPU has a thread,
-        because nvidia-smi can take seconds and can hang for one GPU."""
+        """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the other. Each GPU has
+        a thread, because nvidia-smi can take seconds and can hang for one GPU."""
         self.tried = {one.key for one in due}
         found: dict[tuple[str, str], Result] = {}
 
@@ -399,8 +400,9 @@ class Guard:
     # ---- the end, and the state file
 
     def end(self) -> bool:
-        """Try to end the guard, and return whether it ended. It ends if no entry is left to watch. The journal is
-        locked meanwhile, because a Workbench keeps the journal locked until its guard has answered."""
+        """Lock the journal and end the guard if no entry is left to watch; return whether the guard ended. A Workbench
+        that adds entries holds this lock until its guard has read them, so the guard cannot end just before it is
+        needed."""
         try:
             if not self.files.take(()):
                 return False

@@ -1,13 +1,14 @@
-"""The programs that the guard runs, and its privileges. Sent to the host: standard library only, Python 3.8.
+"""The programs that the guard runs, and its privileges. Workbench sends this module to the host, so it uses
+only the standard library and Python 3.8.
 
-A guard that sudo made root serves the user who called sudo, and reads files that any program of that user can change.
+A guard that runs as root through sudo serves the user who called sudo, and reads files that this user can change.
 Therefore:
 
     the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it opens a file
     the guard is root only while commands run
-    the guard's programs are fixed at its start, and only root may be able to change them
-    the journal's entries are checked (setting_commands.unfit) before they become words of a command, and only values of
-    the journal at the guard's start are ever set (guard.py)
+    the guard's programs are chosen at its start, and must be files that only root can change
+    the journal's entries are checked (setting_commands.unfit) before a command line is made from them, and the guard
+    sets only values that were in the journal at its start (guard.py)
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)
@@ -41,9 +42,9 @@ class Programs:
     """Runs the guard's programs: through sudo, as root, or with the user's own rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """Fix the programs. `orders` has the paths of "nvidia_smi" and "tee", and under "sudo" the words before a
-        command if the guard is not root. Raises Unsafe if the guard is root and somebody else can change one of the
-        programs."""
+        """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and "tee"; if the guard is
+        not root, "sudo" is the sudo command to put before them, or (). Raises Unsafe if the guard serves another user
+        as root and a user other than root can change one of the programs."""
         self.root = os.geteuid() == 0
         self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
@@ -87,8 +88,8 @@ class Programs:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
-        """Run a program; return its exit code and its output. The code is 127 if the program cannot be started, and 124
-        if it does not end within COMMAND_S."""
+        """Run a program; return its exit code and its output (stdout and stderr together). The code is 127 if the
+        program cannot be started, and 124 if it does not end within COMMAND_S seconds."""
         try:
             process = subprocess.Popen(
                 argv,
@@ -110,9 +111,9 @@ class Programs:
         return process.returncode, said.decode("utf-8", "replace")
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
-        """Return whether the user who made `claim` can have set its value. That is so for root, for this guard's own
-        user, and for users whom sudo lets run the command. True if sudo does not say, because only root and users with
-        all rights may ask about others."""
+        """Return whether the user who made `claim` is able to set its value: root, this guard's own user, or a user
+        whom sudo lets run the command. Return True also if this guard is not allowed to list the other user's rights
+        with sudo."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -142,7 +143,8 @@ class Programs:
             return False
 
     def current_value(self, uuid: str, setting: str) -> Any:
-        """Return the current value of a setting; None if the host does not report it, as for a lock."""
+        """Return the current value of a setting; None if the host does not report the value. No host reports a clock
+        lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.joined({cpu: value for cpu, value, _ in self.cores(setting)})
         query = setting_commands.SETTINGS[setting].query
@@ -152,7 +154,8 @@ class Programs:
         return setting_commands.SETTINGS[setting].answer(said) if code == 0 else None
 
     def cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
-        """Yield (number, value of the setting, number of idle states) of each CPU core that has the setting."""
+        """Yield (core number, value of the setting, number of idle states) for each CPU core that has the setting. For
+        the governor, the number of idle states is 0."""
         root = self.sysfs + "/devices/system/cpu"
         for name in os.listdir(root):
             if name[:3] == "cpu" and name[3:].isdecimal():
@@ -186,8 +189,8 @@ def lift_limits() -> None:
 
 
 def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
-    """Return the user whom a guard of root serves, given the value of SUDO_UID; None if that user is root. Raises
-    Unsafe if there is no such user."""
+    """Return the user with the id `sudo_uid` (the value of SUDO_UID), whom a guard that runs as root serves; None if
+    that user is root. Raises Unsafe if there is no such user."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
     except (KeyError, OverflowError):
@@ -198,8 +201,8 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def unchangeable(program: str) -> str:
-    """Return the real path of a program. Raises Unsafe if anybody but root can change the file or a directory on its
-    path."""
+    """Return the path of a program's file without links. Raises Unsafe if anybody but root can change the file or a
+    directory on its path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:
         try:

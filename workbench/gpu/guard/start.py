@@ -1,6 +1,6 @@
 """The start of the guard: it detaches from the command that started it and reports whether it runs.
 
-Sent to the host: standard library only, Python 3.8.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ READY_S = 10.0
 
 
 def serve(guard: Guard, answers: int) -> None:
-    """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the pipe `answers`."""
+    """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the pipe with the file
+    descriptor `answers`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.request_end)
     os.chdir("/")
@@ -41,7 +42,8 @@ def serve(guard: Guard, answers: int) -> None:
 
 
 def detach(guard: Guard) -> dict[str, Any]:
-    """Start the guard in a session of its own, without a parent; return {"pid": …} or {"error": …}."""
+    """Start the guard as a daemon, in a session of its own. Return {"pid": process id}, or {"error": text} if the guard
+    ended before its first round."""
     hears, answers = os.pipe()
     if os.fork() == 0:
         os.close(hears)
@@ -66,8 +68,8 @@ def detach(guard: Guard) -> dict[str, Any]:
 
 
 def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
-    """Become the guard, or wait until the guard that runs already has read the present journal. Return {"pid": …} of
-    the guard, or {"error": …}."""
+    """Start a guard, or wait until the guard that already runs has read the newest version of the journal. `options`
+    are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
     files.prepare()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
@@ -86,9 +88,9 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
 def main() -> None:
     """Start the guard and print {"pid": …} or {"error": …} as JSON.
 
-    argv[1] is a JSON object. "root" is gpu/ of the state directory, "register" the directory of the host's register,
-    and "options" has "tick_s" and "heat_s". "nvidia_smi", "tee" and "sudo" are the guard's programs
-    (privileges.Programs).
+    argv[1] is a JSON object. "root" is gpu/ of the state directory, and "register" is the host's register directory.
+    "options" has "tick_s" and "heat_s": the seconds between two rounds, and between two readings of temperatures.
+    "nvidia_smi" and "tee" are paths of programs, and "sudo" the list of words to put before their commands.
     """
     orders = json.loads(sys.argv[1])
     os.umask(0o077)

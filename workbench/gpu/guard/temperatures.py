@@ -1,8 +1,8 @@
-"""Readings of GPU temperatures and thermal limits for the guard. They come from NVML through ctypes, because pynvml
-would cost 15 MB, and are read in a thread, because a driver call can hang for ever.
+"""Readings of GPU temperatures and thermal limits for the guard. NVML is called through ctypes, because the package
+pynvml would need 15 MB of memory. A thread makes the calls, because a driver call can hang for ever.
 
-Sent to the host: standard library only, Python 3.8. WORKBENCH_SIM_DRIVER is a Python file in place of NVML, and
-WORKBENCH_NVML_LIBRARY the path of another library, as for the agent.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8. The environment variable
+WORKBENCH_SIM_DRIVER names a Python file that replaces NVML, and WORKBENCH_NVML_LIBRARY another NVML library.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class NvmlFailure(Exception):
 
 
 def load() -> Any:
-    """Return NVML's functions. Raises OSError if the library is missing."""
+    """Load NVML, and return the library, whose attributes are its C functions. Raises OSError if the library is
+    missing."""
     path = os.environ.get("WORKBENCH_SIM_DRIVER")
     if path:
         import runpy
@@ -151,8 +152,8 @@ class Sensors:
 
 class TemperatureReader:
     """A thread that reads temperatures. It reads the GPUs in `watched` (UUIDs) every `pace_s` seconds. `celsius` and
-    `limits` have temperatures and thermal limits in °C by UUID; `highest_mhz` has the highest clock of each GPU and
-    lock. `problem` says why some GPUs cannot be read; None if all can."""
+    `limits` have temperatures and thermal limits in °C by UUID; `highest_mhz` has the highest clock in MHz by (UUID,
+    key of the clock lock). `problem` says why some GPUs cannot be read; None if all can."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s

@@ -1,6 +1,7 @@
 """The settings that Workbench changed, compared with the host's present values.
 
-An Alteration is an entry of the journal, or another user's claim, as the screen and the results see it."""
+An Alteration describes one changed setting for the screen and the results. It is made from an entry of the journal, or
+from the claim of another user in the host's register."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ def alteration_of(claim: SettingClaim) -> Alteration:
 
 
 def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
-    """Return the settings in `alterations`, which this user's Workbench changed, whose value on the host is now another
-    one. `others` are the changes of other Workbenches; they can explain such a value."""
+    """Return a Drift for each setting in `alterations` whose value on the host has changed since this user's Workbench
+    set it. `others` are the changes by other Workbenches, which can explain the new value."""
     others_claims = [_claim(other) for other in others]
     found = []
     for one in alterations:
@@ -86,8 +87,8 @@ def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], tele
 
 
 def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) -> tuple[Alteration, ...]:
-    """Return the clock locks in force, whoever set them. No driver call returns a lock, so the newest change of each
-    lock counts."""
+    """Return the clock locks that apply now, whichever user set them. The driver cannot report a lock, so the newest
+    known change of each lock is returned."""
     by_claim = {_claim(one): one for one in others if is_lock(one.setting)}
     ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
     found = []
@@ -103,8 +104,8 @@ def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
 
 
 def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
-    """Return the warnings to show before settings stay on without a guard: settings that have another value already,
-    and settings that are easily lost because persistence mode is off."""
+    """Return the warnings to show before settings stay without a guard: settings whose value has changed already, and
+    settings that are easily lost because persistence mode is off."""
     found = [
         f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in drifts(alterations, others, telemetry)

@@ -4,8 +4,9 @@ A plan is applied whole or not at all. If one of its commands fails, those befor
 status is not trusted, because it is 0 for a setting that is not supported; the values are read back and compared. A
 clock lock cannot be read back, so it is "not checked" until a load has shown the clocks.
 
-Others change the same GPUs. Therefore the present values are read before each change and explained by the claims of
-other Workbenches (claims.py). Another user's temporary value never counts as the previous value.
+Other users change the same GPUs. Therefore Workbench reads the present values before each change, and looks in the
+claims of other Workbenches (claims.py) for values that another user has set. Such a value is temporary and never counts
+as the previous value.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ async def apply(
     guard: StartGuard | None = None,
     watch: Watch | None = None,
 ) -> SettingsReport:
-    """Run the commands of a plan and return the report. If a command fails, the rest is not run and the others are
-    rolled back. With `dry_run` no command is run.
+    """Run the commands of a plan and return the report. If a command fails, the commands after it are not
+    run, and those before it are rolled back. With `dry_run` no command is run.
 
     `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under the journal's lock,
     once the previous values are on disk and before the first command. If it raises, nothing is changed. `watch` returns
@@ -104,11 +105,11 @@ async def _planned(
 async def _announce(
     held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
-    """Write the new entries to disk and publish them. Return the present values, the earlier journal and the previous
-    values.
+    """Write new journal entries for the commands to disk and publish them. Return (present values, journal before,
+    previous value of each command's setting).
 
-    If another Workbench has announced a change of the same setting, withdraw the entries and try again, so that two
-    never change one setting at once. Raises SettingsError if that takes longer than WAIT_S.
+    If another Workbench has announced a change of one of these settings, restore the journal and try again, so that two
+    Workbenches never change one setting at once. Raises SettingsError if that takes longer than WAIT_S seconds.
     """
     host, settings = held.host, {c.setting for c in commands}
     keys = {(c.gpu_uuid, c.setting) for c in commands}
@@ -129,7 +130,7 @@ async def _announce(
         if rival is not None and time.monotonic() > until:
             where = place_of(rival.gpu_uuid, rival.gpu_index)
             raise SettingsError(
-                f"{rival.by} is changing {where} {label_of(rival.setting)} with Workbench; nothing was changed",
+                f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; nothing was changed",
                 host=host.name,
                 next_step=f"wait until process {rival.pid} ends, then try again; only its user and root can end it",
             )
@@ -141,16 +142,16 @@ def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> li
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (present value of the setting that the command changes, how the value is known). The value is None if it
-    is unknown."""
+    """Return (present value of the command's setting, its source). The value is None if it is unknown. The source is
+    "read" from the driver; for a clock lock, see `Journal.known_lock`."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
 def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (value to which a revert will go back, how it is known). Raises SettingsError if the driver should report
-    the value and does not, because a setting is changed only if it can be reverted."""
+    """Return (value that a revert will restore, its source). Raises SettingsError if the driver does not report a value
+    that it should report, because Workbench changes only settings that it can revert."""
     if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
         raise SettingsError(f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); nothing was changed")
@@ -167,8 +168,8 @@ def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVal
 
 
 def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues) -> JournalEntry:
-    """Return the journal's entry for a command. If another Workbench has set the present value, the previous value is
-    the one that this Workbench reports as its own previous value."""
+    """Return the new journal entry for a command. `before` is the present value and its source. If another Workbench
+    set that value, the entry instead gets the previous value from that Workbench's claim."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
     entry = state.get(*key)
@@ -270,8 +271,8 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
 
 
 async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Mark the journal's entries as applied, and remove entries whose setting has its previous value again. Return the
-    outcomes; if the journal could not be saved, they say so."""
+    """Mark the journal's entries as applied, remove those whose setting has its previous value again, and save the
+    journal. Return the outcomes; if the journal could not be saved, their messages say so."""
     state = held.journal
     for outcome in outcomes:
         one = outcome.command

@@ -2,12 +2,13 @@
 functions are pure.
 
 Each Workbench has a journal of its own and publishes its entries in the host's register (register.py). A claim of
-another user is information: it explains a value that this Workbench did not set. A claim alone never sets anything.
+another user only explains a value that this Workbench did not set. Workbench never sets a value because of a claim.
 
-An entry is a dict from journal.json. `before` is the value before the first change that still lasts, as far as it is
-known. `over` lists the values that others claimed when this Workbench set its own, oldest first.
+An entry is a dict from journal.json. Its `before` is the value from before the oldest change that is not yet reverted,
+if that value is known. Its `over` lists the values that other Workbenches claimed when this Workbench set its value,
+oldest first.
 
-Used by apply.py and revert.py, and sent to the host with the guard: standard library only, Python 3.8.
+Workbench uses this module itself and sends it to the host, so it uses only the standard library and Python 3.8.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class SettingClaim(NamedTuple):
 
 
 class RevertDecision(NamedTuple):
-    """The decision how to revert a setting. `do` is RESTORE, DONE, LEAVE or ASK. `value` is the value to set, or the
-    value that stays. `why` is the reason for the user."""
+    """How to revert one setting. `do` is RESTORE (set `value`), DONE (the setting has `value` already), LEAVE (another
+    Workbench set `value` later, and can revert it) or ASK (leave `value` until the user decides). `why` is the reason,
+    as text for the user."""
 
     do: str
     value: Any
@@ -65,9 +67,9 @@ class RevertDecision(NamedTuple):
 def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-    """Split the contents of the register into the claims of others and the published entries of this journal, which
-    `uid` and `journal` identify. Only the fields of SettingClaim are taken from others; register.py has checked
-    them."""
+    """Return (claims of other Workbenches, published entries of this journal) from the register's contents `found`.
+    `uid` and `journal` are the owner and the name of this journal. From others' entries only the fields of SettingClaim
+    are used, which register.py has checked."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
@@ -107,9 +109,9 @@ def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[Sett
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Return `claims` without forged ones. Only claims on those settings among `keys` are checked whose value does not
-    show who set it: nobody can read a lock from the driver, and a power limit may equal this Workbench's own. A forged
-    claim would keep such a setting in force for good. `may_set` says whether the user of a claim can have set it."""
+    """Return `claims` without forged ones. Only claims on settings in `keys` are checked, and only if the host's value
+    cannot show who set it, as for clock locks and power limits. `may_set(claim)` says whether the claim's user is able
+    to set its value. A forged claim could prevent the revert of such a setting for ever."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
     doubted = {(c.uid, c.key): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
@@ -119,9 +121,9 @@ def credible(
 def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Return the newest claim that explains the host's value `live`. None if no claim does, or if this Workbench's own
-    `entry` explains the value and is newer. For a lock, which cannot be read (`live` is None), the newest claim
-    counts."""
+    """Return the newest claim on the setting `key` whose value is the host's value `live`; for a clock lock, which
+    cannot be read (`live` is None), the newest claim. None if there is no such claim, or if this Workbench's own
+    `entry` has the same value and is newer."""
     setting = key[1]
     matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
@@ -137,8 +139,9 @@ def _is_own(entry: Entry, live: Any) -> bool:
 def values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
-    """Return the values that other Workbenches claim for a setting when this Workbench changes it, oldest first. They
-    become the field `over` of the new journal entry. `entry` is the earlier entry of the setting, or None."""
+    """Return the values of other Workbenches' claims on the setting `key` that this Workbench is about to replace,
+    oldest first. They become the field `over` of the new journal entry. `live` is the host's value, and `entry` the
+    earlier entry of the setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]

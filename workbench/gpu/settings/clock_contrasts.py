@@ -1,5 +1,5 @@
-"""Contrasts: the clocks of a GPU under one load with one lock, another lock, or none. Only a contrast proves a lock,
-because the card might choose a clock inside the lock's range anyway."""
+"""Contrasts: comparisons of a GPU's clocks under the same load with a lock, with another lock, or with none. Only a
+contrast proves that a lock has an effect, because the GPU might choose a clock inside the lock's range anyway."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CAPS = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of one GPU under `load`, with the lock `lock`, or None. `circumstances` names everything else that
-    moves a clock: the power limit, the other lock and the driver."""
+    """A measured clock of one GPU under `load`, while `lock` was set (None: no lock). `circumstances` is a text that
+    names everything else that affects the clock: the power limit, the lock of the other clock, and the driver."""
 
     gpu_uuid: str
     setting: str
@@ -59,8 +59,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ContrastEvidence:
-    """The clocks measured so far, and the locks that they have proved. `clocks` has the newest clock of each GPU, load
-    and lock. `shown` has the proved locks as (GPU UUID, setting, value, Unix time of the change)."""
+    """The clocks measured so far, and the locks that they have proved to work. `clocks` has the newest clock of each
+    GPU, load and lock. `shown` has the proved locks as (GPU UUID, setting, value, Unix time of the change)."""
 
     clocks: tuple[Clock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
@@ -152,8 +152,8 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` that equals `clock` although it is above its own lock. That proves that locks have no
-    effect, because nothing raises a clock above a lock in force. None if there is no such clock."""
+    """Return a clock of `known` that was measured above the range of its lock and equals `clock`, which had another
+    lock. Such a pair proves that locks have no effect on this GPU. None if there is no such clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
         if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
@@ -173,8 +173,9 @@ def _moved(clock: Clock, other: Clock) -> bool:
 
 
 def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
-    """Return the limiter that explains, without a lock, why one of two clocks is lower; None if there is none. A power
-    limit on both clocks does not explain a difference of the memory clock, which has few steps."""
+    """Return what lowered the slower of two clocks, such as "power", and so explains their difference without any lock.
+    None if nothing does. A power limit that lowered both clocks explains no difference of memory clocks, which have few
+    steps."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:
         return None
     return min(clock, other, key=lambda c: c.mhz).limiter

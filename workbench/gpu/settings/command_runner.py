@@ -1,4 +1,4 @@
-"""Runs of the commands that change settings, and the meaning of their answers."""
+"""Runs the commands that change settings, and decides from their output whether they succeeded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: se
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The answer of a command. `failure` is the reason why it failed, None if it reports success. `unsure` means that a
-    failed command may have changed the setting all the same. `hung` means that the command did not end."""
+    """The result of a command. `failure` is the reason why it failed; None if it succeeded. `unsure` means that the
+    command failed but may have changed the setting. `hung` means that the command did not end in time."""
 
     failure: str | None = None
     unsure: bool = False
@@ -39,7 +39,7 @@ def program(one: SettingCommand) -> str:
 
 
 async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
-    """Run one command and return its answer. A failure does not raise."""
+    """Run one command and return its result. A failure is part of the result and is not raised."""
     name = program(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
         return Ran("no CPU core has this setting now")
@@ -61,7 +61,7 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
 
 
 async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Run the commands up to the first failure and return their answers. A command that was not run has no answer."""
+    """Run the commands up to the first failure, and return the result of each command that was run."""
     ran: dict[SettingCommand, Ran] = {}
     for one in commands:
         ran[one] = await run(host, one, rights)
@@ -71,8 +71,8 @@ async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights
 
 
 async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
-    """Run every command, even if others fail, and return their answers. A command that is not allowed, or whose program
-    hung before, is not run and has the reason as its failure."""
+    """Run every command, even after a failure, and return the result of each. A command is skipped if the user may not
+    run it, or if its program hung before; the `failure` of its result then says so."""
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:

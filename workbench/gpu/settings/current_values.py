@@ -1,5 +1,4 @@
-"""The values that a host's settings have now: the readings of its GPUs, and the settings of its CPU cores if they are
-needed."""
+"""The current values of a host's settings: the readings of its GPUs and, if needed, the settings of its CPU cores."""
 
 from __future__ import annotations
 
@@ -40,8 +39,9 @@ _KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The settings of a host's CPU cores, by core. A core that lacks a setting is left out, and `why` says why no core
-    has it. `sysfs` is the mount point of sysfs."""
+    """The settings of a host's CPU cores, as mappings from a core's number to its value. A core that lacks a setting is
+    left out. `why` ends the message of `problem`, which explains that no core has a setting. `sysfs` is the mount point
+    of sysfs."""
 
     governors: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
@@ -51,12 +51,12 @@ class Cores:
     sysfs: str = setting_commands.SYSFS
 
     def value(self, key: str) -> str | None:
-        """Return a setting of the cores as one value: "powersave" if all cores have it, otherwise each value with its
-        cores. None if no core has the setting."""
+        """Return the value of a setting on all cores: "powersave" if all have the same value, or "performance=0-3
+        powersave=4-7" if they differ. None if no core has the setting."""
         return core_values.joined(self.governors if key == GOVERNOR.key else self.c_states)
 
     def cores(self, key: str) -> dict[int, int]:
-        """Return the cores that have a setting, each with the number of its idle states."""
+        """Return {core number: number of its idle states} for the cores that have a setting."""
         by_core = self.governors if key == GOVERNOR.key else self.c_states
         return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
 
@@ -70,7 +70,9 @@ class Cores:
             raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
         if key == GOVERNOR.key and wanted not in self.available:
             known = ", ".join(self.available) or "no governor that all cores share"
-            raise InputError(f"the CPUs here have no governor {wanted!r}", next_step=f"choose one of {known}")
+            raise InputError(
+                f"the CPU cores of this host have no governor {wanted!r}", next_step=f"choose one of {known}"
+            )
 
 
 async def cores_on(host: Host) -> Cores:
@@ -93,14 +95,14 @@ async def cores_on(host: Host) -> Cores:
         tuple(shared or ()),
         c_states,
         {cpu: len(disabled[cpu]) for cpu in c_states},
-        Cores().why if governors and c_states else _without(await host.facts(), bool(disabled)),
+        Cores().why if governors and c_states else _why_missing(await host.facts(), bool(disabled)),
         sysfs,
     )
 
 
-def _without(facts: HostFacts, unreadable: bool) -> str:
-    """Return the reason why a host's CPU cores lack a setting. `unreadable` is true if the files of the C-states cannot
-    be read."""
+def _why_missing(facts: HostFacts, unreadable: bool) -> str:
+    """Return the reason why the CPU cores of a host lack a setting, to follow the words "no cpufreq". `unreadable` is
+    true if the cores have C-states that cannot be read."""
     if unreadable:
         return "that can be read here"
     if facts.container:
@@ -129,8 +131,8 @@ class CurrentValues:
         return live_sample(self.telemetry, uuid)
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
-        """Return the value of a setting on the GPU `uuid`, or of the host; None if it cannot be read, as for a clock
-        lock."""
+        """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the host does not report
+        the value; no host reports a clock lock."""
         if setting in OF_CORES:
             return self.cores.value(setting)
         return setting_of(setting).read(self.telemetry, uuid)
@@ -147,7 +149,8 @@ async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """Read the values after a change; return None if the host is out of reach."""
+    """Read the current values of the settings with these keys, after a change of them. Return None if the host is out
+    of reach."""
     try:
         return await read_values(host, settings)
     except HostError:

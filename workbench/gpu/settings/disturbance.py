@@ -14,8 +14,8 @@ MOST_NAMED = 4
 
 
 class DisturbanceWatch:
-    """The readings of one benchmark, searched for disturbances. Pass every reading from before the load to after it to
-    `see`; `changes` then names the differences. Only programs that compute count, not a desktop's windows."""
+    """Finds disturbances of a benchmark in its readings. Pass to `see` every reading from before the load to after it;
+    `changes` then describes what changed. Only programs that compute on a GPU count, not those that draw windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -60,9 +60,9 @@ class DisturbanceWatch:
         return any(self._first.values())
 
     def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
-        """Return a warning about programs that used the GPUs all the time beside the server; () if there were none.
-        `ours` are the server's processes. If none of them is known, return (), because a container's processes have
-        other ids here."""
+        """Return a warning that names the programs, other than the server, that used the GPUs during the whole
+        benchmark; () if there were none. `ours` are the server's process ids. If none of these ids was seen on the
+        GPUs, return (): the server is in a container, whose process ids differ from those that the driver reports."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):

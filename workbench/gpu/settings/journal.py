@@ -135,18 +135,18 @@ class JournalEntry:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields by name, with typed values."""
+        """The fields by name, with values as Python objects, for example a ClockRange."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields by name, with stored values, as the journal's file and the register contain them."""
+        """Return the fields by name, with JSON values, as the journal's file and the register contain them."""
         over = [stored(value) for value in self.over]
         return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
-    """Return the entry that `as_json` wrote, also in an earlier version. Raises TypeError or KeyError if a field is
-    unknown or missing."""
+    """Return the entry whose fields `as_json` returned as `data`, in this or an earlier version of Workbench. Raises
+    TypeError or KeyError if a field is unknown or missing."""
     setting = data["setting"]
     over = tuple(value_from(setting, value) for value in data.get("over") or ())
     before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
@@ -155,8 +155,9 @@ def entry_from(data: Mapping[str, Any]) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry with the state of its owner ("this", "alive", "dead", "elsewhere"). `why_lost` says why the setting is
-    no longer in force, for example after a restart; None if it may be in force."""
+    """A journal entry with the state of the process that made it: "this" process, "alive", "dead", or "elsewhere" (on
+    another machine, state unknown). `why_lost` says why the setting no longer applies, for example because the host
+    restarted; None if it may apply."""
 
     entry: JournalEntry
     owner: str
@@ -191,14 +192,15 @@ class Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.key != key))
 
     def note(self, what: str, **facts: Any) -> Journal:
-        """Return the journal with one more line in its log: the event `what` and its `facts`."""
+        """Return the journal with one more line in its log: the event `what`, and further fields of the line in
+        `facts`."""
         values = {name: stored(value) for name, value in facts.items()}
         line = {"unix_s": round(time.time(), 3), "boot_id": self.boot_id, "who": who(), "what": what, **values}
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
     def without_gone(self, energy_j: Mapping[str, float]) -> Journal:
-        """Return the journal without the entries that a restart of the host or the driver has reset; its log names
-        them. `energy_j` has the GPUs' energy counters by UUID."""
+        """Return the journal without the entries whose settings a restart of the host or the driver has reset. The log
+        names these entries. `energy_j` has the GPUs' energy counters in joules by UUID."""
         kept = self
         for entry in self.entries:
             why = self.why_lost(entry, energy_j.get(entry.gpu_uuid))
@@ -230,8 +232,9 @@ class Journal:
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return (present clock lock, how it is known). No driver call returns a lock. So the value is the one that
-        another user claims, or the one that this Workbench set last since the boot, or UNKNOWN."""
+        """Return (present clock lock, its source: "claim", "journal", "default" or "unknown"). The driver cannot report
+        a lock. So the value is the lock that another user claims, or the one that this Workbench set last since the
+        boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
         claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
@@ -255,8 +258,8 @@ class LockedJournal:
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Write the journal, atomic and fsynced, and publish its entries. Raises FileError if the file cannot be
-        written; it is then unchanged."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. Raises
+        FileError if the file cannot be written; the old file then stays."""
         entries = [e.as_json() for e in journal.entries]
         data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
@@ -293,12 +296,14 @@ async def read(host: Host) -> Journal:
         raise SettingsError(why, host=host.name)
     known = Journal(boot_id, others=register.others, register=register)
     if done.returncode == 3:
-        return _recovered(known, "it was missing") or known
+        return _recovered(known, "the file was missing") or known
     try:
         if done.returncode == 4:
-            raise _broken("a link, a FIFO or a device is in its place", path, host.name)
+            raise _broken("the file is a link, a FIFO or a device", path, host.name)
         if len(text) > MOST_BYTES:
-            raise _broken(f"the file is larger than {MOST_BYTES >> 20} MiB", path, host.name)
+            raise _broken(
+                f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", path, host.name
+            )
         found = parse(text, boot_id, path, host.name)
     except DamagedJournal as error:
         recovered = _recovered(known, error.why)
@@ -309,8 +314,8 @@ async def read(host: Host) -> Journal:
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
-    """Return the journal `known` with the entries that this Workbench published in the host's register, and a line in
-    its log with the fault `why` of the file. None if the register has no such entries."""
+    """Return the empty journal `known` with the entries that this Workbench published in the host's register. Its log
+    gets a line with `why`, the fault of the journal's file. None if the register has no such entries."""
     own = known.register.own
     if not own:
         return None
@@ -331,10 +336,10 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
-        next_step=f"the file has the previous values; run `mv {path} {path}.bad`, and Workbench begins a new journal",
+        next_step=f"the file may contain previous values; to start a new journal, run `mv {path} {path}.bad`",
     )
     if isinstance(error, DamagedJournal):
-        error.why = f"it {why}"
+        error.why = why
     return error
 
 
@@ -397,7 +402,7 @@ async def is_being_changed(host: Host) -> bool:
 
 def _is_dead(lines: Sequence[str]) -> bool:
     """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell script that tried to
-    take the lock or that read it."""
+    take the lock or that read its owner."""
     age_s, up_s = (int(w) if w.lstrip("-").isdecimal() else None for w in [*lines[1:], "", ""][:2])
     return "gone" in lines[1:] or lock_is_dead(lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s)
 

@@ -30,7 +30,7 @@ def of_change(
     now: CurrentValues,
 ) -> SettingOutcome:
     """Return the outcome of one command of a plan. `before` is the previous value and its source. `ran` is the
-    command's answer, None if it was not run. `now` has the values before the plan; `after` has those after it, None if
+    command's result, None if it was not run. `now` has the values before the plan; `after` has those after it, None if
     the host is out of reach."""
     known, how = before
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
@@ -61,8 +61,8 @@ def of_change(
 
 
 def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return, in words, the lower value that the driver enforces in place of the one that was set. None if it enforces
-    that one."""
+    """Return the limit that the driver enforces, as text, if it is lower than the value that the command set; otherwise
+    None."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
     if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
         return None

@@ -24,8 +24,8 @@ def owner_facts() -> dict[str, Any]:
 
 
 def owner_token() -> str:
-    """Return boot id, process id, start time and user of this process as one word, separated by colons and without a
-    slash."""
+    """Return "BOOT_ID:PID:START_TIME:USER@MACHINE" for this process, with "_" for each slash. The journal's lock
+    contains this text."""
     facts = owner_facts()
     return ":".join(str(part).replace("/", "_") for part in (facts["boot_id"], facts["pid"], facts["start"], who()))
 
@@ -53,12 +53,12 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Return whether the lock of a journal no longer counts. `token` is its owner (owner_token), `age_s` its age, and
-    `host_up_s` the host's uptime, None if unknown.
+    """Return whether the lock of a journal no longer counts. `token` names its owner (see `owner_token`); `age_s` is
+    its age, and `host_up_s` the host's uptime, None if unknown.
 
-    A lock is void if it is older than `lease_s`, if its process of this machine has ended, or, for another machine's
-    process, if the host started after the lock was made. A lock dated ahead of the host's clock is as old as one dated
-    back by the same time.
+    A lock is void if it is older than `lease_s`, if its process ran on this machine and has ended, or if its process
+    runs on another machine and the host started after the lock was made. A negative age, from a lock whose date is in
+    the future, counts as if it were positive.
     """
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
@@ -67,6 +67,7 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
 
 
 def described(token: str) -> str:
-    """Return in words the user and the process that a token names; "unknown" if it names none."""
+    """Return the user and the process of a lock's owner as "USER@MACHINE, process PID"; "unknown" if `token` names
+    none."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"

@@ -1,4 +1,4 @@
-"""The step from requested settings to commands, with a check against the driver's limits before anything is changed."""
+"""Makes commands from requested settings, after checking each value against the driver's limits."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ STEP_MHZ = 15  # the widest distance between two neighbouring SM clocks; memory 
 def plan(
     wanted: Mapping[str, GpuSettings], telemetry: Telemetry, rights: Rights, cores: Cores | None = None
 ) -> tuple[SettingCommand, ...]:
-    """Return one command for each change: the host's first, then those of each GPU, persistence on first and off last.
+    """Return one command for each change: the host's settings first, then those of each GPU. On a GPU, persistence mode
+    is switched on before the other settings, and off after them.
 
-    `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host, needed only to set
-    one of their settings. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that
-    the GPU or host lacks; SettingsError if the driver does not answer.
+    `wanted` has the settings by GPU: an index, a UUID, or "all". `cores` are those of the host, needed only to set one
+    of their settings. Raises InputError for an unknown GPU, a value outside the driver's limits, or a setting that the
+    GPU or host lacks; SettingsError if the driver does not answer.
     """
     commands: list[SettingCommand] = []
     for selector, settings in wanted.items():
@@ -57,7 +58,7 @@ def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
-            raise InputError(f"{one.where}: {label_of(one.setting)} has two different values")
+            raise InputError(f"you gave two different values for the {label_of(one.setting)} of {one.where}")
     return tuple(seen.values())
 
 
@@ -86,7 +87,9 @@ def commands_for(
     cores: Cores | None = None,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
-    """Return the commands that set one value: one command, or several if the cores differ."""
+    """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the host's CPU cores. Several
+    commands are needed if different cores get different values. `note` is a text for the user that each command
+    gets."""
     on = cores or NOT_READ
     commands = []
     here = on.cores(setting) if uuid == HOST else {}
@@ -122,8 +125,8 @@ def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> s
         why = info.absent.get(setting.highest, "not reported")
         unified = "its memory is the host's; " if info.unified_memory else ""
         raise InputError(
-            f"{name} has no {setting.clock_name} clock that can be set "
-            f"({unified}highest {setting.clock_name} clock: {why})",
+            f"{name} has no {setting.clock_name} clock that can be set: "
+            f"{unified}the driver reports no highest clock ({why})",
             next_step=setting_traps.alternative(info),
         )
     if not isinstance(value, ClockRange):
@@ -148,12 +151,15 @@ def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: Setti
 
 
 def check_clocks(name: str, which: str, clocks: ClockRange, highest: int | None, supported: Sequence[int]) -> str:
-    """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it sets exactly these.
-    nvidia-smi silently takes the closest supported clock. Raises InputError for a clock above `highest`, or far from
-    every clock in `supported`. A minimum below all supported clocks, such as 0, means no lower bound. If `supported` is
-    empty, only `highest` limits."""
+    """Return a text that names the clocks that nvidia-smi will set in place of `clocks`; "" if it sets exactly
+    `clocks`. nvidia-smi silently uses the closest supported clock. `name` is the GPU's name, `which` is "SM" or
+    "memory".
+
+    Raises InputError for a clock above `highest`, or far from every clock in `supported` (empty: unknown, not checked).
+    A minimum below all supported clocks, such as 0, is allowed and means no lower bound.
+    """
     if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
-        raise InputError(f"{name}: {clocks} is not a range of clocks: MIN-MAX in MHz, MIN not above MAX")
+        raise InputError(f"{name}: {clocks} is not a range of clocks; give MIN-MAX in MHz, with MIN not above MAX")
     if highest is not None and clocks.max_mhz > highest:
         raise InputError(f"{name}: {clocks.max_mhz} MHz is above its highest {which} clock, {highest} MHz")
     if not supported:

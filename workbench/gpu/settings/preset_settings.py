@@ -26,8 +26,9 @@ def settings_of_preset(preset: Preset) -> PresetSettings:
 def not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
-    """Return the preset's settings that are not in force, for example "GPU0 power limit 400 W (now 600 W)". A value
-    that cannot be read is left out; a clock lock is compared with the journal's. () if `telemetry` is None."""
+    """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W (now 600 W)". A clock
+    lock is compared with `alterations`, since the driver cannot report it. A value that cannot be read is left out. ()
+    if `telemetry` is None."""
     if telemetry is None:
         return ()
     found: list[str] = []

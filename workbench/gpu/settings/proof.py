@@ -78,7 +78,7 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """The prefix of the setting's key in a result: "gpu0" or "host"."""
+        """The first part of the setting's key in a result: "gpu0", or "host" for a setting of the CPU cores."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
@@ -99,8 +99,9 @@ def judge_all(
     telemetry: Telemetry | None = None,
     known: ContrastEvidence | None = None,
 ) -> tuple[Proof, ...]:
-    """Return the verdict on every altered setting: on clocks and power by the readings under load, on all others by the
-    values in `telemetry`. `known` has clocks under the same load with another lock or none."""
+    """Return the verdict on every altered setting: on clocks and power from the readings under load, on all others from
+    the values in `telemetry`. `known` has clocks that were measured before, under the same load with another lock or
+    none."""
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
     now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()

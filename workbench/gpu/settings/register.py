@@ -1,14 +1,14 @@
 """The host's register of GPU settings: each Workbench publishes the entries of its journal there for all others.
 
-The register has one file for each journal, in a directory of root's that everybody can write to and that is sticky.
-Nobody but root can change or remove another user's file there, so the owner of a file is the user who makes its claims.
-Nobody can create the directory beforehand in root's place either. Files of others are read with care (regular files of
-bounded size, no links, no waiting), checked, and used as information only.
+The register has one file for each journal, in a directory of root that every user can write to and that is sticky,
+such as /var/tmp. There, only root can change or remove another user's file, so the owner of a file is the user who
+makes its claims. Files of other users are read with care (only regular files of limited size, no links, no FIFOs),
+checked, and used as information only.
 
 A file is never changed. A new file with a name that nobody can guess is written first, then the old one is removed. Of
 two files of one journal, the newer one counts.
 
-Sent to the host, on its own and within the guard: standard library only, Python 3.8.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH108, PTH208
@@ -69,8 +69,9 @@ def name_of(root: str) -> str:
 
 
 def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
-    """Return a dict for each journal that records a change since this boot, with the keys "uid", "user", "journal",
-    "entries" and "changes"."""
+    """Return a dict for each journal in the register that records a change since the boot `boot_id`: "uid" and "user"
+    (its owner), "journal" (its name), "entries" (its changed settings) and "changes" (recent times at which it set or
+    reverted a setting)."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _names(directory), {}
@@ -118,8 +119,8 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def _load(path: str, uid: int) -> dict[str, Any] | None:
-    """Return the contents of a file; None if no Workbench writes such a file. A FIFO, a link, a device or a huge file
-    is not read."""
+    """Return the contents of a register file; None if the file cannot have been written by Workbench for the user
+    `uid`. A FIFO, a link, a device or a huge file is not read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -156,7 +157,7 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
 
 
 def _fit_change(change: Any) -> bool:
-    """Return whether `change`, from another user's file, has the form of an entry of `_changes`. Raises KeyError or
+    """Return whether `change`, from another user's file, is a valid record of a changed setting. Raises KeyError or
     TypeError if a field is missing."""
     known = change["setting"] in setting_commands.SETTINGS and isinstance(change["gpu_index"], int)
     return known and -1 <= change["gpu_index"] < MOST_GPUS and bool(setting_commands.is_number(change["unix_s"]))
@@ -220,7 +221,7 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
         said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
-            raise OSError(27, "the entries are too large for one file of the register")
+            raise OSError(27, "the changed settings do not fit into one file of the register")
         path = f"{directory}/{PREFIX}{mine}.{secrets.token_hex(8)}.json"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
@@ -239,8 +240,8 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
 
 
 def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return this journal's recent changes, including those that `entries` makes now. They show others the settings
-    that were set and reverted again."""
+    """Return the journal's recent changes: those recorded in `old`, its published files, and those between the newest
+    of these files and `entries`. They show other users also the settings that were set and reverted again."""
     last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
     was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
     at = round(time.time(), 3)

@@ -24,7 +24,7 @@ UNREAD = "changes by other users cannot be read"
 
 
 class LockChange(NamedTuple):
-    """A clock lock that a Workbench set, changed or reverted, and the Unix time by that host's clock."""
+    """A change of a clock lock: the user `by` set, changed or reverted the lock at `unix_s`, by the host's clock."""
 
     gpu_index: int
     setting: str
@@ -34,9 +34,9 @@ class LockChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """The contents of the host's register. `others` are the changes of other Workbenches, `own` the published entries
-    of this journal, and `changes` the recent changes of clock locks. `problem` says why the register cannot be read;
-    then others' changes show only in the host's values."""
+    """The contents of the host's register. `others` are the settings that other Workbenches changed, `own` the
+    published entries of this journal, and `changes` the recent changes of clock locks. `problem` says why the register
+    cannot be read; the changes of other users are then unknown."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()

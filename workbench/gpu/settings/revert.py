@@ -1,7 +1,7 @@
 """The revert of GPU settings: the journal's previous values are set again, and the host's values are read afterwards.
 
-Others change the same GPUs. Therefore the present value of each setting is read first and explained by the claims of
-other Workbenches (claims.py), so that a revert never replaces a value that another user has set.
+Other users change the same GPUs. Therefore Workbench first reads the present value of each setting and looks for its
+origin in the claims of other Workbenches (claims.py), so that a revert never replaces another user's value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def revert(
     rights: Rights | None = None,
     foreign: Foreign | None = None,
 ) -> SettingsReport:
-    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None, and return the report. It is
+    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. Return the report, which is
     empty if the journal has no entries. A setting that could not be reverted stays in the journal, and its outcome has
     the command to run by hand.
 
@@ -135,8 +135,9 @@ async def _planned(
 async def restore(
     host: Host, entries: Sequence[JournalEntry], rights: Rights, now: CurrentValues, live: CurrentValues | None = None
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the previous value of each entry, then read the values. Return the outcomes of each entry; a failure does not
-    stop the others. `live` has the host's values from just before, for hosts where they may differ from the journal."""
+    """Set the previous value of each entry, then read the values back. Return the outcomes of each entry; a failure
+    does not stop the others. `live` has the host's values from before the revert; without it, the outcomes show the
+    journal's values in their place."""
     ordered = _in_order(entries)
     pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.try_all(host, [one for _, commands in pairs for one in commands], rights)
@@ -172,7 +173,8 @@ def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: Current
 
 
 def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
-    """Return the journal with the outcomes in its log."""
+    """Return the journal with one line in its log for each outcome in `done`; `what` names the event, such as
+    "revert"."""
     for o in done:
         one = o.command
         state = state.note(

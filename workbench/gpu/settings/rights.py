@@ -1,4 +1,5 @@
-"""The rights to change GPU settings on a host: how commands run with them, and the next step if they are missing."""
+"""The user's rights to change GPU settings on a host: whether sudo is needed and allowed, and what to do if a right is
+missing."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The commands that this user may run on a host. `prefix` goes before each command. `refusal` says why no command
-    can run; None if commands can run."""
+    """The rights of this user to change settings on a host. `prefix` goes before each command: sudo, or nothing.
+    `refusal` says why no command can run; None if commands can run."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()
@@ -84,7 +85,8 @@ class Rights:
     password: str | None = field(default=None, repr=False)  # only ever written to sudo's stdin
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return the command as it runs here: with `prefix` and, because sudo needs them, whole paths."""
+        """Return the command with `prefix` before it. With a prefix, the program is named by its absolute path, because
+        sudo's rules contain absolute paths."""
         if not self.prefix:
             return tuple(command)
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])

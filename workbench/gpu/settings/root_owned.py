@@ -1,5 +1,5 @@
-"""The check whether a file belongs to root alone. Sent to the host with the guard: standard library only, Python
-3.8."""
+"""The check whether only root can change a file. Workbench sends this module to the host with the guard, so it uses
+only the standard library and Python 3.8."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import stat
 
 
 def only_roots(uid: int, gid: int, mode: int) -> bool:
-    """Return whether only root can change a file, a link, or a directory's names with this owner and mode."""
+    """Return whether only root can change a file or link with this owner, group and mode, or the entries of such a
+    directory."""
     others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
     if stat.S_ISLNK(mode):
         return uid == 0  # only the directory decides who can replace a link

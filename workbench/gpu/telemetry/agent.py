@@ -1,12 +1,13 @@
 """The telemetry agent: a small program that reads NVML and prints one JSON document per line.
 
-The agent runs on the host that owns the GPUs. Another machine receives its source with the modules that
-remote_programs.AGENT names and the installed pynvml, and needs nothing but Python 3.8. One thread samples. Another
+The agent runs on the host that owns the GPUs. Workbench sends its source there, with the modules that
+remote_programs.AGENT names and pynvml; the host needs nothing but Python 3.8. One thread reads NVML. Another thread
 reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed
          {"infos": [{...}]}                        at start and when it has changed (checked every 30 s)
-         {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s with "slow" inside each GPU
+         {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s with rarer values as "slow" in each GPU;
+                                                   "t" is the agent's monotonic clock, "u" the Unix time, in seconds
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}
@@ -97,21 +98,23 @@ class HostReader:
         return out
 
     def read_cores(self) -> None:
-        """Read the governor and the C-states of all cores: one value, or "mixed: powersave 30, performance 2"."""
+        """Read the governor and the C-states of all cores, and store each as one text: a value that all cores have, or
+        "mixed: powersave 30, performance 2" with the number of cores that have each value."""
         paths = glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]
         self.governor = _counted((self.nvml.host_file(path) or "").strip() for path in paths)
         self.c_states = _counted(self.c_states_of(core) for core in glob.glob(C_STATES))
 
     def c_states_of(self, core: str) -> str:
-        """Return the C-states of one core, from its directory `core`; "" if they cannot be read."""
+        """Return the C-states of the core with the directory `core`: "on", "off", or "off:2-3" if only some are off; ""
+        if they cannot be read."""
         texts: list[str] = []
         while (text := self.nvml.host_file(f"{core}/state{len(texts)}/disable")) is not None:
             texts.append(text)
         return core_values.c_states(texts) or ""
 
     def process_name(self, pid: int) -> str | None:
-        """Return the name of the process `pid`. None if it has ended, or if this is a container, where NVML's process
-        ids are those of the host."""
+        """Return the name of the process `pid`. None if it has ended, or if this machine is a container, because NVML's
+        process ids are those of the host around it."""
         if self.own_pids:
             return None
         try:
@@ -121,7 +124,8 @@ class HostReader:
             return None
 
     def process_place(self, pid: int) -> str:
-        """Return the container that the process `pid` runs in; "" if it runs in none, or if this is a container."""
+        """Return the container that the process `pid` runs in, such as "docker:0123456789ab". "" if it runs in none, or
+        if this machine is itself a container."""
         if self.own_pids:
             return ""
         try:

@@ -106,8 +106,9 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
-    """Return the energy between t0 and t1 by the driver's counter; None if it is missing, constant, or went back
-    (driver reload)."""
+    """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin after t0 or end
+    before t1 by at most `reach_s` seconds, the power fills the rest. None if the counter is missing, constant, or went
+    back (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]
@@ -132,8 +133,9 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
 
 
 def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
-    """Return the energy between t0 and t1 by integrating the power with trapezoids, level at the ends; None if there
-    are no readings or they have a gap much longer than the interval."""
+    """Return the energy in joules between t0 and t1 by integrating the power with trapezoids. Before the first and
+    after the last reading, the power counts as constant for up to `reach_s` seconds. None if there are no readings, or
+    if they have a gap of more than twice that time."""
     if not power or t1_s <= t0_s:
         return None
     known = [at for at, _ in power]

@@ -1,5 +1,5 @@
-"""The names of NVML's clock event reasons. The agent and nvidia-smi report these reasons as bits of a mask. Sent to the
-host with the agent."""
+"""The names of NVML's clock event reasons. The agent and nvidia-smi report these reasons as bits of a mask. Workbench
+sends this module to the host, so it uses only the standard library and Python 3.8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The telemetry of a cluster: the readings of all its nodes as one, at the pace of the head's."""
+"""The telemetry of a cluster, which combines the readings of all its nodes. It gives a reading whenever the head
+does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """NVML through pynvml (nvidia-ml-py): loads the library, makes calls that another thread can watch, and gives texts for
-return codes. Sent to the host with the agent.
+return codes.
 
-pynvml's getters raise NVMLError with the return code as `value`. Those that drop the code are not used here. NVMLError
-can only be compared with NVMLError, so the codes are compared instead.
+pynvml's getters raise NVMLError with NVML's return code as `value`; a few getters lose the code and are not used here.
+Compare errors by `value`, because pynvml's NVMLError objects can only be compared with each other.
+
+Workbench sends this module to the host, so it needs nothing but pynvml and Python 3.8.
 """
 
 # ruff: noqa: PTH123
@@ -149,8 +151,8 @@ class Nvml:
                 raise NVMLError(code) from None
 
     def load(self) -> None:
-        """Load the library that WORKBENCH_SIM_DRIVER or WORKBENCH_NVML_LIBRARY names. If neither is set, pynvml loads
-        its own."""
+        """Load the library that WORKBENCH_SIM_DRIVER or WORKBENCH_NVML_LIBRARY names. If neither is set, do nothing:
+        pynvml then loads libnvidia-ml.so.1 itself."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -170,8 +172,8 @@ class Nvml:
             self.host_file = lambda name: stand_in(name) or read_text(name)
 
     def unload(self) -> None:
-        """Unload the library, which pynvml never does. After an upgrade of the driver only a fresh mapping matches the
-        kernel module."""
+        """Unload the library, which pynvml itself never does. After an upgrade of the driver, NVML must be loaded again
+        to match the kernel module."""
         if pynvml.nvmlLib is not None and not self.simulated:
             import _ctypes
 
@@ -190,8 +192,8 @@ class Nvml:
             self.doing = None
 
     def maybe(self, name: str, *args: Any) -> Any:
-        """Call pynvml's function `name` and return its result. None if the call fails or if pynvml cannot decode a name
-        in the answer."""
+        """Call pynvml's function `name` and return its result. None if the call fails or if a text in the result is not
+        UTF-8."""
         try:
             return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):

@@ -1,5 +1,5 @@
-"""The processes on the GPUs of a container, as the container counts them: the driver reports the process ids of the
-host around it."""
+"""Names and containers of GPU processes, for a host that is a container. In a container, the driver reports the process
+ids of the host around the container, so this module asks that host about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.model.gpu import GpuProcess, GpuSample, Telemetry
 
 
 class ProcessPlaces:
-    """Asks the host around a container about processes that the container cannot see, once for each."""
+    """Asks the host around a container about GPU processes that the container cannot see, and stores the answers."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

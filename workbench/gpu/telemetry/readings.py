@@ -1,4 +1,5 @@
-"""The readings of one GPU, and the reasons for missing values. Sent to the host with the agent.
+"""The readings of one GPU, and the reasons for missing values. Workbench sends this module to the host,
+so it needs nothing but pynvml and Python 3.8.
 
 A value that the driver does not report is left out, and its reason is under `absent`, by the field names of
 model/gpu.py.
@@ -162,7 +163,8 @@ class GpuReader:
         return self.out
 
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
-        """Read the GPU once. With `slow`, also read the rare values, which are under "slow" with their own reasons."""
+        """Read the GPU once, at the time `now` (seconds). With `slow`, also read the values that are read rarely; they
+        and the reasons for missing ones are under "slow"."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
@@ -227,8 +229,9 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Write the rate of a PCIe byte counter in MB/s under `field`, or why it is unknown: for example, a 32-bit
-        counter may have wrapped between two readings."""
+        """Store the rate of a PCIe byte counter in MB/s under `field`, or the reason why the rate is unknown. `value`
+        is (bytes, nvmlValueType_t) at the time `now` in seconds, or None for the reason `why`. A 32-bit counter may
+        have wrapped between two readings."""
         if value is None:
             self.absent[field] = why
             return

@@ -37,7 +37,7 @@ class Abandoned(Exception):
 
 
 class DriverHung(Abandoned):
-    """Raised if a driver call has hung for so long that another agent may be tried."""
+    """Raised if a driver call has hung for so long that the agent was abandoned. A new agent may then be started."""
 
 
 class TelemetrySource:
@@ -201,7 +201,7 @@ class TelemetrySource:
                         return None
         except TimeoutError:
             raise Abandoned(
-                f"the telemetry agent said nothing for {self._silent_s:.0f} s; Workbench abandoned it"
+                f"the telemetry agent sent nothing for {self._silent_s:.0f} s; Workbench gave up on it"
             ) from None
         return await self._ended(stream)
 
@@ -231,7 +231,7 @@ class TelemetrySource:
             self._on_telemetry(self.latest)
         self._changed.set()
         if document["for_s"] >= self._abandon_s:
-            raise DriverHung(message + "; Workbench abandoned its agent")
+            raise DriverHung(message + "; Workbench gave up on its telemetry agent")
 
     async def _ended(self, stream: Stream) -> None:
         """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent, else start the agent
@@ -280,7 +280,7 @@ class TelemetrySource:
                     patience.reschedule(loop.time() + self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
-            raise Abandoned(f"nvidia-smi said nothing for {self._silent_s:.0f} s; Workbench abandoned it") from None
+            raise Abandoned(f"nvidia-smi printed nothing for {self._silent_s:.0f} s; Workbench gave up on it") from None
         except CommandNotFound:
             self._hopeless = True
             raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
@@ -289,9 +289,9 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _arrival(self, agent_s: float) -> float:
-        """Return a reading's time on this process's monotonic clock. The fastest delivery so far sets the offset
-        between the clocks, so that delays do not count. The offset decays slowly, because two machines' clocks drift
-        apart."""
+        """Return the time of a reading on this process's monotonic clock; `agent_s` is its time on the agent's clock.
+        The fastest delivery so far determines the difference between the clocks, so a late delivery does not falsify
+        the time. That difference may grow slowly, because two machines' clocks drift apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:
@@ -313,7 +313,7 @@ class TelemetrySource:
 
 
 def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
-    """Return a reading without the GPUs that were not given to this host."""
+    """Return the reading with only the GPUs in `given` (indices or UUIDs). None means all GPUs."""
     if given is None:
         return reading
     infos = tuple(info for info in reading.infos if str(info.index) in given or info.uuid.startswith(given))

@@ -99,8 +99,8 @@ def _taken(handle: int) -> bool:
 
 def _written(directory: str, orders: dict[str, Any]) -> str:
     """Write a file that names this process as the holder, and return the file's path. `orders` has the "what" and
-    "machine" of argv[1]. The file stays locked while this process runs, so that a file of an ended process is not
-    believed."""
+    "machine" of argv[1]. The file stays locked while this process runs, so that the file of an ended process can be
+    recognized."""
     said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process

@@ -25,8 +25,8 @@ def _pynvml() -> Path:
 
 
 def _used_of_pynvml() -> dict[str, str]:
-    """Return {"pynvml": source}, with only those definitions of pynvml that the agent needs. They are a tenth of the
-    source, so the host has less to receive and to compile."""
+    """Return {"pynvml": source}. The source has only those definitions of pynvml that the agent needs, a tenth of the
+    whole, so the host has less to receive and to compile."""
     here = Path(__file__).parents[1]
     own = "".join((here / f"{module.replace('.', '/')}.py").read_text("utf-8") for module in AGENT.modules)
     whole = _pynvml().read_text("utf-8")

@@ -254,7 +254,7 @@ class Stream(Protocol):
 @runtime_checkable
 class Forward(Protocol):
     """A forwarded TCP port: connections to `local_port` lead to a port of a host, or of a node that only this host
-    reaches. `url` is the base URL that this machine uses for it."""
+    reaches. `url` is the base URL with which this machine connects to that port."""
 
     local_port: int
     url: str

@@ -57,7 +57,8 @@ def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
 
 
 def _usable(network: NodeNetwork) -> list[Interface]:
-    """Return the interfaces that may connect nodes. Bridges of containers have the same addresses on every host."""
+    """Return the interfaces that can connect nodes: those that are up, have an address, and are not bridges of
+    containers, because such bridges have the same addresses on every host."""
     bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
     return [i for i in network.interfaces if i.up and i.addresses and not i.name.startswith(bridges)]
 
@@ -67,8 +68,9 @@ def _networks(interface: Interface) -> list[str]:
 
 
 def _shared_network(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> str | None:
-    """Return a network that every node has an interface in: the network with RDMA, then the fastest, then the first by
-    name. Loopback counts only if there is no other network."""
+    """Return the network, such as "10.0.0.0/24", in which every node has an interface; None if there is none. Of
+    several, prefer one with RDMA, then the fastest, then the first by name. Loopback counts only if there is no other
+    network."""
     options: dict[str, list[tuple[bool, int]]] = {}
     for network in networks:
         own: dict[str, tuple[bool, int]] = {}

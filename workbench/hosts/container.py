@@ -6,7 +6,8 @@ container that is stopped, paused, removed or renamed counts as a lost connectio
 runs again.
 
 If the program that entered the container, such as `docker exec`, is killed, no process stays behind: a streamed command
-ends with its stdin, and Workbench kills the processes of any other command, which have its token in their environment.
+ends with its stdin, and Workbench kills the processes of any other command, which have the command's token in their
+environment.
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ class ContainerHost(BaseHost):
         return state
 
     async def _may_sudo(self) -> bool:
-        """Return whether it makes sense to try sudo: the user is not root already."""
+        """Return whether to try sudo: its use is not forbidden, and the user is not root already."""
         if self._sudo is False or self.container_kind.elsewhere:
             return False
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
@@ -463,7 +464,7 @@ class ContainerHost(BaseHost):
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
         """Open a local port that leads to `address`:`port` as the container reaches it. If the container shares the
-        network of the host around it, that is a port of this host."""
+        network of the host around it, the local port leads to the port of that host."""
         return await self._ports.forward(await self._get(), port, address)
 
     async def facts(self) -> HostFacts:

@@ -54,7 +54,8 @@ class ListedContainer:
 @dataclass(frozen=True, slots=True)
 class ContainerKind:
     """A kind of container, such as docker. The functions `enter` and `look` take the name of a container: `enter`
-    returns the words to put before a command that shall run in it, and `look` the command that reports its state."""
+    returns the words to put before a command so that it runs in the container, and `look` the command that reports its
+    state."""
 
     name: str
     program: str

@@ -244,7 +244,7 @@ class _PortProgram:
 
 
 class ContainerPorts:
-    """The ports of one container."""
+    """Opens local ports that lead to the ports of one container."""
 
     def __init__(self, host: ContainerHost, inner: Host) -> None:
         self._host = host

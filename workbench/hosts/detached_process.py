@@ -191,8 +191,8 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
 
 
 async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """Return the state of the run in `run_dir`. `files` names files in this directory whose contents the state shall
-    have; missing files are ignored. Raises HostError if the directory contains no run.
+    """Return the state of the run in `run_dir`. `files` names files in this directory; the result has the contents of
+    those that exist. Raises HostError if the directory contains no run.
     """
     look = await _read_run(host, run_dir, files)
     await _remember(host, look.run, look.found)
@@ -204,8 +204,8 @@ async def list_runs(
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
     """Return the states of the runs whose directories are in `root`, sorted by name, and the names of the older runs,
     in one round trip. Older runs are those that are marked as ended and are not among the `newest` ones; nothing of
-    them is read. Both are empty if `root` does not exist. `files` names files of each run directory whose contents the
-    states shall have.
+    them is read. Both are empty if `root` does not exist. `files` names files in the run directories; each state has
+    the contents of those that exist.
     """
     survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)

@@ -125,7 +125,7 @@ class PythonProgram:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `_sources`. A host stores the sources in a file of this name."""
+        """The SHA-256 of `_sources`. A host stores the sources in a file with this name."""
         return hashlib.sha256(self._sources).hexdigest()
 
     def argv(self, python: str, local: bool, orders: Mapping[str, Any]) -> list[str]:

@@ -423,8 +423,8 @@ exit "$code"
 
 
 def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended` names that process,
-    "PID-STARTTIME", and becomes a part of the name of the subdirectory that gets its files."""
+    """Return the argv that starts `argv` in the directory of a run whose process has ended. `ended`, "PID-STARTTIME" of
+    that process, becomes a part of the name of the subdirectory to which its files are moved."""
     return sh(_START_AGAIN, run_dir, ended, _START, "", "", _LEAD, _BECOME, *argv)
 
 

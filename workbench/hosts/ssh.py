@@ -327,8 +327,8 @@ class SshHost(BaseHost):
         self, host: str, given: Mapping[str, Any], through: asyncssh.SSHClientConnection | None, jumps: int
     ) -> asyncssh.SSHClientConnection:
         """Connect to `host` with the options `given` and return the connection. It leads through the connection
-        `through`, or, if that is None, through the configured ProxyJump hosts, of which at most `jumps` may follow each
-        other.
+        `through`, or, if that is None, through the configured ProxyJump hosts. `jumps` is the greatest length of a
+        chain of ProxyJump hosts.
         """
         options = await self._configured(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""

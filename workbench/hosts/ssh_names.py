@@ -1,4 +1,4 @@
-"""Names of ssh hosts: which texts can be names, and which names ssh knows without a connection."""
+"""Names of ssh hosts: checks that a text can be a name, and finds the names that ssh knows without a connection."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def target(due: Due) -> Any:
 
 
 def back_of(due: Due) -> Any:
-    """Return a dict with those fields of the earlier entry that the journal gets back after the revert: the entry from
+    """Return a dict with fields of the earlier entry that replaces the reverted one in the journal: the entry from
     before a trial, or an entry that the user chose to keep. None if the revert restores the value from before
     Workbench's first change."""
     back = due.entry["watch"].get("back")

@@ -3,10 +3,10 @@
     journal.json        previous values, and under each entry's `watch` the guard's instructions
     journal.json.lock   a link that names the writer of the journal: boot id, process, start time, user
     guard/lock          locked (flock) by the running guard
-    guard/beats/OWNER   touched by a running Workbench; the guard notices that the file's time changes
+    guard/beats/OWNER   touched again and again by a running Workbench, as its heartbeat
     guard/state.json    the guard's state; remains after its end
     guard/pid           the guard's process id and start time
-    guard/log           the guard's acts
+    guard/log           a line for each thing that the guard did
     guard/leave         process id of a new guard, which asks the running guard to end
 
 Other programs of the same user can replace these files. So the guard follows no link, and reads only regular files of
@@ -67,8 +67,8 @@ def open_directory(path: str) -> int:
 
 
 def open_regular(name: str, flags: int, at: int) -> int:
-    """Open the regular file `name` in the open directory `at`; return the file descriptor. Raises OSError if the name
-    is a link, a FIFO or a device."""
+    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open; return the file descriptor.
+    Raises OSError if the name is a link, a FIFO or a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

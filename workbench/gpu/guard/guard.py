@@ -4,7 +4,7 @@ The guard runs in a session of its own. Its instructions are in the journal, und
 
     heartbeat_s   revert after this many seconds without a heartbeat of the entry's owner; None: no heartbeat expected
     trial         the name of a trial; revert `trial_s` seconds after the guard first saw this name
-    back          fields of the earlier entry, which is restored when a trial ends or if the user chose to keep it
+    back          fields of the earlier entry; they are restored after a trial, or if the user had kept the setting
 
 The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was changed before the
 host's last boot. It does not replace a value that another program has set since, because only the user can decide
@@ -254,8 +254,8 @@ class Guard:
         return [Due(entry, *why) for entry, why in found if why]
 
     def why(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return (reason why the entry must be reverted now, whether only its trial ends). None if the entry need not
-        be reverted now."""
+        """Return (reason why the entry must be reverted now, whether the revert only ends a trial and so restores the
+        value from before the trial). None if the entry need not be reverted now."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         if self.silent(entry):
             return f"no heartbeat for {watch['heartbeat_s']:g} s", False

@@ -13,6 +13,6 @@ rights, root_owned, sudoers     who may change settings, which programs root may
 proof, proof_files              proof, from readings under load, that a setting has an effect; stored proofs
 clock_contrasts                 clocks under one load with different locks, which prove that a lock has an effect
 disturbance                     settings and programs of other users that changed during a benchmark
-preset_settings                 the settings of a preset
-setting_traps                   known traps of settings, with sources
+preset_settings                 the GPU settings of a preset, compared with the present values
+setting_traps                   known cases in which a setting does something unexpected, with sources
 """

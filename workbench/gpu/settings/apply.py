@@ -105,7 +105,7 @@ async def _planned(
 async def _announce(
     held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
-    """Write new journal entries for the commands to disk and publish them. Return (present values, journal before,
+    """Write new journal entries for the commands to disk and publish them. Return (present values, journal from before,
     previous value of each command's setting).
 
     If another Workbench has announced a change of one of these settings, restore the journal and try again, so that two
@@ -143,7 +143,7 @@ def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> li
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
     """Return (present value of the command's setting, its source). The value is None if it is unknown. The source is
-    "read" from the driver; for a clock lock, see `Journal.known_lock`."""
+    "read" for a value from the driver; for a clock lock it is "claim", "journal", "default" or "unknown"."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"

@@ -68,8 +68,8 @@ def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
     """Return (claims of other Workbenches, published entries of this journal) from the register's contents `found`.
-    `uid` and `journal` are the owner and the name of this journal. From others' entries only the fields of SettingClaim
-    are used, which register.py has checked."""
+    `uid` is the owner and `journal` the name of this journal. From the entries of other users, only the fields of
+    SettingClaim are used, which register.py has checked."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:

@@ -105,8 +105,9 @@ def caps(reading: BenchmarkReading) -> set[str]:
 def clocks_of(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
-    """Return the clocks of every GPU that the load kept busy. `alterations` are the settings in force, whoever made
-    them. A clock is left out if it cannot be compared, because heat lowered it or the power limit changed meanwhile."""
+    """Return the measured clocks of every GPU that was busy under the load named `load`. `alterations` are the settings
+    that apply, whoever made them. A clock is left out if it cannot be compared, because heat lowered it or the power
+    limit changed meanwhile."""
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
     found: list[Clock] = []
     for info in telemetry.infos:
@@ -152,8 +153,9 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` that was measured above the range of its lock and equals `clock`, which had another
-    lock. Such a pair proves that locks have no effect on this GPU. None if there is no such clock."""
+    """Return a clock of `known` that was measured above the range of its lock and has the same MHz as `clock`, which
+    was measured with another lock. Such a pair proves that locks have no effect on this GPU. None if there is no such
+    clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
         if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:

@@ -40,8 +40,7 @@ _KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers
 @dataclass(frozen=True, slots=True)
 class Cores:
     """The settings of a host's CPU cores, as mappings from a core's number to its value. A core that lacks a setting is
-    left out. `why` ends the message of `problem`, which explains that no core has a setting. `sysfs` is the mount point
-    of sysfs."""
+    left out. `why` is the end of the text that `problem` returns. `sysfs` is the mount point of sysfs."""
 
     governors: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have

@@ -145,8 +145,8 @@ class JournalEntry:
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
-    """Return the entry whose fields `as_json` returned as `data`, in this or an earlier version of Workbench. Raises
-    TypeError or KeyError if a field is unknown or missing."""
+    """Return the journal entry with the fields in `data`, a dict that `as_json` returned, possibly in an earlier
+    version of Workbench. Raises TypeError or KeyError if a field is unknown or missing."""
     setting = data["setting"]
     over = tuple(value_from(setting, value) for value in data.get("over") or ())
     before, now = value_from(setting, data["before"]), value_from(setting, data["now"])
@@ -180,8 +180,8 @@ class Journal:
         return next((e for e in self.entries if e.key == (uuid, setting)), None)
 
     def put(self, entry: JournalEntry) -> Journal:
-        """Return the journal with `entry` in place of the earlier entry for the same setting. If that entry's `before`
-        is known, it stays."""
+        """Return the journal with `entry` in place of the earlier entry for the same setting. The new entry keeps the
+        previous value (`before`) of the earlier one."""
         old = self.get(entry.gpu_uuid, entry.setting)
         if old is not None:
             kept = {name: getattr(old, name) for name in ("before", "before_known", "since_unix_s", "origin")}

@@ -74,8 +74,8 @@ def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
 def of_restoring(
     entry: JournalEntry, one: SettingCommand, ran: Ran, after: CurrentValues | None, was: SettingValue | None = None
 ) -> SettingOutcome:
-    """Return the outcome of one command that reverts `entry`. `was` is the host's value until then, None if it was not
-    readable. `after` has the values afterwards, None if the host is out of reach."""
+    """Return the outcome of one command that reverts `entry`. `was` is the host's value from before the revert, None if
+    it could not be read. `after` has the values after the revert, None if the host is out of reach."""
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
     ok, message = setting_commands.restored(one.setting, before, found, ran.failure)
@@ -94,7 +94,7 @@ def of_restoring(
 
 
 def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
-    """Return the outcome of a setting that a revert leaves alone, for the reason in `way`."""
+    """Return the outcome of a setting that a revert leaves alone. `way` is the decision to do so, with its reason."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
     known = entry.before_known

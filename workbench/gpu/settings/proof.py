@@ -1,5 +1,5 @@
-"""The proof that a setting is in force, from readings under load. A clock lock can return success and change nothing,
-and NVML has no call that returns the locked clocks."""
+"""The proof that a setting is in force, from readings under load. The command that locks a clock can report success
+and change nothing, and NVML has no call that returns the locked clocks."""
 
 from __future__ import annotations
 

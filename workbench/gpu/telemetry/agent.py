@@ -6,7 +6,7 @@ reads stdin and reports a driver call that does not return.
 
 stdout:  {"driver": {...}, "simulated": bool}      at start and when it has changed
          {"infos": [{...}]}                        at start and when it has changed (checked every 30 s)
-         {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s with rarer values as "slow" in each GPU;
+         {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s, each GPU also has "slow" values;
                                                    "t" is the agent's monotonic clock, "u" the Unix time, in seconds
          {"hung": function, "for_s": s}            while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.

@@ -20,9 +20,9 @@ def summarize(
 ) -> GpuDuring:
     """Return the means of these GPUs between `t0_s` and `t1_s` (time.monotonic() of this machine).
 
-    The energy is the difference of the driver's counters if every GPU has one, else the power integrated by trapezoids.
-    The power is that energy divided by the time. A value that a GPU did not report is None, with the reason in
-    `absent`.
+    The energy of a GPU is the difference of its driver's counter or, without a counter, its power integrated with
+    trapezoids. The power is that energy divided by the time. A value that a GPU did not report is None, with the reason
+    in `absent`.
     """
     absent: dict[str, str] = {}
     inside = [m for m in moments if t0_s <= m.at_s <= t1_s]
@@ -107,8 +107,8 @@ def _from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin after t0 or end
-    before t1 by at most `reach_s` seconds, the power fills the rest. None if the counter is missing, constant, or went
-    back (driver reload)."""
+    before t1 by at most `reach_s` seconds, the rest is computed from the power. None if the counter is missing,
+    constant, or went back (driver reload)."""
     if any(later < earlier for (_, earlier), (_, later) in itertools.pairwise(counter)):
         return None
     ends = [_counter_at(counter, power, at, reach_s) for at in (t0_s, t1_s)]

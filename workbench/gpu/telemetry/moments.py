@@ -1,4 +1,4 @@
-"""The GPU readings of a benchmark, of which a bounded number is kept."""
+"""Storage for the GPU readings of a benchmark, with an upper limit for their number."""
 
 from __future__ import annotations
 

@@ -230,8 +230,8 @@ class GpuReader:
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
         """Store the rate of a PCIe byte counter in MB/s under `field`, or the reason why the rate is unknown. `value`
-        is (bytes, nvmlValueType_t) at the time `now` in seconds, or None for the reason `why`. A 32-bit counter may
-        have wrapped between two readings."""
+        is (byte count, nvmlValueType_t) at the time `now` in seconds; None if the counter could not be read, for the
+        reason `why`. A 32-bit counter may have wrapped between two readings."""
         if value is None:
             self.absent[field] = why
             return

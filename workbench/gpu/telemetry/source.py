@@ -41,8 +41,8 @@ class DriverHung(Abandoned):
 
 
 class TelemetrySource:
-    """The readings of one host. `on_telemetry` is called in the event loop with each reading. With `keep`, the readings
-    are kept for `during`."""
+    """The readings of one host. `on_telemetry` is called in the event loop with each reading. With `keep`, past
+    readings are stored, so that `during` can return them."""
 
     def __init__(
         self,

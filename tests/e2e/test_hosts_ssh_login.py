@@ -46,7 +46,7 @@ def test_an_unknown_key_is_asked_about_and_remembered(server: Sshd) -> None:
             await host.connect()
         assert asked.value.fingerprint == server.fingerprint()
         assert asked.value.key_type == "ssh-ed25519"
-        with pytest.raises(HostError, match="offered no key"):
+        with pytest.raises(HostError, match="the host offered no key"):
             host.accept_host_key("SHA256:another")
         assert not server.known_hosts_path.exists()
         host.accept_host_key(asked.value.fingerprint)

@@ -111,7 +111,7 @@ def check_argv(argv: Sequence[str], host: str) -> None:
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise CommandNotFound(f"{list(argv)!r} does not begin with the name of a program", host=host)
     if any("\0" in a for a in argv):
-        raise HostError("an argument contains a NUL byte", host=host)
+        raise HostError("an argument of the command contains a NUL byte", host=host)
 
 
 def not_found(argv: Sequence[str], host: str, command: str | None = None) -> CommandNotFound:
@@ -389,7 +389,9 @@ class BaseHost(ABC):
         return lambda: None
 
     def accept_host_key(self, fingerprint: str) -> None:
-        raise HostError(f"the host offered no key {fingerprint}", host=self.name)
+        raise HostError(
+            f"cannot accept the key {fingerprint}: the host offered no key with this fingerprint", host=self.name
+        )
 
     async def connect(self) -> None:
         return

@@ -334,7 +334,7 @@ class SshHost(BaseHost):
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
-                raise HostUnreachable("the host's ProxyJump hosts form a circle", host=self.name)
+                raise HostUnreachable("the ProxyJump hosts of this host form a circle", host=self.name)
             hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
                 through = await self._open(hop_host, hop_given, through, jumps - 1)

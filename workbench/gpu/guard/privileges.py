@@ -196,7 +196,7 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
     except (KeyError, OverflowError):
         user = None
     if user is None:
-        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, which is not a user of this host")
+        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, but no user of this host has this id")
     return user if user.pw_uid != 0 else None
 
 

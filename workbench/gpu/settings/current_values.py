@@ -68,9 +68,10 @@ class Cores:
         if not self.cores(key):
             raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
         if key == GOVERNOR.key and wanted not in self.available:
-            known = ", ".join(self.available) or "no governor that all cores share"
+            known = ", ".join(self.available) or "none, because the cores have no governor in common"
             raise InputError(
-                f"the CPU cores of this host have no governor {wanted!r}", next_step=f"choose one of {known}"
+                f"the CPU cores of this host have no governor {wanted!r}",
+                next_step=f"choose one of these governors: {known}",
             )
 
 

@@ -296,13 +296,13 @@ async def read(host: Host) -> Journal:
         raise SettingsError(why, host=host.name)
     known = Journal(boot_id, others=register.others, register=register)
     if done.returncode == 3:
-        return _recovered(known, "the file was missing") or known
+        return _recovered(known, "the journal was missing") or known
     try:
         if done.returncode == 4:
-            raise _broken("the file is a link, a FIFO or a device", path, host.name)
+            raise _broken("the journal is a link, a FIFO or a device", path, host.name)
         if len(text) > MOST_BYTES:
             raise _broken(
-                f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", path, host.name
+                f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes", path, host.name
             )
         found = parse(text, boot_id, path, host.name)
     except DamagedJournal as error:
@@ -336,7 +336,7 @@ def _broken(why: str, path: str, host: str | None, kind: type[SettingsError] = D
     error = kind(
         f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
-        next_step=f"the file may contain previous values; to start a new journal, run `mv {path} {path}.bad`",
+        next_step=f"the file may contain previous values; run `mv {path} {path}.bad` to start a new journal",
     )
     if isinstance(error, DamagedJournal):
         error.why = why
@@ -349,22 +349,22 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken(f"the file is incomplete ({error})", path, host) from None
+        raise _broken(f"the journal is incomplete ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise _broken("the file is not a journal", path, host)
+        raise _broken("this file is not a journal of GPU settings", path, host)
     if version > VERSION:
-        why = f"the file has format version {version}, made by a newer Workbench (this one reads {VERSION})"
+        why = f"the journal has format version {version}, made by a newer Workbench (this one reads {VERSION})"
         raise _broken(why, path, host, SettingsError)
     try:
         for entry in data["entries"]:
             JournalEntry(**entry)  # TypeError for a missing or unknown field
         if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
-            raise _broken(f"the file contains a value that Workbench cannot have written ({wrong[0]})", path, host)
+            raise _broken(f"the journal contains a value that Workbench cannot have written ({wrong[0]})", path, host)
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(dict(line) for line in data["log"])
     except (KeyError, TypeError, ValueError) as error:
-        raise _broken(f"the file is damaged ({error})", path, host) from None
+        raise _broken(f"the journal is damaged ({error})", path, host) from None
     return Journal(boot_id, entries, log)
 
 
@@ -423,9 +423,9 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
             await host.run(sh(RELEASE, link, held))
         elif time.monotonic() > until:
             raise SettingsError(
-                f"another Workbench ({described(held)}) is changing GPU settings here; nothing was changed",
+                f"another Workbench ({described(held)}) is changing GPU settings on this host; nothing was changed",
                 host=host.name,
-                next_step=f"wait until it ends; if it has ended already, remove {link}",
+                next_step=f"wait until that Workbench ends; if it has ended already, remove its lock {link}",
             )
         else:
             await asyncio.sleep(0.2)

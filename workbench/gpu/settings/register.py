@@ -57,7 +57,7 @@ def place(named: str | None = None) -> str:
             found = os.lstat(path)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and found.st_mode & 0o1777 == 0o1777:
                 return path
-    raise OSError(2, f"none of {', '.join(PLACES)} is a directory that everybody can write to")
+    raise OSError(2, f"none of {', '.join(PLACES)} is a sticky directory of root that every user can write to")
 
 
 def name_of(root: str) -> str:
@@ -221,13 +221,13 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
         said.update(entries=list(entries), changes=changes)
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
-            raise OSError(27, "the changed settings do not fit into one file of the register")
+            raise OSError(27, "the changed GPU settings do not fit into one file of the register")
         path = f"{directory}/{PREFIX}{mine}.{secrets.token_hex(8)}.json"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:
             if os.write(handle, text) != len(text):
-                raise OSError(28, "no space is left on the disk of the register")
+                raise OSError(28, "no space is left on the disk for the register of GPU settings")
             os.fchmod(handle, 0o644)
         except BaseException:
             os.unlink(path)

@@ -240,7 +240,7 @@ class TelemetrySource:
             code = await asyncio.wait_for(stream.wait(), 2)
             said = (await stream.stderr_tail()).strip().splitlines()
         except TimeoutError:
-            raise Abandoned("the telemetry agent closed its output and did not end") from None
+            raise Abandoned("the telemetry agent closed its output but did not end; Workbench gave up on it") from None
         if code in (TOO_OLD, 126, 127):
             return await self._fall_back("python3 on the host is missing or too old")
         self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")

@@ -44,22 +44,22 @@ def main() -> None:
         if orders.get("look"):
             _say({"by": _holder(directory)})
             return
-        lock = _opened(f"{directory}/{LOCK}")
+        lock = _open_lock_file(f"{directory}/{LOCK}")
         told: Any = ()
-        while not _taken(lock):
+        while not _try_lock(lock):
             by = _holder(directory)
             if by != told:
                 _say({"by": by})
                 told = by
-            if not orders["wait"] or _left(EACH_S):
+            if not orders["wait"] or _stdin_closes(EACH_S):
                 return
         _holder(directory)  # removes the files of killed processes of this user
-        path = _written(directory, orders)
+        path = _write_holder_file(directory, orders)
     except OSError as error:
         _say({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
         return
     _say({"held": True})
-    while not _left(None):
+    while not _stdin_closes(None):
         pass
     with contextlib.suppress(OSError):
         os.unlink(path)
@@ -69,14 +69,14 @@ def _say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)  # noqa: T201
 
 
-def _left(timeout_s: float | None) -> bool:
+def _stdin_closes(timeout_s: float | None) -> bool:
     """Wait until stdin is closed, but at most `timeout_s` seconds (None: without a limit), and return whether it is
     closed. Stdin closes when the process that started this one ends."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
 
-def _opened(path: str) -> int:
+def _open_lock_file(path: str) -> int:
     """Open the lock file, and return its file descriptor. The first user creates the file. Other users open it for
     reading, which suffices to lock it."""
     with contextlib.suppress(FileExistsError):
@@ -89,7 +89,7 @@ def _opened(path: str) -> int:
     return handle
 
 
-def _taken(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -97,7 +97,7 @@ def _taken(handle: int) -> bool:
     return True
 
 
-def _written(directory: str, orders: dict[str, Any]) -> str:
+def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
     """Write a file that names this process as the holder, and return the file's path. `orders` has the "what" and
     "machine" of argv[1]. The file stays locked while this process runs, so that the file of an ended process can be
     recognized."""
@@ -115,13 +115,13 @@ def _holder(directory: str) -> dict[str, Any] | None:
     names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            found = _read(f"{directory}/{name}")
+            found = _read_holder_file(f"{directory}/{name}")
             if found is not None:
                 return found
     return None
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def _read_holder_file(path: str) -> dict[str, Any] | None:
     """Return the contents of a holder's file, and its user's name; None if the file is invalid or no process has it
     locked. A file of this user that no process has locked is removed."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -129,7 +129,7 @@ def _read(path: str) -> dict[str, Any] | None:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
             return None
-        if found.st_size and _taken(handle):
+        if found.st_size and _try_lock(handle):
             if found.st_uid == os.geteuid():
                 os.unlink(path)
             return None

@@ -99,7 +99,7 @@ asyncio.run(main())
 
 
 class _Connection:
-    """One connection inside the container, with the methods that a relay needs."""
+    """One connection that the program in the container has opened, with the methods of an asyncio reader and writer."""
 
     def __init__(self, inside: _PortProgram, number: int) -> None:
         self._inside = inside

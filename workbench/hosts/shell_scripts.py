@@ -92,8 +92,8 @@ def order(
 
 
 def after_mark(errors: str, mark: str = MARK) -> str:
-    """Return the part of stderr that the command itself wrote. The login shell's output before the line `mark` is
-    removed.
+    """Return the part of stderr, given as `errors`, that the command itself wrote. Everything up to the line `mark` is
+    removed, because the login shell wrote it.
     """
     before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before

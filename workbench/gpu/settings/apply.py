@@ -132,7 +132,7 @@ async def _announce(
             raise SettingsError(
                 f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; nothing was changed",
                 host=host.name,
-                next_step=f"wait until process {rival.pid} of that user ends, then try again; only that user or root can end it",
+                next_step=f"try again when process {rival.pid} has ended; only that user or root can end this process",
             )
         await asyncio.sleep(random.uniform(*RETRY_S))
 

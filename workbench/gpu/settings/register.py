@@ -88,8 +88,8 @@ def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
 
 
 def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the newest files of each user, up to MOST_CLAIMS entries, so that one user's flood of files does not delay
-    others."""
+    """Yield the newest files of each user, as long as they have at most MOST_CLAIMS entries together, so that one
+    user's flood of files does not delay others. A file is a dict that `_load` returned."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
         count[one["uid"]] = count.get(one["uid"], 0) + len(one["entries"])

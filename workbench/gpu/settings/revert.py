@@ -57,14 +57,14 @@ async def revert(
         await _wait_for_rivals(held)
         now = await read_values(host, {e.setting for e in held.journal.entries})
         state = held.journal.without_gone(now.energy_j)
-        ways = _ways(_chosen(state.entries, gpu, now), state, now, foreign)
+        ways = _decisions(_chosen(state.entries, gpu, now), state, now, foreign)
         of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         to_set = [replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE]
         done = await restore(host, to_set, rights or await rights_on(host), now, now)
         reverted = {entry.key: found for entry, found in done}
         report: list[SettingOutcome] = []
         for entry, way in ways:
-            found = reverted.get(entry.key) or [outcomes.of_leaving(_left(entry, way, now), entry, way)]
+            found = reverted.get(entry.key) or [outcomes.of_leaving(_untouched_command(entry, way, now), entry, way)]
             state = noted(state, "revert" if way.do == claims.RESTORE else f"revert: {way.do}", found)
             set_again = foreign == "ours" and way.do == claims.RESTORE and equal(entry.setting, way.value, entry.now)
             if all(o.ok for o in found):
@@ -89,7 +89,7 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
         held.journal = await journals.read(held.host)
 
 
-def _ways(
+def _decisions(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
     """Return (entry, decision how to revert it) in the order of reverting. `foreign` is the user's choice for values
@@ -106,7 +106,7 @@ def _ways(
     return found
 
 
-def _left(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
+def _untouched_command(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
     """Return the report's entry for a setting that is left alone: a command without argv."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
@@ -120,9 +120,9 @@ async def _planned(
         return []
     now, rights = await read_values(host, {e.setting for e in state.entries}), rights or await rights_on(host)
     state, found = state.without_gone(now.energy_j), []
-    for entry, way in _ways(_chosen(state.entries, gpu, now), state, now, foreign):
+    for entry, way in _decisions(_chosen(state.entries, gpu, now), state, now, foreign):
         if way.do != claims.RESTORE:
-            found.append(outcomes.of_leaving(_left(entry, way, now), entry, way))
+            found.append(outcomes.of_leaving(_untouched_command(entry, way, now), entry, way))
             continue
         warning = outcomes.FOREIGN if entry.before == UNKNOWN else ""
         for one in _commands(replace(entry, before=way.value), rights, now):

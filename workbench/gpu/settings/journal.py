@@ -215,8 +215,8 @@ class Journal:
         )
 
     def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
-        """Return why the entry's setting is no longer in force; None if it may be. `energy_j` is the GPU's energy
-        counter now."""
+        """Return why the entry's setting no longer applies, for example because the host restarted; None if it may
+        apply. `energy_j` is the GPU's energy counter in joules now."""
         return setting_commands.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
@@ -281,7 +281,8 @@ def root_of(path: str) -> str:
 
 
 async def read(host: Host) -> Journal:
-    """Read the journal and the claims of others. A missing or damaged file is recovered from the register.
+    """Read the journal and the claims of other Workbenches. A missing or damaged journal is recovered from the
+    register.
 
     Raises SettingsError if the file is damaged and the register has no copy, or if a newer version wrote the file.
     """

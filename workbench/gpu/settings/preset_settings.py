@@ -1,4 +1,4 @@
-"""The GPU settings of a preset, compared with the settings in force. Loading a preset applies none of them."""
+"""The GPU settings of a preset, compared with the present ones. Loading a preset applies none of its settings."""
 
 from __future__ import annotations
 

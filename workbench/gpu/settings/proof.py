@@ -1,4 +1,4 @@
-"""The proof that a setting is in force, from readings under load. The command that locks a clock can report success
+"""The proof that a setting has an effect, from readings under load. The command that locks a clock can report success
 and change nothing, and NVML has no call that returns the locked clocks."""
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ UNNAMED = "what the driver does not name"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdict on one setting. `short` is a word or two for a GPU's row. `text` names the requested and the observed
-    value, and the cause of a difference if it is known. `observed` is in the setting's unit (MHz, W). `share` is the
-    share (0 to 1) of the samples that support the verdict; for a power limit, the share in which the limit lowered the
-    clocks."""
+    """The verdict on one setting. `short` is a short text for the GPU's row. `text` names the requested and the
+    observed value, and the cause of a difference if it is known. `observed` is in the setting's unit (MHz, W). `share`
+    is the share (0 to 1) of the samples that support the verdict; for a power limit, the share in which the limit
+    lowered the clocks."""
 
     gpu_index: int
     setting: str

@@ -1,4 +1,4 @@
-"""The results of proofs, stored beside the journal for the next Workbench: clocks under loads, and the short verdicts.
+"""Storage for the results of proofs in files next to the journal: clocks under loads, and the short verdicts.
 
 The files contain only numbers and words, which are compared and shown; nothing in them is run.
 """

@@ -1,4 +1,4 @@
-"""The host's register of GPU settings: each Workbench publishes the entries of its journal there for all others.
+"""The host's register of GPU settings: each Workbench publishes the entries of its journal there.
 
 The register has one file for each journal, in a directory of root that every user can write to and that is sticky,
 such as /var/tmp. There, only root can change or remove another user's file, so the owner of a file is the user who

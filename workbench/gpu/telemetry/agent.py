@@ -14,7 +14,7 @@ argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retr
 
 Environment: WORKBENCH_NVML_LIBRARY is the path of a library in place of libnvidia-ml.so.1. WORKBENCH_SIM_DRIVER is a
 Python file whose library() returns an object with NVML's C functions, in place of pynvml.nvmlLib. An optional
-host_file(path) -> str | None in that file stands in for /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
+host_file(path) -> str | None in that file replaces /proc/meminfo and the CPU governors. WORKBENCH_SIM_SYSFS is a
 simulated host's /sys, with its CPU cores.
 """
 
@@ -146,8 +146,8 @@ def _counted(values: Iterable[str]) -> str | None:
 
 
 class MessageWriter:
-    """Writes JSON documents to stdout, one per line, from two threads. The agent ends when nobody reads its stdout any
-    more."""
+    """Writes JSON documents to stdout, one per line, from two threads. The agent ends when the reader has closed
+    stdout."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

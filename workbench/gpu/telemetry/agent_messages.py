@@ -52,8 +52,8 @@ class Decoder:
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
-        """Return the last reading with its values removed, so that values from before a driver hung do not look fresh.
-        `gpu_index` is the GPU whose driver call hangs; None if the call concerns the whole driver."""
+        """Return the last reading without its values, so that values from before a driver hung are not taken for new
+        ones. `gpu_index` is the GPU whose driver call hangs; None if the call concerns the whole driver."""
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):

@@ -1,7 +1,7 @@
 """Parsing of nvidia-smi's output, for hosts without a usable python3 or NVML.
 
 One `nvidia-smi --query-gpu=… -lms N` runs as long as its readings are needed, so that the driver is not initialised
-anew for each reading. A cell in brackets, `N/A` or `ERR!` is a missing value with its reason, never 0.
+again for each reading. A cell in brackets, `N/A` or `ERR!` is a missing value with its reason, never 0.
 """
 
 from __future__ import annotations

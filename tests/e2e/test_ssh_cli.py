@@ -51,23 +51,39 @@ class Person:
             "PYTHONWARNINGS": "default",
         }
         self.far = state_home / "workbench" / "sim" / PROFILE
+        self._stderr: dict[int, Path] = {}  # of each process that was begun, by its pid
 
     def begins(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*WORKBENCH, *words],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        path = self.home / f"stderr-{len(self._stderr)}"
+        with path.open("w") as stderr:
+            process = subprocess.Popen(
+                [*WORKBENCH, *words],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        self._stderr[process.pid] = path
+        return process
+
+    def stderr(self, process: subprocess.Popen[str]) -> str:
+        """Return what the process has written to stderr so far."""
+        return self._stderr[process.pid].read_text()
+
+    def loses_the_link(self, process: subprocess.Popen[str]) -> None:
+        """Cut the link until the process says that the connection is lost."""
+        self.server.cut()
+        wait_for(lambda: "connection lost" in self.stderr(process), "the message about the lost connection", SOON_S)
+        self.server.restore()
 
     def runs(self, *words: str, code: int = 0) -> tuple[str, str]:
         """stdout and stderr; nothing of ssh's or Python's own talk may be in them."""
         return self.ended(self.begins(*words), code)
 
     def ended(self, process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-        out, err = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=60)
+        err = self.stderr(process)
         assert process.returncode == code, (out, err)
         for noise in ("Traceback", "asyncssh", "Warning", "never retrieved", "Task was destroyed"):
             assert noise not in out + err, err
@@ -79,8 +95,9 @@ class Person:
     def measures(self, *words: str) -> Any:
         """A benchmark's result. A busy machine may make the client late: such a result is rejected (exit 3) for that
         reason alone, which is not what these tests are about."""
-        out, err = self.begins("--json", *SIMULATED, "bench", *words).communicate(timeout=60)
-        result = json.loads(out)
+        measuring = self.begins("--json", *SIMULATED, "bench", *words)
+        out, _ = measuring.communicate(timeout=60)
+        result, err = json.loads(out), self.stderr(measuring)
         assert all("client" in reason for reason in result["refused"]), (result["refused"], err)
         return result
 
@@ -121,9 +138,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
 def test_the_loop_with_commands(person: Person) -> None:
     starting = person.begins("--json", *SIMULATED, "start", PRESET, "--set", f"port={free_port()}", "--wait")
     wait_for(lambda: any(p.stat().st_size for p in person.far.glob("runs/*/log")), "the first log line", SOON_S)
-    person.server.cut()
-    time.sleep(1)
-    person.server.restore()
+    person.loses_the_link(starting)
     out, err = person.ended(starting)
     run = json.loads(out)
     assert (run["state"], run["host"], run["simulated"]) == ("ready", f"box/sim:{PROFILE}", True)
@@ -149,19 +164,25 @@ def test_the_loop_with_commands(person: Person) -> None:
     assert person.json("gpu", "revert")["ok"]
     assert settings_in(person.far) == (600.0, None)
 
-    person.server.cut()
-    time.sleep(1)
-    person.server.restore()
+    person.loses_the_link(following)
     assert person.json("stop", run["run_id"])["state"] == "stopped"
     followed, _ = person.ended(following)
     assert followed.splitlines() == person.log(run["run_id"]).read_text().splitlines()
     assert processes_of(str(person.log(run["run_id"]).parent)) == []
 
 
-def answered(port: int) -> float:
-    """Return the number of requests that the simulated server has answered."""
+def metric(port: int, name: str) -> float:
+    """Return the sum of a metric's samples on the simulated server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        return sum(float(n) for n in re.findall(r"^vllm:request_success_total\S* (\S+)", page.read().decode(), re.M))
+        return sum(float(n) for n in re.findall(rf"^{name}\S* (\S+)", page.read().decode(), re.M))
+
+
+def answered(port: int) -> float:
+    return metric(port, "vllm:request_success_total")
+
+
+def running(port: int) -> float:
+    return metric(port, "vllm:num_requests_running")
 
 
 @pytest.mark.long
@@ -191,17 +212,13 @@ def test_a_client_on_the_host_keeps_its_result_over_a_cut(person: Person) -> Non
     run_id = person.json("start", PRESET, "--set", f"port={port}", "--wait")["run_id"]
     measuring = person.begins("--json", *SIMULATED, "bench", run_id, "--concurrency", "4", "--requests", "5000")
     wait_for(lambda: answered(port) > 30, "thirty answers", SOON_S)
-    person.server.cut()
-    time.sleep(1)
-    person.server.restore()
+    person.loses_the_link(measuring)
     out, _ = person.ended(measuring, 3)
     result = json.loads(out)
     assert 10 < result["requests_ok"] < 5000 and result["conditions"]["client"] == "host"
     assert any("the connection to the client was lost" in reason for reason in result["refused"])
     assert list((person.server.state_home / "workbench" / "bench").iterdir()) == []
-    sent = answered(port)
-    time.sleep(0.5)
-    assert answered(port) == sent  # nobody sends any more
+    wait_for(lambda: running(port) == 0, "the end of the requests in flight", SOON_S)
 
 
 @pytest.mark.slow

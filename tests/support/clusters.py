@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from support.serving import free_port
+from support.serving import free_port, supervised
 
 from workbench import engines
 from workbench.engines.cluster import spread
@@ -73,16 +72,8 @@ async def ready(supervisor: ClusterSupervisor, plan: LaunchPlan) -> ServerStatus
 def clustered(host: ClusterHost, scenario: Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]) -> None:
     """Run `scenario` with the supervisor of a cluster and its events. Stop every server afterwards."""
 
-    async def go() -> None:
-        events: list[Event] = []
-        supervisor = ClusterSupervisor(host, events.append)
+    async def connected(supervisor: ClusterSupervisor, events: list[Event]) -> None:
         await host.connect()
-        try:
-            await scenario(supervisor, events)
-        finally:
-            for status in await supervisor.runs():
-                await supervisor.stop(status.run_id, grace_s=1)
-            await supervisor.close()
-            await host.close()
+        await scenario(supervisor, events)
 
-    asyncio.run(go())
+    supervised(connected, host, ClusterSupervisor)

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -25,12 +26,15 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def supervised(scenario: Callable[[Supervisor, list[Event]], Awaitable[None]], host: Host | None = None) -> None:
-    """Run `scenario` with a Supervisor and the list of its events. Stop every run afterwards, also after a failure."""
+def supervised(
+    scenario: Callable[[Any, list[Event]], Awaitable[None]], host: Host | None = None, supervise: Any = Supervisor
+) -> None:
+    """Run `scenario` with the host's supervisor, of the class `supervise`, and the list of its events. Stop every run
+    afterwards, also after a failure."""
 
     async def go() -> None:
         events: list[Event] = []
-        supervisor = Supervisor(host or LocalHost(), events.append)
+        supervisor = supervise(host or LocalHost(), events.append)
         try:
             await scenario(supervisor, events)
         finally:

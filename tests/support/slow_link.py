@@ -8,11 +8,11 @@ Loss is seen as a reader of TCP sees it: a lost segment and all that follows arr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import threading
 import time
 from types import TracebackType
+
+from support.relay import Relay
 
 SEGMENT_BYTES = 1448
 RETRANSMIT_S = 0.2  # the least that Linux waits, beside the round trip
@@ -22,17 +22,13 @@ class SlowLink:
     def __init__(
         self, target_port: int, round_trip_s: float, bytes_per_s: float | None = None, loss: float = 0.0
     ) -> None:
-        self._target_port = target_port
         self._half_s = round_trip_s / 2
         self._per_byte_s = 1 / bytes_per_s if bytes_per_s else 0.0
         self._loss = loss
         self._random = random.Random(1)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.reset()
-        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        self._relay = Relay(target_port, self._pump, connect_s=round_trip_s)  # SYN and its answer
+        self.port = self._relay.port
 
     def reset(self) -> None:
         """Count from now on."""
@@ -44,45 +40,9 @@ class SlowLink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._relay.close()
 
-    async def _listen(self) -> int:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def _close(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        far: asyncio.StreamWriter | None = None
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.sleep(2 * self._half_s)  # SYN and its answer
-            far_reader, far = await asyncio.open_connection("127.0.0.1", self._target_port)
-            pumps = [
-                asyncio.create_task(self._pump(reader, far, up=True)),
-                asyncio.create_task(self._pump(far_reader, writer, up=False)),
-            ]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-        for end in (writer, far):
-            if end is not None:
-                end.transport.abort()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def deliver() -> None:

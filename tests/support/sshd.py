@@ -17,13 +17,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.relay import Relay
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 DEADLINE_S = 10.0
@@ -34,84 +34,32 @@ class Cutter:
     connections open but passes nothing on. `restore` ends both; silenced connections continue."""
 
     def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._flowing: asyncio.Event | None = None
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.accepted = 0
-        self.port = 0
-        self._call(self._listen())
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
-
-    async def _listen(self) -> None:
-        self._flowing = self._flowing or asyncio.Event()
+        self._flowing = asyncio.Event()
         self._flowing.set()
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
+        self._relay = Relay(target_port, self._pump)
+        self.port = self._relay.port
+        self.cut, self.close = self._relay.cut, self._relay.close
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        far_writer = None
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-            pumps = [asyncio.create_task(self._pump(a, b)) for a, b in ((reader, far_writer), (far_reader, writer))]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
-            if far_writer is not None:
-                far_writer.transport.abort()
+    @property
+    def accepted(self) -> int:
+        """The number of connections that were accepted."""
+        return self._relay.accepted
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert self._flowing is not None
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
         while data := await reader.read(65536):
             await self._flowing.wait()
             writer.write(data)
             await writer.drain()
 
-    async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _silence(self) -> None:
-        assert self._flowing is not None
-        self._flowing.clear()
-
-    def cut(self) -> None:
-        self._call(self._stop())
+    async def _flow(self, flowing: bool) -> None:
+        (self._flowing.set if flowing else self._flowing.clear)()
 
     def silence(self) -> None:
-        self._call(self._silence())
+        self._relay.call(self._flow(False))
 
     def restore(self) -> None:
-        self._call(self._listen())
-
-    def close(self) -> None:
-        self.cut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(DEADLINE_S)
-        self._loop.close()
+        self._relay.call(self._flow(True))
+        self._relay.listen()
 
 
 class Sshd:

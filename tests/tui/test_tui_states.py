@@ -12,6 +12,7 @@ import pytest
 from support.fake_session import FakeSession
 from support.grid import check
 
+from workbench.model.engine_live import EngineView
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuState
 from workbench.model.server_run import ServerState
 from workbench.session.state import HostView, SessionState
@@ -99,6 +100,16 @@ def test_absent_values_are_not_given_as_zero_and_have_a_reason(drive: Any) -> No
         assert "n/a (not supported): fan_pct" in d.text
 
     drive(scenario)
+
+
+def test_a_metric_that_the_engine_does_not_report_has_a_reason(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        absent = {"kv_use_pct": "no metric vllm:kv_cache_usage_perc"}
+        d.session.push(engine=EngineView("r1", "vLLM :8000", {"running": 3.0}, absent))
+        await d.press("6")
+        await d.until(lambda: "n/a (no metric vllm:kv_cache_usage_perc): KV cache use" in d.text)
+
+    drive(scenario, size=(200, 60))
 
 
 def test_a_value_that_one_of_two_gpus_does_not_give_is_na(drive: Any) -> None:

@@ -18,6 +18,8 @@ from workbench.tui.widgets.scrolled import Scrolled
 from workbench.tui.widgets.status_bar import stale_age_s
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.setting_records import Alteration
     from workbench.session.session import Session
@@ -53,7 +55,7 @@ class GpuPane(Pane, Scrolled):
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:
             rows += [(), *self._gpu(state, telemetry, sample, width)]
-        return rows
+        return [*rows, *_engine_rows(state, width)]
 
     def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
         driver, host = telemetry.driver, telemetry.host
@@ -110,7 +112,8 @@ class GpuPane(Pane, Scrolled):
         rows += _lockable_rows(info, width)
         if sample.event_reasons:
             rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
-        return [*rows, *self._processes(sample, width), *self._absent(sample, info, width)]
+        absent = {**(info.absent if info else {}), **sample.absent}
+        return [*rows, *self._processes(sample, width), *_absent_rows(absent, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
         """Return (label, text) of each value of a GPU."""
@@ -156,14 +159,27 @@ class GpuPane(Pane, Scrolled):
         listed = ", ".join(f"{p.pid} {p.title} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6])
         return paragraph(f"  processes: {listed}", width, "text", "    ")
 
-    def _absent(self, sample: GpuSample, info: GpuInfo | None, width: int) -> list[Row]:
-        reasons: dict[str, list[str]] = {}
-        for name, reason in {**(info.absent if info else {}), **sample.absent}.items():
-            reasons.setdefault(reason, []).append(name)
-        rows: list[Row] = []
-        for reason, names in reasons.items():
-            rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
-        return rows
+
+def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
+    """Return rows with the values that are absent, grouped by the reason. `absent` maps a value's name to it."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        names_by_reason.setdefault(reason, []).append(name)
+    rows: list[Row] = []
+    for reason, names in names_by_reason.items():
+        rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
+    return rows
+
+
+def _engine_rows(state: SessionState, width: int) -> list[Row]:
+    """Return rows with the live metrics that the watched engine does not report; none if it reports all."""
+    from workbench.model.engine_live import LIVE_METRICS  # not for the first frame
+
+    if state.engine is None or not state.engine.absent:
+        return []
+    titles = {metric.field: metric.title for metric in LIVE_METRICS}
+    absent = {titles[field]: reason for field, reason in state.engine.absent.items()}
+    return [(), ((state.engine.title, "title"),), *_absent_rows(absent, width)]
 
 
 def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -83,6 +84,34 @@ def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, kil
         assert ended.reason == f"rank {killed} on {NAMES[killed]}: the server's process was killed by SIGKILL"
 
     clustered(host, scenario)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_restarted_ends_the_server_and_is_the_reason(tmp_path: Path) -> None:
+    host = cluster(tmp_path)
+
+    async def scenario(supervisor: ClusterSupervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
+        pids = _pids(status)
+        (run,) = (tmp_path / NAMES[1]).glob("**/runs/*")
+        (run / "boot_id").write_text("the boot before\n")
+        _kill_all_that_carry((run / "token").read_text().strip())
+        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10, "the end of all ranks")
+        await supervisor.settle()
+        ended = supervisor.status(status.run_id)
+        assert ended.state in (ServerState.CRASHED, ServerState.FAILED)
+        assert ended.reason is not None and ended.reason.startswith("rank 1 on spark-02: ")
+        assert "restarted" in ended.reason
+
+    clustered(host, scenario)
+
+
+def _kill_all_that_carry(token: str) -> None:
+    """Send SIGKILL to every process that has `token` in its environment, as a power cut would."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(token in value for value in process.environ().values()):
+                process.kill()
 
 
 @pytest.mark.slow

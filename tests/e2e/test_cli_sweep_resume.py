@@ -167,7 +167,7 @@ def test_the_resume_of_a_killed_flag_sweep_restores_the_previous_server(
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
         lost = cli("sweep", "resume", "1", "--json")
-        assert lost.code == 1 and f"its run {left['run_id']} is not known here" in lost.document["error"]
+        assert lost.code == 1 and f"its run {left['run_id']} has no record" in lost.document["error"]
 
     killed(lambda found: found["state"] == "running" and found["experiment_id"], "sweep", "resume", "1")
     number = record()["experiment_id"]

@@ -214,7 +214,7 @@ def test_a_partial_copy_is_not_copied(pair: Pair) -> None:
         pair.copy()
     with pytest.raises(InputError, match="no files of it were found"):
         pair.copy("right", "left")
-    with pytest.raises(InputError, match="its own host"):
+    with pytest.raises(InputError, match="two hosts of the copy are the same"):
         pair.copy("left", "left")
 
 

@@ -1,4 +1,5 @@
-"""Servers that launchers run: following those that somebody else started, and restarts."""
+"""Servers that a launcher (systemd, a container engine or a job scheduler) runs: adoption of a server that somebody
+else started, and restarts."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 
 async def follow(session: Session, run_as: str, handle: str, options: Sequence[str] = ()) -> str:
-    """Follow a server that somebody else started through the launcher `run_as`, as a run of its own. `options` are of
-    the form NAME=VALUE. Return the run id; that of the run which follows it already, if there is one. Raises
-    ServerError if no known engine runs as `handle`."""
+    """Adopt a server that somebody else started: record the server as a run of Workbench and select that run. `run_as`
+    names the launcher that runs the server, `handle` is the name of its unit, container or job, and `options` are
+    options of the launcher, NAME=VALUE. Return the run id. Raises ServerError if no known engine runs as `handle`."""
     plan, command, engine, handle = await plan_of_server(session.host, run_as, handle, options)
     supervisor = session.servers.supervisor
     runs = await supervisor.runs()
@@ -36,7 +37,8 @@ async def follow(session: Session, run_as: str, handle: str, options: Sequence[s
 
 
 async def restart_command(session: Session, run_id: str) -> str:
-    """Return the command with which the launcher of a run restarts its server. Raises ServerError if it has none."""
+    """Return the command with which the launcher of a run restarts the run's server. Raises ServerError if the launcher
+    cannot restart servers."""
     return await session.servers.supervisor.restart(run_id, dry_run=True)
 
 
@@ -53,12 +55,14 @@ async def restart(session: Session, run_id: str) -> None:
 async def plan_of_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
 ) -> tuple[LaunchPlan, Command, Engine, str]:
-    """Return the plan, the command, the engine and the full handle of the server that runs as `handle`. Raises
-    ServerError if there is no such server, or its command starts no engine that Workbench knows."""
+    """Return (plan, command, engine, full handle) of the server that the launcher `run_as` runs as `handle`. A handle
+    is the launcher's name of a unit, container or job. Raises ServerError if there is no such server, or if its command
+    starts no engine that Workbench knows."""
     launcher = launcher_of(run_as)
     if launcher is None:
         raise InputError(
-            "a process cannot be adopted", next_step="`workbench bench --url URL` benchmarks a server by its address"
+            "a server that runs as a process without a launcher cannot be adopted",
+            next_step="run `workbench bench --url URL` to benchmark such a server by its address",
         )
     asked = with_assignments(LaunchPlan("", ""), run_as, options)
     found = await launcher.find(host, handle, asked.run_options)
@@ -67,7 +71,7 @@ async def plan_of_server(
         raise ServerError(
             f"{found.handle} runs no engine that Workbench knows: {' '.join(mask_argv(found.argv))[:200]}",
             host=host.name,
-            next_step="`workbench bench --url URL` benchmarks any server that speaks the OpenAI API",
+            next_step="run `workbench bench --url URL` to benchmark any server that speaks the OpenAI API",
         )
     engine = start.engine
     env = {n: v for n, v in found.env.items() if is_tuning_variable(n) or n == engine.api_key_env}

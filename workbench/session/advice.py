@@ -1,5 +1,5 @@
-"""The advice on a result or a running server, with what experiments have measured for it, and the experiment that tests
-one finding."""
+"""Advice on a result or on a running server, with the verdicts of earlier experiments, and the experiment that tests a
+finding of the advice."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _NOT_CONFIGURATION = ("host", "port")
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """The findings about `result` or, without one, about the run `run_id`. `verdicts` has what experiments measured, by
-    the code of the finding."""
+    """The findings about `result`, or about the run `run_id` if `result` is None. `verdicts` has, by the code of a
+    finding, texts that say what experiments on that finding measured."""
 
     findings: tuple[Finding, ...]
     result: BenchResult | None = None
@@ -64,7 +64,8 @@ class Advisor:
         self._results, self._experiments = results, experiments
 
     async def of_result(self, result_id: int, expected_tok_s: float | None = None) -> Advised:
-        """Return the advice on a stored result. `expected_tok_s` is a promised speed of one stream to check."""
+        """Return the advice on a stored result. `expected_tok_s` is a published or promised speed of one stream in
+        tokens per second, with which the advice compares the result."""
         return await asyncio.to_thread(self._of_result, result_id, Facts(expected_tok_s=expected_tok_s))
 
     def _of_result(self, result_id: int, beside: Facts) -> Advised:
@@ -77,7 +78,8 @@ class Advisor:
         return Advised(found, result, result.conditions.run_id, verdicts)
 
     def _before(self, result: BenchResult) -> BenchResult | None:
-        """Return the newest earlier valid result of the same configuration and load."""
+        """Return the newest valid result before `result` that has the same configuration and load; None if there is
+        none."""
         for page in self._results.db.pages(_LOOKED_AT, host=result.conditions.host, before=result.id):
             for other in page.results:
                 if not other.summary.refused and _alike(other, result):
@@ -85,8 +87,9 @@ class Advisor:
         return None
 
     async def of_run(self, run_id: str, expected_tok_s: float | None = None) -> Advised:
-        """Return the advice on a run: from its newest valid result, and from the present counters, memory and log of
-        the connected host. `expected_tok_s` is a promised speed of one stream to check."""
+        """Return the advice on a run, from its newest valid result and from the present counters, memory and log of its
+        server. `expected_tok_s` is a published or promised speed of one stream in tokens per second, with which the
+        advice compares the run."""
         status = self._servers.supervisor.status(run_id)
         telemetry, now = None, None
         with suppress(WorkbenchError):  # a host without a GPU
@@ -129,19 +132,21 @@ def _alike(a: BenchResult, b: BenchResult) -> bool:
 
 
 def can_be_tested(finding: Finding) -> bool:
-    """Return whether the fix of a finding is data that an experiment can apply."""
+    """Return whether an experiment can apply the fix of a finding. The finding must contain changes of the plan or
+    values of GPU settings, not only a text."""
     return bool(finding.changes or finding.settings)
 
 
 def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | None) -> tuple[Arm, Arm]:
-    """Return arm A, the configuration of `result`, and arm B, which has the changes of `finding` as well. Both are
-    changes of `plan`, the plan under edit. Raises InputError if that plan has another engine or model."""
+    """Return the two arms of the experiment that tests `finding`, as changes of `plan`, the plan under edit. Arm A has
+    the configuration of `result`; arm B has that configuration with the changes that `finding` proposes. Raises
+    InputError if `plan` is None or has another engine or model than `result`."""
     made = result.conditions
     if plan is None or (plan.engine, plan.model) != (made.engine, made.model):
-        where = f"load preset {made.preset_id} (p)" if made.preset_id else "load a plan with that engine and model (p)"
+        where = f"preset {made.preset_id}" if made.preset_id else "a preset with that engine and model"
         raise InputError(
             f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
-            next_step=f"{where}, then try the finding again",
+            next_step=f"press p and load {where}, then test the finding again",
         )
     sets, unsets = _to_reach({f.name: f.value for f in plan.flags}, made.flags)
     envs, _ = _to_reach({e.name: str(e.value) for e in plan.env}, made.env)
@@ -154,8 +159,8 @@ def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | No
 
 
 def _to_reach(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the changes that turn the values `now` into `wanted`: (words that set values, names to unset). Secrets,
-    which a result does not contain, stay as they are now."""
+    """Return (assignments NAME=VALUE, names to unset) that turn the values `now` into the values `wanted`. Values that
+    are masked secrets are left as they are in `now`."""
     names = [n for n in {**now, **wanted} if n not in _NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))]
     sets = tuple(f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n])
     return sets, tuple(n for n in names if n not in wanted)
@@ -172,13 +177,13 @@ def _with(arm: Arm, name: str, value: Any, env: bool) -> Arm:
 
 
 def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
-    """Return the finding in the form in which the experiment that tests it is stored."""
+    """Return the parts of `finding` that are stored with the experiment which tests the finding."""
     return AdvisedChange(finding.code, finding.text, finding.expected_gain, result.id, result.conditions.model)
 
 
 def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
-    """Return the options of the experiment that tests `finding`: the metric that decides, and the load of the
-    result."""
+    """Return the fields of ExperimentSpec for the experiment that tests `finding`: "metric", which decides the verdict,
+    and "bench", the load of `result` as fields of BenchSpec."""
     shape = {n: getattr(result.spec, n) for n in SHAPE if n not in ("profile", "prompts", "command")}
     thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
     return {

@@ -1,5 +1,5 @@
-"""The targets of an experiment's arms: a configuration that is started for each run, a run that is measured as it is,
-or a server that others started. Each may be on this host or on another one."""
+"""The targets of an experiment's arms. A target is a configuration that is started for each run, a run that is measured
+as it is, or the URL of a server that others started. The two targets may be on different hosts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _LEAST = 4  # characters of a run id that identify it
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The host and the server of one arm. `editor` has the plan of a server that the experiment starts; it is None if a
-    run (`run_id`) or a URL is measured as it is."""
+    """The host and the server of one side of an experiment. If the experiment starts the server, `editor` has the
+    server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is None."""
 
     session: Session
     editor: PlanEditor | None = None
@@ -120,7 +120,7 @@ class ArmTargets:
             if plan is None or MASK in repr(plan):
                 raise InputError(
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
-                    next_step="give the preset of the run instead",
+                    next_step="give the preset from which the run was started",
                 )
             if run.state.alive:  # the experiment stops it, like the selected run of a common base
                 await session.servers.select(run.run_id)
@@ -129,18 +129,20 @@ class ArmTargets:
             raise InputError(
                 f"run {run.run_id} is {run.state}, not READY",
                 host=session.host.name,
-                next_step="give a READY run (workbench servers lists them), or a preset to start",
+                next_step="give a READY run (`workbench servers` lists the runs), or a preset to start",
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
     def trust_bases(self, bases: Bases) -> None:
-        """Trust everything that the presets of these plans run besides their engines, for this and later plans."""
+        """Trust all programs and code that the presets of these plans run besides their engines. The trust is stored,
+        so it also holds for later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
     async def sides(self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
-        """Return the host and server of each side of the experiment by name: of the arms, on twins of each arm on each
-        host. Raises PlanError for a plan that an engine would reject, SettingsError for GPU settings that cannot be
-        applied, and InputError for hosts that are not twins."""
+        """Return the host and the server of each side of the experiment, by the side's name. The sides are the arms "A"
+        and "B"; in an experiment on twins (two hosts with equal GPUs, driver and engine), each arm has a side on each
+        host, "A on HOST". Raises PlanError for a plan that an engine would reject, SettingsError for GPU settings that
+        cannot be applied, and InputError if the hosts are not twins."""
         sides = {}
         for name, (arm_name, host) in design.sides(spec).items():
             arm = arms[arm_name]
@@ -149,8 +151,8 @@ class ArmTargets:
             if target is not None and target.plan is None:
                 if host is not None:
                     raise InputError(
-                        f"{arm_name} is a server that runs already, and on twins each run starts its own server",
-                        next_step="give a preset, or a run with a change to it",
+                        f"arm {arm_name} is a server that runs already, but on twins each run starts its own server",
+                        next_step="give a preset, or a run together with a changed flag",
                     )
                 side = Side(session, run_id=target.run_id, url=target.url)
                 if target.url is not None:
@@ -185,9 +187,9 @@ class ArmTargets:
 
 
 def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
-    """Return both arms of a stored experiment and their plans by arm, with the masked secrets filled in. A secret comes
-    from the variable of its name in this process's environment, or from the preset. Raises PlanError if a secret is
-    missing."""
+    """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in; `plans` has the plan of
+    each arm by "A" and "B". A secret comes from the environment variable of that name in this process, or from the
+    preset. Raises PlanError if a secret is missing."""
     known = dict(os.environ)
     for arm in (spec.a, spec.b):
         preset_id = spec.preset_id if arm.target is None else arm.target.preset_id
@@ -226,8 +228,8 @@ def with_secrets(presets: Presets, spec: ExperimentSpec) -> tuple[Arm, Arm, dict
 
 
 async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
-    """Raise InputError, which names what differs, if the two hosts have other GPUs, drivers or engines. `sides` are the
-    sides of the experiment on both hosts."""
+    """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists the differences.
+    `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []
     for host in hosts:
         own = {name: side for name, side in sides.items() if name.endswith(f" on {host}")}

@@ -49,8 +49,8 @@ _READ_VALID_S = 1.0  # of the altered settings: a command has read them when it 
 
 
 class Bench:
-    """Benchmarks the selected run (`run`), a given run, or a URL. `run` queues the benchmark of a server that is still
-    starting."""
+    """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the selected server is
+    still starting, `run` queues the benchmark until the server is READY."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Bench:
     # ---- shapes
 
     def defaults(self) -> BenchSpec:
-        """Return the spec of the last benchmark that the user asked for, or else the one that the preset of the
-        selected run suggests."""
+        """Return the spec of the last valid benchmark that the user ran in this session. Without one, return the spec
+        that the preset of the selected run suggests."""
         server = self._core.state.server
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
@@ -97,7 +97,9 @@ class Bench:
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
-            raise BenchError("no server is selected to benchmark", host=host, next_step="press s to start the plan")
+            raise BenchError(
+                "no server is selected to benchmark", host=host, next_step="press s to start the plan under edit"
+            )
         self._servers.check_free()
         spec = self._load.spec_of(status.preset_id, overrides)  # raises InputError before anything is queued
         if status.state is ServerState.STARTING:
@@ -106,13 +108,15 @@ class Bench:
             return None
         if status.state is not ServerState.READY:
             raise BenchError(
-                f"the server is {status.state}, not READY", host=host, next_step="press s to start the plan"
+                f"run {status.run_id} is {status.state}, not READY",
+                host=host,
+                next_step="press s to start the plan under edit",
             )
         return await self.run_asked(status.run_id, spec, overrides)
 
     async def _started(self) -> bool:
-        """Wait for the run that is being started, with the benchmark shown as queued. Return False if it was cancelled
-        meanwhile."""
+        """Show the benchmark as queued until the run that is being started is listed. Return False if the user
+        cancelled the benchmark meanwhile, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
         await self._servers.wait_started()
         wanted = self._core.state.bench.queued
@@ -120,8 +124,8 @@ class Bench:
         return wanted
 
     async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
-        """Benchmark a run at the user's request, and return the id of the result. If the result is valid, the next
-        `defaults` return `asked`."""
+        """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return the id of the result.
+        If the result is valid, `defaults` returns the spec `asked` from now on."""
         result_id = await self.run_on(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
             self.asked = asked
@@ -164,7 +168,7 @@ class Bench:
             return await self._measure(load)
 
     async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
-        """Benchmark the server at `url`, or else the run `run_id`. Return the id of the stored result."""
+        """Benchmark the server at `url`, or if `url` is None the run `run_id`. Return the id of the stored result."""
         if url is not None:
             return await self.run_url(url, **overrides)
         assert run_id is not None
@@ -242,9 +246,9 @@ class Bench:
         changes: frozenset[LockChange],
         known: ContrastEvidence,
     ) -> Measured:
-        """Return the measurement. It is invalid if clock locks changed during the run, and partial if the connection to
-        the host was lost. `read` reads the altered settings after the load; `locks` and `changes` are from before the
-        load."""
+        """Return `measured`, marked as invalid if clock locks changed during the benchmark, and as partial if the
+        connection to the host was lost. `read` reads the altered settings after the load. `locks` are the clock locks
+        and `changes` their recorded changes from before the load; `known` has the clocks under earlier loads."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*read)
@@ -260,7 +264,7 @@ class Bench:
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
         """Return the values on which idle power depends: the server and the GPU settings. Idle power is measured again
-        only if they have changed."""
+        only if one of these values has changed."""
         return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:
@@ -293,7 +297,8 @@ class Bench:
         return await asyncio.to_thread(self._results.db.add, spec, conditions, summary, samples)
 
     def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
-        """Return the settings of a preset that are not in force, as text. () if the preset no longer exists."""
+        """Return a text for each GPU or CPU setting of a preset that is not applied on the host. () if the preset no
+        longer exists."""
         with suppress(WorkbenchError):
             wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
             return not_applied(wanted, telemetry, self._core.state.alterations)
@@ -320,7 +325,7 @@ class Bench:
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
             raise BenchError(
-                "the server is already being restarted and compared",
+                "the server is already being restarted for a comparison",
                 host=host,
                 next_step="wait for the result of that benchmark",
             )
@@ -348,9 +353,9 @@ class Bench:
             await self._results.compare(before, after)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
-        """Return the fields of BenchSpec that repeat a benchmark. The user's own prompts and command are not stored in
-        results; they are taken from the last benchmark of this session. Raises BenchError if that was a different
-        one."""
+        """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result. Results do not contain
+        the user's prompts and command, so both come from the last benchmark of this session. Raises BenchError if that
+        benchmark used other prompts or another command."""
         shape = {name: getattr(spec, name) for name in SHAPE}
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec

@@ -1,4 +1,5 @@
-"""One benchmark, from preparation to metrics, as the load client, the GPUs and the engine measured it."""
+"""One benchmark from its preparation to its metrics. The load is sent, and the readings of the load client, the GPUs
+and the engine are combined."""
 
 from __future__ import annotations
 
@@ -53,8 +54,9 @@ _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the ca
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs. `idle` is their power before
-    the run, None if it was not measured now. `engine` is the engine's name, None if it is not known."""
+    """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle` the power of these
+    GPUs before the run, None if that power was not measured. `engine` is the engine's name, None if the engine is not
+    known."""
 
     outcome: BenchOutcome
     summary: BenchSummary
@@ -67,15 +69,16 @@ class Measured:
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
     def after_lost_link(self, lost: HostUnreachable) -> Measured:
-        """Return the measurement as partial, because the connection to the host was lost. The proofs are dropped."""
+        """Return the measurement marked as partial, because the connection to the host was lost. The clocks under load
+        and the proofs of which GPU settings are in force are removed."""
         why = f"partial result: the connection to the host was lost before all was read ({lost.message})"
         known = any(reason.startswith("partial result") for reason in self.summary.refused)
         refused = self.summary.refused if known else (*self.summary.refused, why)
         return replace(self, proofs=(), clocks=(), summary=replace(self.summary, refused=refused))
 
     def with_locks_changed(self, why: Sequence[str]) -> Measured:
-        """Return the measurement as invalid for the reasons `why`: clock locks changed during the run. Proofs of clock
-        locks are dropped."""
+        """Return the measurement marked as invalid for the reasons `why`, which name the clock locks that changed
+        during the run. The proofs that clock locks are in force are removed."""
         kept = tuple(p for p in self.proofs if not is_lock(p.setting))
         dropped = {p.line for p in self.proofs} - {p.line for p in kept}
         notes = tuple(note for note in self.summary.notes if note not in dropped)
@@ -84,8 +87,9 @@ class Measured:
 
 
 class Measurement:
-    """Measures one load, once. `idle` is the power of the idle GPUs if it is known already. `known` are the clocks that
-    earlier loads have shown. `on_sent` is called when the load has ended, before the last readings."""
+    """Measures one load, once. `idle` is the idle power of the server's GPUs if an earlier benchmark has measured it.
+    `known` has the clocks of the GPUs under earlier loads, for comparison. `on_sent` is called when the load has ended,
+    before the last readings of the GPUs and the engine."""
 
     def __init__(
         self,
@@ -142,7 +146,8 @@ class Measurement:
             return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(lost)
 
     async def _with_gpus(self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch) -> Measured:
-        """Return the measurement with the readings of the server's GPUs during the run."""
+        """Return the measurement with the readings of the server's GPUs during the run. `watch` has recorded what
+        changed on the GPUs meanwhile."""
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
         summary = meter.with_gpus(outcome, gpus, idle)
@@ -159,8 +164,9 @@ class Measurement:
         return Measured(outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments)
 
     async def _disturbances(self, watch: DisturbanceWatch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return (what changed on the GPUs during the run, which other programs used the GPUs all the time). If the
-        user's own command makes the load, its programs may use the GPUs, so no program counts as another."""
+        """Return (what changed on the GPUs during the run, which foreign programs used the GPUs throughout the run), as
+        texts. If the user's own command makes the load, no program counts as foreign, because that command may use the
+        GPUs."""
         status = self._server.status
         if self._spec.command:
             return watch.changes(watch.came), ()
@@ -245,8 +251,8 @@ class Measurement:
     # ---- what the engine counted
 
     def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
-        """Return the summary with the engine's metrics. If the engine counted other requests or tokens than the client,
-        that becomes a note or makes the result invalid."""
+        """Return the summary with the engine's metrics. If the engine and the client counted different numbers of
+        requests or tokens, the difference becomes a note or makes the result invalid."""
         summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:

@@ -1,5 +1,5 @@
-"""A row of the list of results, with the limit beside its speed. The row has a file of its own, because the state takes
-longer to load."""
+"""A row of the list of results, with the highest speed that the hardware allows. The row has a file of its own, because
+importing the file of the session's state takes longer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CeilingView:
-    """The speed that the memory bandwidth allows, beside a single-stream result. `measured_tok_s` is None if
-    that result has no speed per stream."""
+    """The measured speed of a result (`measured_tok_s`, None if the result has none) and the highest speed that the
+    hardware allows (`tok_s`), in tokens per second."""
 
     tok_s: float
     measured_tok_s: float | None

@@ -75,7 +75,7 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     else:
         base = profiles.fields("quick")
     _check(given)
-    base |= _as_many(given)
+    base |= _derived_counts(given)
     merged = {**base, **given}
     if merged.get("endpoint") == "embeddings":
         merged |= {"stream": False, "max_tokens": 1}
@@ -98,9 +98,9 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     merged["concurrency"] = requests
 
 
-def _as_many(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of "requests", "concurrency" and "warmup" that follow from the options that the user gave; {}
-    if none does."""
+def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of "requests", "concurrency" and "warmup" that follow from the rate, the concurrency or the
+    duration in `given`, the user's options. {} if `given` has none of the three."""
     fitting: dict[str, Any] = {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
@@ -140,7 +140,8 @@ def _check_counts(fields: Mapping[str, Any]) -> None:
         value = fields.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(
-                f"{value!r} is not a valid value of {name.replace('_', ' ')}", next_step="give a whole number from 1"
+                f"{value!r} is not a valid value of {name.replace('_', ' ')}",
+                next_step="give a whole number of 1 or more",
             )
 
 
@@ -152,11 +153,14 @@ def _check(fields: Mapping[str, Any]) -> None:
     for name, unit in (("rate", "requests per second"), *seconds):
         value = fields.get(name)
         if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{name} {value:g} is not a valid number of {unit}", next_step="give a number above 0")
+            raise InputError(
+                f"{name} {value:g} is not a valid number of {unit}", next_step=f"give {name} a number above 0"
+            )
     for name, words in (("arrival", ("poisson", "constant")), ("endpoint", ENDPOINTS), ("client", CLIENTS)):
         if fields.get(name, words[0]) not in words:
             raise InputError(
-                f"{fields[name]!r} is not a valid value of {name}", next_step=f"give one of {', '.join(words)}"
+                f"{fields[name]!r} is not a valid value of {name}",
+                next_step=f"give {name} as one of {', '.join(words)}",
             )
     if fields.get("client") == "host" and fields.get("ca_file"):
         raise InputError(
@@ -164,9 +168,15 @@ def _check(fields: Mapping[str, Any]) -> None:
             next_step="give --client here",
         )
     if not 0 <= fields.get("length_spread", 0.0) < 1:
-        raise InputError("the length spread is not between 0 and 1", next_step="give for example 0.2 for ±20 %")
+        raise InputError(
+            "the length spread is not between 0 and 1",
+            next_step="give a length spread from 0 to below 1, such as 0.2 for ±20 %",
+        )
     if not isinstance(fields.get("extra_body", {}), Mapping):
-        raise InputError("the extra body fields are not a JSON object", next_step='give for example {"top_k": 1}')
+        raise InputError(
+            "the extra body fields are not a JSON object",
+            next_step='give the extra body fields as a JSON object, such as {"top_k": 1}',
+        )
     for name, option in _OPTIONS.items():
         if name in fields.get("extra_body", {}):
             raise InputError(

@@ -38,7 +38,8 @@ class ServerUnderTest:
 
     @property
     def plan(self) -> LaunchPlan | None:
-        """The plan of the server. Its GPUs are those that a scheduler gave to the server, if there is one."""
+        """The plan of the server. If a scheduler assigned GPUs to the server, the plan's CUDA_VISIBLE_DEVICES names
+        these GPUs."""
         plan = self.record.plan if self.record else None
         given = self.status.gpus if self.status else ()
         return plan.with_env(VISIBLE_TO_CUDA, ",".join(given)) if plan and given else plan
@@ -52,9 +53,10 @@ class ServerUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """Parts of a benchmark that are started early, because each takes 0.2 s to start. `meter` is None if the server's
-    GPUs are not known, `worker` if none is needed. `client` says where the worker runs, as in Conditions, and
-    `why_not_there` why it could not run on the host of the server."""
+    """The parts of a benchmark that are started before the benchmark itself, because each takes 0.2 s to start. `meter`
+    is None if the server's GPUs are not known, and `worker` None if no load client is needed. `client` says where the
+    worker runs: "host" (on the server's remote host), "tunnel" (on this machine, with a tunnel to that host) or "local"
+    (the server is on this machine, too). `why_not_there` says why the worker could not run on the server's host."""
 
     worker: Worker | None = None
     meter: Meter | None = None
@@ -85,9 +87,9 @@ class Load:
 async def prestarted(
     host: Host, lock: AbstractAsyncContextManager[None], *, worker: str | None, meter: bool
 ) -> AsyncIterator[Prestarted]:
-    """Hold `lock`, and yield the worker and the meter of a benchmark. Both end with the block. `worker` says where the
-    worker runs: HERE, THERE (on `host`), or ANYWHERE (on `host` if possible). None: there is no worker. The worker is
-    idle until it gets its spec. Raises NoClientThere if it must run on `host` and cannot."""
+    """Hold `lock`, and yield the worker and the meter of a benchmark; both end with the block. `worker` says where the
+    worker runs: HERE, THERE (on `host`), ANYWHERE (on `host` if possible, else here), or None for no worker. Raises
+    NoClientThere if `worker` is THERE and `host` cannot run a worker."""
     made = Prestarted(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
         if worker in (THERE, ANYWHERE):

@@ -1,5 +1,5 @@
 """Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether the clock follows
-locks at all. Like any setting, it is applied with journal and guard; afterwards the previous lock is set again."""
+locks at all. The journal and the guard protect this lock as any setting; afterwards the previous lock is set again."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 
 
 def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Return the proofs that only a probe can decide: the clock under load agrees with the lock, but it might be the
-    same without the lock."""
+    """Return the proofs that only a probe can decide: the clock under load agrees with the lock, but the clock might be
+    the same without the lock."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
@@ -89,7 +89,7 @@ class ClockProbe:
         password: str | None,
     ) -> tuple[list[Clock], tuple[str, ...]]:
         """Run the probes. Return the clocks under the probes, and a note for each probe that failed. `load(seconds)`
-        loads the server."""
+        loads the server; `known` has the clocks under earlier loads."""
         clocks: list[Clock] = []
         notes: list[str] = []
         for setting, wanted in probes.items():
@@ -131,5 +131,7 @@ class ClockProbe:
             if why:
                 text = f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"
                 self._core.notify(
-                    Level.ERROR, text, "run `workbench gpu revert` to revert it now; otherwise the guard does"
+                    Level.ERROR,
+                    text,
+                    "run `workbench gpu revert` now; otherwise the guard reverts the probe's lock",
                 )

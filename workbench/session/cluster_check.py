@@ -1,5 +1,5 @@
-"""The check of a cluster before a server starts on it: what its nodes report, compared with each other and with a
-plan."""
+"""The check of a cluster before a server starts on it. The reports of the nodes are compared with each other and with
+what a plan needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _ADDRESSES = ("dist-init-addr",)
 
 
 async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
-    """Return the facts about the nodes of a cluster, and about the things on them that the plan of `editor` needs."""
+    """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the engine, the model's
+    files, free ports and GPU memory."""
     networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
     plan = editor.effective if editor is not None else None
     ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
@@ -73,7 +74,8 @@ async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
 
 
 def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
-    """Yield the ports that the plan takes on the head: for requests, and for the ranks to find each other."""
+    """Yield the ports on the head that the plan uses: one for requests, and those through which the ranks find each
+    other."""
     yield editor.command().port
     flags = {flag.name: flag.value for flag in plan.flags} | dict(plan.nodes[0].flags if plan.nodes else {})
     for name in _PORTS:
@@ -86,6 +88,6 @@ def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
 
 
 def _need_bytes(editor: PlanEditor) -> int | None:
-    """Return the memory that the plan takes on each GPU, None if it is unknown."""
+    """Return the bytes that the plan needs on each GPU; None if there is no estimate."""
     estimate = editor.estimate()
     return None if isinstance(estimate, str) else ceil(estimate.used_gib_per_gpu * _GIB)

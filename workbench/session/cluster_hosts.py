@@ -1,4 +1,4 @@
-"""Clusters of hosts.toml as hosts."""
+"""Clusters that hosts.toml defines, each opened as one host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from workbench.store.hosts_file import HostsStore
 
 
 def cluster_called(name: str, simulate: str | None, open_host: Callable[[str], Host]) -> ClusterHost:
-    """Return the cluster called `name` as a host. `open_host` opens a node by its name. With `simulate`, each node gets
-    simulated GPUs of that profile, and a state directory of its own. Raises InputError if there is no such cluster."""
+    """Return the cluster of hosts.toml called `name` as one host. `open_host` opens a node by its name. With
+    `simulate`, each node gets the simulated GPUs of that profile and a state directory of its own. Raises InputError if
+    hosts.toml has no such cluster."""
     from workbench.sim.simulated_host import SimulatedHost
 
     entry = HostsStore().cluster(name)

@@ -26,8 +26,8 @@ _TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """The result of a look at a cluster. `lines` are (label, text) of its nodes and of its servers with their ranks;
-    `servers` are those that live."""
+    """The nodes and servers of a cluster at one moment. `lines` are pairs (label, text) about the nodes and about the
+    servers with their ranks. `servers` are the servers that may still have processes."""
 
     name: str
     findings: Sequence[Finding]
@@ -42,8 +42,8 @@ def cluster_of(session: Session) -> ClusterHost:
 
 
 async def look(session: Session, editor: PlanEditor | None) -> ClusterLook:
-    """Check the cluster that is the session's host, and read its servers. What the plan of `editor` needs is checked
-    too."""
+    """Check the cluster that is the session's host, and read its servers. With `editor`, also check what the editor's
+    plan needs on the nodes."""
     report, servers = await asyncio.gather(cluster_check.examine(cluster_of(session), editor), read(session))
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     shown = [status for status in servers if status.may_live] or servers[:1]
@@ -63,21 +63,23 @@ async def read(session: Session) -> Sequence[ServerStatus]:
 
 
 async def transport(session: Session, status: ServerStatus) -> str | None:
-    """Return the transport between the ranks that the log names. None if the log names none."""
+    """Return the sentence that describes how the server's ranks exchange data (NCCL over RDMA or over sockets),
+    according to the server's log. None if the log does not say."""
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
     return next((f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORTS), None)
 
 
 def server_text(status: ServerStatus) -> str:
-    """Return a server as one line: run, state, engine, model, and its address or what is known of its state."""
+    """Return a server as one line: run id, state, engine, model, and one detail. The detail is the reason of the state,
+    else the phase of the start, else the URL."""
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     return f"{status.run_id}  {status.state:<12} {status.engine}  {status.model}  {detail}{simulated}"
 
 
 def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of each rank of a server."""
+    """Yield a pair (label, text) for each rank of a server."""
     for rank in status.ranks:
         pid = f"pid {rank.pid}" if rank.pid else ""
         yield rank.label, f"{rank.host:<16} {_rank_state(rank):<12} {pid}  {rank.reason or ''}".rstrip()
@@ -89,7 +91,8 @@ def _rank_state(rank: RankStatus) -> str:
 
 
 async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
-    """Return the servers of a cluster in a few words, or why they are not known. No password is asked for."""
+    """Return a short text on the servers of a cluster, or the reason why they are not known. The user is not asked for
+    a password."""
     session: Session | None = None
     try:
         session = await asyncio.to_thread(open_session, name)  # may load the ssh library, which takes long
@@ -106,7 +109,8 @@ async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
 
 
 def worst_text(findings: Sequence[Finding]) -> str:
-    """Return the numbers of errors and warnings, "ok" if there are none."""
+    """Return the numbers of errors and of warnings among `findings` as text, such as "1 error, 2 warnings"; "ok" if
+    there are none."""
     levels = [finding.level for finding in findings]
     counts = ((levels.count(Level.ERROR), "error"), (levels.count(Level.WARN), "warning"))
     return ", ".join(count_of(count, noun) for count, noun in counts if count) or "ok"

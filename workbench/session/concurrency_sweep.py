@@ -42,7 +42,8 @@ async def plan_concurrency_sweep(
 
 
 def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return the levels in rising order, each once. Raises InputError for a level outside the possible range."""
+    """Return the levels in rising order, each once. Raises InputError for an empty list or a level that is too low or
+    too high."""
     found = tuple(sorted(set(levels)))
     if not found or found[0] < 1 or found[-1] > _MOST:
         raise InputError(
@@ -54,8 +55,9 @@ def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass
 class ConcurrencySweep:
-    """Carries out a sweep of the concurrency. `bench` are the user's fields of BenchSpec; unless they have requests and
-    warm-up, both grow with the level. The sweep ends at the first level that fails or would exceed the time limit."""
+    """Carries out a sweep of the concurrency. `bench` has the fields of BenchSpec that the user gave; the numbers of
+    requests and of warm-up requests grow with the level unless the user gave them. The sweep ends at the first level
+    that fails or would exceed the time limit."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -103,4 +105,4 @@ class ConcurrencySweep:
         if left_s <= 0 or needs_s > left_s:
             about = f"; c={level} would take about {needs_s:.0f} s" if left_s > 0 else ""
             left = f"{max(0.0, left_s):.0f} s left{about}"
-            raise EndedEarly(f"the limit of {self.max_minutes:g} minutes is nearly used up: {left}")
+            raise EndedEarly(f"the sweep's limit of {self.max_minutes:g} minutes is nearly used up: {left}")

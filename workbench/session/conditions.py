@@ -33,9 +33,10 @@ _PARALLEL = ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-si
 
 
 def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a server uses. They are those of CUDA_VISIBLE_DEVICES, or else the first GPUs
-    of the host, as many as the parallel sizes of the plan require. All GPUs if the plan is None. Of a cluster, each
-    node of the plan has an equal part of them, numbered by the node itself."""
+    """Return the indices of the GPUs that a server with this plan uses; all GPUs if the plan is None. The GPUs are
+    those of CUDA_VISIBLE_DEVICES, or else the first GPUs of the host, as many as the plan's parallel sizes require. On
+    a cluster, each node of the plan provides an equal number of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each
+    node."""
     if plan is None or not any(info.node for info in infos):
         return _gpus_of_host(plan, infos, 1)
     names = dict.fromkeys(node.name for node in plan.nodes) or dict.fromkeys(info.node for info in infos[:1])
@@ -67,8 +68,8 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
 
 
 def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """Return the values of the GPU settings by key, for example "gpu0.gpu_clocks". A clock lock is included only if a
-    Workbench set it, because drivers do not report locks."""
+    """Return the present values of the settings of `gpus` by key, "gpuINDEX.SETTING". A clock lock is included only if
+    a Workbench set the lock, because drivers do not report clock locks."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
@@ -104,7 +105,7 @@ def conditions_of(
     simulated: bool,
     model: ModelBytes,
 ) -> Conditions:
-    """Return the conditions of a measurement. `client` says how the client reached the server ("local" or "tunnel"),
+    """Return the conditions of a measurement. `client` says where the load client ran ("local", "host" or "tunnel"),
     `locks` are the clock locks on the GPUs, and `model` identifies the files that the server was started with."""
     status, record, plan = server.status, server.record, server.plan
     command = record.command if record else None
@@ -148,12 +149,14 @@ def conditions_of(
 
 
 def _gpu(info: GpuInfo) -> dict[str, Any]:
-    """Return the properties of a GPU that results keep, with its host if that is a node of a cluster."""
+    """Return the properties of a GPU that results contain. On a cluster they include "node", the name of the GPU's
+    node."""
     return {**{name: getattr(info, name) for name in _GPU_FIELDS}, **({"node": info.node} if info.node else {})}
 
 
 def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
-    """Return the load of a server during a benchmark. Its mean context is the prompt and half of the output."""
+    """Return what a benchmark's load adds to the computation of the highest possible speed: streams, mean context in
+    tokens, bits of a KV cache value, tokens per step. The mean context is the prompt and half of the output."""
     engine = measured.summary.engine
     flags = {f.name: f.value for f in plan.flags} if plan else {}
     return Load(
@@ -167,8 +170,8 @@ def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
 def ceiling_of(
     plan: LaunchPlan | None, gpus: Sequence[GpuInfo], memory_mhz: float | None = None, load: Load | None = None
 ) -> Ceiling | None:
-    """Return the highest speeds that the hardware allows, at the memory clock `memory_mhz`. None without a plan, the
-    size of its model, or a GPU."""
+    """Return the highest speeds that the GPUs allow for the plan's model under `load`, with the memory clock
+    `memory_mhz`. None if the plan is None, the model's size is not known, or `gpus` is empty."""
 
     if plan is None or plan.model_facts is None or not gpus:
         return None

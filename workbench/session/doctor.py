@@ -27,7 +27,8 @@ RUNS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The facts about a host, and its problems with the most severe first."""
+    """The report on a host: `seen` has what was read from the host, and `findings` the problems, with the most severe
+    first."""
 
     seen: Examination
     findings: Sequence[Finding]
@@ -35,7 +36,7 @@ class HostReport:
 
     @property
     def lines(self) -> Sequence[tuple[str, str]]:
-        """The facts about the host as pairs (label, text)."""
+        """The properties of the host as pairs (label, text)."""
         from workbench.doctor import facts_text
 
         return tuple(facts_text.lines(self.seen))
@@ -105,7 +106,8 @@ def _rights(rights: Rights | None) -> Iterator[Finding]:
 
 
 def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
-    """Report runs of Workbench that have ended and still have processes, and those that no longer answer."""
+    """Yield a finding for each run that has ended but still has processes, and for each run whose server no longer
+    answers requests."""
     for run in runs:
         if run.outlived or (run.alive and run.state.ended):
             text = f"run {run.run_id} is {run.state}, and processes of it still live: they may hold GPU memory"

@@ -1,4 +1,5 @@
-"""The entry of a server in the endpoint file of verifiers, in which `vf-eval -m NAME` looks it up on the host."""
+"""The entry of a server in an endpoint file on the server's host. The command `vf-eval -m NAME` of the Python package
+verifiers finds the server by that entry."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ FILE = "configs/endpoints.py"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The entry of a run's server. `file` is on the server's host, where `url` leads to the server. `key` is the
-    variable with the API key."""
+    """The entry of a run's server in an endpoint file. `file` is the path of that file on the server's host, and `url`
+    the server's address there. `key` is the name of the environment variable that contains the server's API key."""
 
     run_id: str
     host: str
@@ -36,7 +37,7 @@ class Endpoint:
 
     @property
     def text(self) -> str:
-        """The entry as a line of the file."""
+        """The entry as a line of the endpoint file."""
         return entry_text(self.name, **self.entry)
 
     @property
@@ -46,8 +47,8 @@ class Endpoint:
 
 
 def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
-    """Return the entry of a run's server. Without `name` and `file`, they are those of the run's preset, or the model
-    and FILE."""
+    """Return the entry of a run's server. An empty `name` or `file` is replaced by that of the run's preset, or else by
+    the model's name or the default path FILE."""
     supervisor = session.servers.supervisor
     status, preset = supervisor.status(run_id), _of_preset(session, run_id)
     model = status.served_model or status.model
@@ -65,8 +66,8 @@ def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> End
 
 
 async def write(session: Session, endpoint: Endpoint) -> str:
-    """Write the entry into the file on the host, and return a sentence about it. Raises InputError if the file is not
-    an endpoint file."""
+    """Write the entry into its endpoint file on the host. Return a sentence that names the file, the entry and its URL.
+    Raises InputError if the existing file is not an endpoint file."""
     try:
         text = with_endpoint(await _text_of(session, endpoint.file), endpoint.name, **endpoint.entry)
     except InputError as error:
@@ -78,7 +79,7 @@ async def write(session: Session, endpoint: Endpoint) -> str:
 
 
 async def _text_of(session: Session, path: str) -> str:
-    """Return the text of a file on the host; "" if it does not exist."""
+    """Return the text of a file on the host; "" if the file does not exist."""
     if (await session.host.run(["test", "-e", path])).returncode != 0:
         return ""
     return (await session.host.read_file(path)).decode("utf-8", "replace")

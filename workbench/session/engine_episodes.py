@@ -1,4 +1,5 @@
-"""Queueing and preemption as events with a begin and an end, made from the readings of the engine's counters."""
+"""Queueing and preemption as events at their begin and at their end, made from the readings of the engine's
+counters."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ _QUIET_S = 10.0  # without waiting or preempted requests until an episode has en
 
 @dataclass(slots=True)
 class _Episode:
-    """A condition that begins after it has held for `begin_s` seconds, and ends after it has not held for 10 s.
-    `began_s` and `last_s` are the Unix times of the first and the last reading in which it held."""
+    """A condition, such as queueing. The episode begins when the condition has held for `begin_s` seconds, and ends
+    when it has not held for 10 s. `began_s` and `last_s` are the Unix times of the first and the last reading in which
+    the condition held."""
 
     begin_s: float
     began_s: float | None = None
@@ -46,8 +48,8 @@ class _Episode:
 
 
 class Episodes:
-    """The queueing and the preemption of one server. `limit` is the flag that limits the requests that run at the same
-    time, with its value for all replicas; None if the plan does not set it."""
+    """The queueing and the preemption of one server. `limit` is (flag, value) of the flag that limits the requests
+    which run at the same time, with the value for all replicas; None if the plan does not set such a flag."""
 
     def __init__(self, limit: tuple[str, int] | None = None) -> None:
         self._limit = limit
@@ -55,7 +57,7 @@ class Episodes:
         self._preemptions: int | None = None  # by the last reading
 
     def take(self, read: EngineMetrics) -> Iterator[Event]:
-        """Yield the events that follow from the next reading."""
+        """Yield an event for each episode that begins or ends with the next reading."""
         if read.waiting is not None:
             yield from self._queue(read, read.waiting)
         before, self._preemptions = self._preemptions, read.preemptions
@@ -75,8 +77,8 @@ class Episodes:
             episode.clear()
 
     def _cause(self, read: EngineMetrics) -> str:
-        """Return why requests wait, as the end of a sentence: the limit that is reached. If that is not the reason, or
-        not known, return the number of running requests and the use of the KV cache."""
+        """Return why requests wait, as the end of a sentence: the limit of running requests, if that limit is reached.
+        Otherwise return the number of running requests and the use of the KV cache, as far as they are known."""
         running = read.running
         if self._limit is not None and running is not None and running >= self._limit[1]:
             return f": {self._limit[0]} {self._limit[1]} reached"

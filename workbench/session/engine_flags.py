@@ -1,4 +1,5 @@
-"""The flags that the engines installed on the session's host have by their own account, asked for once and kept."""
+"""The flags that the engines installed on the session's host support. Each engine is asked for its flags once, and the
+answer is stored."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class EngineFlags:
-    """Flag catalogs of installed engines. A catalog is valid as long as the host, the program, its version and its time
-    of modification are the same."""
+    """Flag catalogs of the engines installed on the host. A stored catalog is used as long as the host, the program,
+    its version and its modification time are the same."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
         self._core, self._settings = core, HostSettings(core, config)
@@ -30,15 +31,15 @@ class EngineFlags:
         self._asking = asyncio.Lock()
 
     async def find(self, engine: Engine, executable: str = "") -> InstalledEngine:
-        """Return the engine on the host that `executable`, config.toml, hosts.toml or PATH names. No program is run but
-        the engine's own, for its version."""
+        """Return the engine that is installed on the host. Its program is `executable`, or else the one that
+        config.toml, hosts.toml or PATH names. The program is run only to read its version."""
         from workbench.server.engine_probe import probe
 
         named = executable or next(iter(self._settings.program(engine.name) or ()), "")
         return await probe(self._core.host, engine, shlex.split(named))
 
     def known(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
-        """Return the catalog that the engine gave earlier, None if it was not asked."""
+        """Return the stored catalog of the engine; None if the engine has not been asked for its flags."""
         data = flag_cache.read(self._key(engine, found)) if found.path and found.version else None
         if data is None or found.version is None:
             return None
@@ -47,11 +48,11 @@ class EngineFlags:
         return None
 
     async def ask(self, engine: Engine, found: InstalledEngine, *, again: bool = False) -> FlagCatalog:
-        """Return the catalog of the engine `found`. The engine is asked if it was not asked yet, or with `again`.
+        """Return the flag catalog of the engine `found`. The engine is asked for its flags if that was not done yet, or
+        if `again` is True.
 
-        Raises HostError if the engine cannot be asked or did not answer, and InputError if its answer is not a list of
-        its flags.
-        """
+        Raises HostError if the engine cannot be asked or does not answer, and InputError if the answer is not a list of
+        flags."""
         from workbench.engines import own_flags
         from workbench.server import engine_flags
 
@@ -70,7 +71,7 @@ class EngineFlags:
                 self._refused[key] = error.message
                 raise
             flag_cache.write(key, data)
-            self._core.record(f"{found.path}: asked for its flags", f"{len(data['flags'])} flags")
+            self._core.record(f"# asked {found.path} for its flags", f"{len(data['flags'])} flags")
         return catalogs.of_data(engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path)
 
     def _key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:

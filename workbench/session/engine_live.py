@@ -1,4 +1,4 @@
-"""The engine of the host's server, watched once a second beside the GPUs, with no benchmark needed."""
+"""The counters of the host's engine, read once a second for the screen. No benchmark is needed."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ _ANSWERING = (ServerState.READY, ServerState.UNRESPONSIVE)
 
 
 class EngineLive:
-    """Reads the counters of one engine, from `watch` on: that of the selected run, else of the newest run that
-    is READY, else of a server that Workbench did not start. The values go into the timeline and into `state.engine`.
-    While a benchmark loads that server, its readings are used instead of own ones."""
+    """Reads the counters of one engine once a second, from the call of `watch` on. That engine serves the selected run,
+    else the newest READY run, else a server that Workbench did not start. The values go into the timeline and into
+    `state.engine`. While a benchmark loads the server, the benchmark's readings are used instead."""
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline
-        servers.on_engine_reading.append(self._hear)
+        servers.on_engine_reading.append(self._use_reading)
         self._external: ExternalMetrics | None = None
         self._looked_s = float("-inf")
         self._forget(None)
 
     def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
-        """Forget the server that was watched, and begin with another server or with none."""
+        """Forget the server that was watched. `view` and `episodes` are those of the server to watch next; `view` is
+        None if there is no such server."""
         self._meter, self._episodes = RateMeter(), episodes or Episodes()
         self._failures, self._benchmark_s = 0, float("-inf")
         self._core.update(engine=view)
@@ -79,7 +80,8 @@ class EngineLive:
         return next((run for run in runs if run and run.state in _ANSWERING and run.engine in registry.names()), None)
 
     async def _read_external(self) -> None:
-        """Read the counters of a server that Workbench did not start. Look for one now and then."""
+        """Read the counters of a server that Workbench did not start. If none is known, search the host for one every
+        _LOOK_S seconds."""
         if self._external is None and time.monotonic() - self._looked_s >= _LOOK_S:
             from workbench.server.external_servers import ExternalMetrics
 
@@ -117,8 +119,8 @@ class EngineLive:
             return False
         return self._failures <= _PATIENCE or int(time.time()) % _RARELY_S == 0
 
-    def _hear(self, server: str, read: EngineMetrics) -> None:
-        """Use a reading that a benchmark has made of the server with this run id or URL."""
+    def _use_reading(self, server: str, read: EngineMetrics) -> None:
+        """Use a reading that a benchmark has made. `server` is the run id or the URL of the benchmark's server."""
         view = self._core.state.engine
         same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
         if view is not None and (view.server == server or (self._external is not None and same_port)):
@@ -145,8 +147,8 @@ class EngineLive:
 
 
 def _limit(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
-    """Return the flag that limits the requests that run at the same time, with its value for all replicas. None if the
-    plan does not set it."""
+    """Return (flag, value) of the flag that limits the requests which run at the same time, with the value for all
+    replicas. None if the plan does not set such a flag."""
     if engine is None or plan is None or engine.concurrency_flag is None:
         return None
     values = [plan.flag(engine.concurrency_flag), plan.flag("data-parallel-size") or 1]

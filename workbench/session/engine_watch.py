@@ -1,4 +1,4 @@
-"""The engine's own metrics around one benchmark, read from its metrics page beside the load."""
+"""The engine's own metrics before, during and after one benchmark, read from the engine's metrics page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _LOOK_S = 0.1
 
 class EngineWatch:
     """Reads the engine's metrics before, during and after a load: call `before`, run the load inside `watching`, then
-    call `after`. Nothing raises: a metric that cannot be read is None, with the reason. `engine` None means that the
-    metrics page identifies the engine. `hear` is called with each reading during the load."""
+    call `after`. No method raises an error for a metric that cannot be read: the metric is None and has a reason. If
+    `engine` is None, the engine is identified by its metrics page. `hear` is called with each reading during the
+    load."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class EngineWatch:
             await self._recognize()
 
     async def read(self) -> EngineMetrics:
-        """Return the engine's present metrics. They are None, with the reason, if they cannot be read."""
+        """Return the engine's present metrics. If they cannot be read, every metric is None and has the reason."""
         from workbench.server import metrics  # loads httpx
 
         await self.identify()

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 
 def change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
-    """Return the change of a memory estimate, such as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920
-    tokens". An estimate that is a text is the reason why there is none."""
+    """Return the change from the estimate `before` to the estimate `after` as text: memory per GPU and KV cache, such
+    as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920 tokens". A str in place of an estimate is the
+    reason why there is none."""
     if isinstance(after, str):
         return f"no estimate: {after}"
     old = None if isinstance(before, str) else before

@@ -33,9 +33,9 @@ _LOOK_S = 2.0
 
 
 class Arms:
-    """Carries out the runs of an experiment on real hosts. `sides` has the host and server of each arm ("A" and "B"),
-    on twins of each arm on each host. `restarts` says whether each run gets a new server. `earlier` are the results of
-    a resumed experiment."""
+    """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of each side by name:
+    "A" and "B", or "A on HOST" if the experiment runs on twins, two hosts with equal hardware. `restarts` says whether
+    each run gets a new server. `earlier` are the results of a resumed experiment."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Arms:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
     def replaced(self) -> str | None:
-        """Return the run that the first server of the experiment replaces: the selected one. None if none is selected,
-        or if it can stay."""
+        """Return the id of the selected run if the experiment must stop that run before it starts a server of its own.
+        None if no run is selected, or if the selected run can stay."""
         selected = [session.state.server for session in self._sessions]
         return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
 
     async def prepare(self, experiment: Experiment) -> None:
-        """Clean up after a crash of this experiment: stop its server and revert its settings. Then find the servers
-        that run now. Raises SettingsError if other GPU settings are altered."""
+        """If this experiment crashed before, stop its server and revert its settings. Then find the servers that run
+        now. Raises SettingsError if other GPU settings are altered."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
@@ -92,7 +92,8 @@ class Arms:
             await self._check_settings(revert=experiment.settings_on)
 
     def _in_the_way(self, status: ServerStatus) -> bool:
-        """Return whether a live server occupies the GPUs and the port of a server that the experiment starts."""
+        """Return whether the experiment must stop this server before it starts one of its own: the server is live, and
+        no arm measures it."""
         starts = any(side.standing is None for side in self._sides.values())
         return starts and status.state.alive and status.run_id not in [s.run_id for s in self._sides.values()]
 
@@ -115,7 +116,7 @@ class Arms:
             if on:
                 which = ", ".join(f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on)
                 raise SettingsError(
-                    f"altered GPU settings are on ({which}), and they would distort the comparison",
+                    f"GPU settings that Workbench altered are still on ({which}) and would distort the comparison",
                     host=side.session.host.name,
                     next_step="revert the settings first: r on the screen, or workbench gpu revert",
                 )

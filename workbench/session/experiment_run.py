@@ -42,8 +42,8 @@ class Stopped(WorkbenchError):
 
 
 class TestBed(Protocol):
-    """The hosts of an experiment, as its course uses them: servers, GPU settings and benchmarks. `arm` is a side of the
-    experiment: "A" or "B", on twins an arm on one of the hosts (ExperimentRun.side). Every method may raise
+    """The servers, GPU settings and benchmarks of an experiment. `arm` is the side that a method works on: "A" or "B",
+    or "A on HOST" if the experiment runs on twins, two hosts with equal hardware. Every method may raise
     WorkbenchError."""
 
     @property
@@ -67,7 +67,7 @@ class TestBed(Protocol):
         ...
 
     async def clear(self) -> None:
-        """Revert the arm's GPU settings, then stop the server that the experiment uses."""
+        """Revert the GPU settings that the experiment has applied, then stop the server that the experiment uses."""
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
@@ -80,15 +80,15 @@ class TestBed(Protocol):
         ...
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
-        """Restore GPU settings and servers, and continue with the rest if one of them fails. Return notes for the
-        user."""
+        """Revert the GPU settings, and stop the experiment's server unless a server ran before the experiment. Return
+        notes for the user on what failed and on what keeps running."""
         ...
 
 
 class ExperimentConduct:
-    """Carries out one experiment. After each change, `experiment` has the new value and `tell` is called with it;
-    `save` writes it to disk. `results` are the results so far of a resumed experiment. `left_s` is the estimated
-    duration in seconds, None if unknown."""
+    """Carries out one experiment. After each change, `experiment` is the changed experiment, and `tell` is called with
+    it; `save` writes the experiment to disk. `results` are the earlier results if the experiment is resumed. `left_s`
+    is the estimated duration in seconds, None if unknown."""
 
     def __init__(
         self,
@@ -144,13 +144,14 @@ class ExperimentConduct:
             await self._warm_up()
         while (why := design.enough(self.experiment)) is None:
             if (late := self._late()) is not None:
-                raise Stopped(late, next_step="resume the experiment with more --max-minutes; its finished pairs count")
+                raise Stopped(late, next_step="resume the experiment with more --max-minutes; finished pairs are kept")
             await self._make(design.next_run(self.experiment))
         if self.experiment.spec.until_pct is not None:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Return why the time limit leaves no room for a further pair; None if it does."""
+        """Return a sentence which says that the time limit leaves no room for another pair; None if there is room, or
+        no limit."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -163,9 +164,9 @@ class ExperimentConduct:
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make the runs whose results are discarded, because a cold machine is slower. By default that is one run, or
-        one run of each arm whose server must compile at its next start; on twins, it is so on each host. A resumed
-        experiment makes them again."""
+        """Make the runs whose results are discarded, because a cold machine is slower. By default, discard one run, or
+        one run of each arm whose server must compile at its next start; on twins (two hosts with equal hardware), do so
+        on each host. A resumed experiment repeats the discarded runs."""
         spec = self.experiment.spec
         if spec.throw_away is False:
             return
@@ -193,7 +194,8 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """Carry out one run. Return it with the state "done", "discarded", or "failed" if it may be repeated."""
+        """Carry out one run. Return the run with the state "done", "discarded", or "failed"; a failed run may be
+        repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.side}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
@@ -236,8 +238,8 @@ class ExperimentConduct:
         return temperature
 
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
-        """Store a failed run and return it. The run is repeated later together with its partner. Raises BenchError if
-        repeating would not help."""
+        """Store a failed run and return it. The run is repeated later together with the other run of its pair. Raises
+        BenchError if a repetition would not help, or if the pair has failed too often."""
         run = await self._put(replace(run, state=RunState.FAILED, error=why))
         never = not any(r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs)
         if isinstance(failure, _HOPELESS) and never:
@@ -245,7 +247,7 @@ class ExperimentConduct:
         tries = design.tries(self.experiment, run.pair)
         if tries >= design.TRIES:
             raise BenchError(
-                f"{_which(run)} failed {tries} times; the last time {run.arm}: {failure.message}",
+                f"{_which(run)} failed {tries} times; last error, in arm {run.arm}: {failure.message}",
                 next_step=failure.next_step,
             )
         return run

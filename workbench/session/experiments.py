@@ -124,13 +124,14 @@ class Experiments:
         return spec
 
     def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
-        """Return how many seconds an experiment would take, or None if no earlier runs like its runs are known."""
+        """Return the estimated duration of an experiment in seconds; None if no earlier starts or benchmarks of the
+        same kind are stored."""
         spec = self.spec(a, b, **options)
         return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
-        """Return the estimated seconds of an experiment, computed from earlier starts and benchmarks of the same kind.
-        None if there were none."""
+        """Return the estimated duration in seconds, from earlier starts and benchmarks of the same kind. None if there
+        are none."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None
@@ -178,15 +179,16 @@ class Experiments:
         advice: AdvisedChange | None = None,
         **options: Any,
     ) -> Experiment:
-        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec.
-        `advice` is what the experiment tests; the verdict is kept with it. `bases` are the plans of arms that `targets`
-        has looked up already. `opened` gets the id before anything is started."""
+        """Carry out a new experiment and return it as done, failed or stopped. `options` are fields of ExperimentSpec,
+        and `bases` the plans of the arms if `targets` has looked them up already. `advice` is the finding that the
+        experiment tests; it is stored with the experiment. `opened` is called with the experiment's id before anything
+        is started."""
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
             spec = self.spec(a, b, **options)
             if a.target is None:
-                await self._know_engine()
+                await self._find_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
             sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
             restarts = design.restarts(a, b, bool(spec.twins))
@@ -222,7 +224,7 @@ class Experiments:
             a, b, bases = with_secrets(self._presets, experiment.spec)
             if a.target is None:
                 self._plans.take(bases["A"], f"experiment {experiment_id}")
-                await self._know_engine()
+                await self._find_engine()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with self._locked(sides, f"experiment {experiment_id}"):
                 return await self._carry_out(design.resumed(experiment), sides)
@@ -251,8 +253,8 @@ class Experiments:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Carry out the block when no other experiment does anything. Wait for one that has ended and is being stored.
-        Raises BenchError if one is running."""
+        """Run the block while no other experiment of this session runs. If an earlier experiment is being stored, wait
+        for that. Raises BenchError if another experiment is running."""
         if self._one.locked() and not self._ending:
             host = self._core.host.name
             raise BenchError(
@@ -264,8 +266,8 @@ class Experiments:
             finally:
                 self._ending = False
 
-    async def _know_engine(self) -> None:
-        """Look for the installed engine on the host, because both arms are checked against it, unless that was done
+    async def _find_engine(self) -> None:
+        """Search the host for the installed engine, against which both arms are checked. Do nothing if that was done
         before."""
         around = self._plans.editor.around
         if around.installed is None and around.installed_problem is None:
@@ -273,7 +275,8 @@ class Experiments:
 
     @asynccontextmanager
     async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
-        """Hold the measurement lock on each host of the arms, always in the same order."""
+        """Hold the measurement lock on each host of the arms, always in the same order. `what` tells other Workbenches
+        who holds the lock."""
         sessions = {side.session.host.name: side.session for side in sides.values()}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):

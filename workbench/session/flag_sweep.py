@@ -91,7 +91,8 @@ class FlagSweep:
     def _check_time(self, needs_s: float) -> None:
         left_s = self._left_s()
         if left_s is not None and left_s <= needs_s:
-            raise TimeUp(f"the limit of {self.max_minutes:g} minutes leaves too little time: {max(0.0, left_s):.0f} s")
+            left = f"{max(0.0, left_s):.0f} s are left"
+            raise TimeUp(f"the sweep's limit of {self.max_minutes:g} minutes leaves too little time to go on: {left}")
 
     def _left_s(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
@@ -186,8 +187,8 @@ class FlagSweep:
         return self.progress.note(f"{label} against the current values: {outcome}")
 
     async def _experiment(self, sets: Sequence[str]) -> Experiment:
-        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment. If a resumed sweep
-        had begun this experiment, continue it."""
+        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment, and return the
+        experiment. If a resumed sweep had begun this experiment already, continue the experiment."""
         left_s = self._left_s()
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id

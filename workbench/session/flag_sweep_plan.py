@@ -136,15 +136,15 @@ class FlagSweepPlanner:
         )
 
     async def _check_runs_known(self, sweep: Sweep) -> None:
-        """Raise ServerError if a run of the sweep is not known here, because then it might still run and could not be
-        stopped."""
+        """Raise ServerError if Workbench has no record of a run of the sweep. That run might still be alive, and could
+        not be stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
         unknown = next((run for run in (sweep.server, sweep.before) if run is not None and run not in known), None)
         if unknown is not None:
             raise ServerError(
-                f"sweep {sweep.id} cannot be resumed: its run {unknown} is not known here and may still be running",
+                f"sweep {sweep.id} cannot be resumed: its run {unknown} has no record and may still be alive",
                 host=self.parts.core.host.name,
-                next_step="resume it with the XDG_STATE_HOME under which it was started, or start a new sweep",
+                next_step="set XDG_STATE_HOME as it was when the sweep was started, or start a new sweep",
             )
 
     async def _end_leftovers(self, sweep: Sweep) -> None:
@@ -163,7 +163,10 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
     values = [list(dict.fromkeys(given)) for given in flags.values()]
     empty = next((name for name, given in zip(names, values, strict=True) if not given), None)
     if empty:
-        raise InputError(f"the flag {empty} has no value to try", next_step=f"give for example {empty}=128,256")
+        raise InputError(
+            f"the flag {empty} has no value to try",
+            next_step=f"give the values of the flag that the sweep tries, such as {empty}=128,256",
+        )
     found = [_current(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
@@ -185,14 +188,16 @@ def combinations_of(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> t
 def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags cannot be swept."""
     if not flags or len(flags) > MOST_FLAGS:
-        raise InputError(f"a sweep needs one or two flags, not {len(flags)}", next_step="give one or two flags")
+        raise InputError(
+            f"a sweep needs one or two flags, not {len(flags)}", next_step="give one or two flags to sweep"
+        )
     names = [engines.canonical_name(editor.catalog, name) for name in flags]
     if secret := next(filter(is_secret_name, names), None):
         raise InputError(
             f"{secret} is a secret, and a sweep stores its values in plain text", next_step="sweep another flag"
         )
     if len(set(names)) < len(names):
-        raise InputError(f"the flag {names[0]} is given twice", next_step="give all values of a flag together")
+        raise InputError(f"the flag {names[0]} is given twice", next_step="give each flag once, with all its values")
     return names
 
 

@@ -1,8 +1,7 @@
 """Several hosts at once, each with its GPUs, its servers and their token rates, and its altered settings.
 
-Each host has tasks of its own with time limits (fleet_member.py), so that a host that is slow, hangs or is gone costs
-the others nothing. The state of all hosts is made once a second, however many readings have arrived.
-"""
+Each host has tasks of its own with time limits (fleet_member.py), so that a slow or unreachable host does not delay the
+readings of the other hosts. The state of all hosts is made once a second, however many readings have arrived."""
 
 from __future__ import annotations
 
@@ -28,8 +27,9 @@ Listener = Callable[[FleetState], None]
 
 
 def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the names of a fleet's hosts and the labels of hosts.toml. The hosts are those in `named` and the nodes of
-    `cluster`; without both, all hosts of hosts.toml. Raises InputError for an unknown cluster."""
+    """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host name. The hosts are
+    those in `named` and the nodes of `cluster`; without both, all hosts of hosts.toml. Raises InputError for an unknown
+    cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
     nodes = [node.host for node in written.cluster(cluster).nodes] if cluster is not None else []
@@ -37,8 +37,8 @@ def members(named: Sequence[str] = (), cluster: str | None = None) -> tuple[Sequ
 
 
 class Fleet:
-    """Reads several hosts from `open` to `close`. `state` is their newest state; listeners are called with it once a
-    second. `labels` has texts for display by the names of hosts."""
+    """Reads several hosts from the call of `open` until `close`. `state` is their newest state; listeners are called
+    with the state once a second. `labels` has, by host name, a text to display."""
 
     def __init__(
         self,

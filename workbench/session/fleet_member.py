@@ -1,4 +1,4 @@
-"""One host of a fleet: its link, the readings of its GPUs, its servers and its altered settings."""
+"""One host of a fleet: its link, its servers, its altered settings and the readings of its GPUs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _ENDED_BADLY = (ServerState.FAILED, ServerState.CRASHED)
 
 
 class _Rates:
-    """The live metrics of one server, from readings of its counters. `read` makes a reading."""
+    """The live metrics of one server, computed from two successive readings of its counters. `read` returns a new
+    reading."""
 
     def __init__(self, read: Callable[[], Awaitable[EngineMetrics]]) -> None:
         self._read = read
@@ -63,9 +64,9 @@ class _Rates:
 
 
 class FleetMember:
-    """Reads one host from `start` to `close`. `begin_due` starts the readings that are due, in tasks with time limits.
-    The host is searched for servers `first_look_s` seconds after the connection, so that not all hosts are searched at
-    the same time."""
+    """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that are due, in tasks
+    with time limits. The host is searched for servers `first_look_s` seconds after the connection, so that not all
+    hosts are searched at the same time."""
 
     def __init__(self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0) -> None:
         self._name, self._label, self._open_host = name, label, open_host
@@ -139,8 +140,8 @@ class FleetMember:
 
     @property
     def settled(self) -> bool:
-        """Whether the first look at the host is over: its GPUs, servers and settings are known, or the reason why they
-        are not."""
+        """Whether the first reading of the host is complete: its GPUs, servers and settings are known, or the reason
+        why they cannot be read."""
         if self._link in ("down", "refused"):
             return True
         telemetry = self._telemetry
@@ -149,7 +150,7 @@ class FleetMember:
         return (read or self._problem_text() is not None) and self._looked and rated
 
     def keep_second(self) -> None:
-        """Keep the values of this second for the graphs. A second without a live reading has no values."""
+        """Store the values of this second for the graphs. If the newest reading is stale, this second has no values."""
         now = self.view()
         values = (now.util_pct, now.power_w, now.tok_s) if now.live else (None, None, None)
         for trail, value in zip(self._trails, values, strict=True):
@@ -158,7 +159,7 @@ class FleetMember:
     # ---- the link
 
     def start(self, ask: Ask | None = None) -> None:
-        """Connect, and begin to read the GPUs, unless that is done. `ask` asks the user for login secrets."""
+        """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for login secrets."""
         if self._source is None or self._link == "refused":
             self._begin("link", lambda: self._connect(ask))
 
@@ -214,7 +215,7 @@ class FleetMember:
     # ---- servers and settings
 
     def look_soon(self) -> None:
-        """Look for servers and altered settings as soon as the host is connected."""
+        """Search for servers and altered settings as soon as the host is connected."""
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
     def begin_due(self) -> None:
@@ -266,15 +267,15 @@ class FleetMember:
             self._looked = True
 
     async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
-        """Return a text that differs if a run has begun or was removed, or a GPU setting has changed: the times and
-        sizes of the directory of runs, of the journal and of the register. Asking for it takes a tenth of the time of
-        reading these files."""
+        """Return a text that changes when a run begins or is removed, or when a GPU setting is changed. The text has
+        the times and sizes of the directory of runs, of the journal and of the host's register of changed settings.
+        Reading these takes a tenth of the time of reading the files."""
         places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
     async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
-        """Find the servers that Workbench did not start. A simulated host shares this machine's processes and has
-        none."""
+        """Find the servers of the host that Workbench did not start. A simulated host is not searched, because its
+        processes are those of this machine."""
         if host.simulated is not None:
             return
         ports = [s.port for s in statuses if s.alive and s.port is not None]
@@ -308,8 +309,8 @@ class FleetMember:
             await asyncio.gather(*(rates.update() for rates in self._rates.values()))
 
     async def close(self) -> None:
-        """Disconnect from the host. Its servers and settings stay as they are. A host that hangs is given up after a
-        few seconds."""
+        """Disconnect from the host. Its servers and settings stay as they are. If the host hangs, the wait for it ends
+        after a few seconds."""
         await end_all(self._tasks.values())
         with suppress(TimeoutError, WorkbenchError):
             async with asyncio.timeout(_CLOSE_S):

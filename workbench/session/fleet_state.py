@@ -1,4 +1,4 @@
-"""The state of a fleet, which is several hosts on one screen, as one frozen value."""
+"""The state of a fleet as one frozen value. A fleet is several hosts on one screen."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FleetHost:
 
     @property
     def live(self) -> bool:
-        """Whether the readings are those of the present moment."""
+        """Whether the host is connected and its newest reading is not stale."""
         return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_S
 
     @property
@@ -79,7 +79,7 @@ class FleetHost:
 
     @property
     def state(self) -> str:
-        """The state of the host in one word."""
+        """The state of the link if the host is not connected, else "live", "stale", "waiting" or "no GPUs"."""
         if self.link != "connected":
             return self.link
         if self.telemetry is None:
@@ -90,7 +90,7 @@ class FleetHost:
 
     @property
     def util_pct(self) -> float | None:
-        """The mean utilization of the GPUs; None if no GPU reports one."""
+        """The mean utilization of the GPUs in %; None if no GPU reports its utilization."""
         return _mean(gpu.gpu_util_pct for gpu in self.gpus)
 
     @property
@@ -101,17 +101,17 @@ class FleetHost:
 
     @property
     def sm_mhz(self) -> float | None:
-        """The mean SM clock of the GPUs."""
+        """The mean SM clock of the GPUs in MHz; None if no GPU reports its clock."""
         return _mean(gpu.sm_mhz for gpu in self.gpus)
 
     @property
     def temperature_c(self) -> float | None:
-        """The temperature of the hottest GPU."""
+        """The temperature of the hottest GPU in °C; None if no GPU reports its temperature."""
         return max((gpu.temperature_c for gpu in self.gpus if gpu.temperature_c is not None), default=None)
 
     @property
     def memory_pct(self) -> float | None:
-        """The used share of the memory of the GPUs that report it."""
+        """The used share of the GPU memory in %; None if no GPU reports its memory."""
         pairs = [(gpu.memory_used_bytes, self._total_bytes(gpu)) for gpu in self.gpus]
         known = [(used, total) for used, total in pairs if used is not None and total]
         return 100.0 * sum(used for used, _ in known) / sum(total for _, total in known) if known else None
@@ -149,8 +149,8 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
-    """Sums over the hosts whose readings are of the present moment. `power_unknown` and `tok_unknown` are the numbers
-    of GPUs and of servers of these hosts that do not report the value."""
+    """Sums over the hosts that are connected and whose readings are not stale. `power_unknown` is the number of GPUs
+    that do not report their power, `tok_unknown` the number of servers that do not report their token rate."""
 
     hosts: int = 0
     live: int = 0

@@ -30,8 +30,8 @@ _OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machin
 
 
 class GpuAlterations:
-    """Keeps in the session's state which GPU settings of the host are altered, and which of these have another value by
-    now."""
+    """Keeps in the session's state the GPU settings of the host that Workbench has altered, and those among them whose
+    present value differs from the value in the journal."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core = core
@@ -49,8 +49,8 @@ class GpuAlterations:
         return locks_on(self._core.state.alterations, self._core.state.others)
 
     async def read(self) -> None:
-        """Read the altered settings and their owners from the journal into the session's state, and report settings
-        that a restart removed."""
+        """Read the altered settings and their owners from the journal into the session's state. Notify the user of
+        settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
@@ -71,13 +71,14 @@ class GpuAlterations:
             await self._report_gone(gone)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
-        """Return the journal's records, including settings that a restart removed, and its log entries, oldest
-        first."""
+        """Return (records, log entries) of the journal, both with the oldest first. The records include settings that a
+        restart of the host or of the driver has reset."""
         state, records = await self._journal()
         return records, state.log
 
     async def _journal(self) -> tuple[Journal, Sequence[Record]]:
-        """Return the journal and its records. Claims of other Workbenches that are no longer in force are left out."""
+        """Return the journal and its records. The journal's entries about settings that other Workbenches changed are
+        left out if those settings have been reset."""
         state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
         records = state.records(energy_j)
         if any(r.why_lost is not None for r in records):  # the reading may be older than the setting
@@ -87,7 +88,7 @@ class GpuAlterations:
 
     async def _report_gone(self, gone: Sequence[Record]) -> None:
         what = ", ".join(r.entry.text for r in gone)
-        self._core.notify(Level.INFO, f"these GPU settings are no longer on, because {gone[0].why_lost}: {what}")
+        self._core.notify(Level.INFO, f"these GPU settings have been reset, because {gone[0].why_lost}: {what}")
         with suppress(WorkbenchError):
             await forget_lost(self._core.host, await self._energies_now_j())
 
@@ -121,7 +122,7 @@ class GpuAlterations:
             if one not in state.drift:
                 text = f"{self._core.host.name}: {gpu_name(one.gpu_index)} {label_of(one.setting)} {one.text}"
                 self._core.notify(
-                    Level.WARN, text, "press r (revert) to choose between this value and the earlier ones"
+                    Level.WARN, text, "press r (revert) to keep this value, or to set an earlier value again"
                 )
         if lasting != state.drift:
             self._core.update(drift=lasting)
@@ -139,13 +140,15 @@ class GpuAlterations:
 
 
 def gpu_name(gpu_index: int) -> str:
-    """Return "GPU0" for index 0, or "host" for a negative index, which stands for a setting of the host."""
+    """Return "GPU" with the index of a GPU, such as "GPU0". A negative index stands for a setting of the host and gives
+    "host"."""
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return texts for the start of a screen: settings that an ended Workbench left on, and settings of other running
-    Workbenches. Settings that are kept deliberately, or that belong to this process, are left out."""
+    """Return texts about altered GPU settings for a screen that opens: one offers to revert the settings that an ended
+    Workbench process has left, another names other running Workbench processes with altered settings. Settings that are
+    kept on deliberately, or that this process has applied, are left out."""
     on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
     found = []
     if any(r.owner == "dead" for r in on):
@@ -153,7 +156,7 @@ def offers(records: Sequence[Record]) -> tuple[str, ...]:
     for owner, name in _OWNERS.items():
         who = sorted({f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner})
         if who:
-            found.append(f"GPU settings are on by {' and '.join(who)} ({name})")
+            found.append(f"GPU settings are altered by {' and '.join(who)} ({name})")
     return tuple(found)
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class GpuControl:
-    """Changes GPU settings of the host. Its parts: `alterations` knows the settings that Workbench changed, `guard`
-    reverts them if this program ends, `rights` knows what this user may change, and `evidence` what loads have shown
-    about settings."""
+    """Changes GPU settings of the host. Its parts are `alterations` (the settings that Workbench has changed), `guard`
+    (reverts these if this program ends), `rights` (the settings that this user may change) and `evidence` (clocks and
+    proofs from earlier loads)."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -101,7 +101,8 @@ class GpuControl:
         password: str | None = None,
     ) -> SettingsReport:
         """Set the settings in `by_gpu` under a guard; its keys name GPUs (index, UUID or "all"). If one setting fails,
-        all are reverted. The options are those of `apply`."""
+        all are reverted. After `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
+        nothing and reports the commands; `password` goes to sudo's stdin only."""
         from workbench.gpu.settings import apply
 
         rights = await self.rights.with_password(password)
@@ -186,7 +187,7 @@ def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Te
         raise SettingsError(
             f"these GPU settings concern {node}, and settings are changed on one host at a time",
             host=host.name,
-            next_step=f"use `workbench --host {node} gpu set …` there, and name the GPUs of {head} with --gpu",
+            next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of {head} with --gpu",
         )
     own = [info for info in reading.infos if info.node == head]
     indices = {info.index for info in own}

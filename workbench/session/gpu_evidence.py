@@ -1,5 +1,5 @@
-"""Evidence from loads about GPU settings: clocks under load, proofs that settings are in force, and findings for the
-rows of the GPUs."""
+"""Evidence from loads about GPU settings: clocks under load, proofs of which settings are in force, and short texts on
+these proofs for the rows of the GPUs on the screen."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class GpuEvidence:
-    """Stores on the host the results of loads about GPU settings, such as proofs and clocks, for later loads and other
-    Workbenches."""
+    """Stores on the host what loads have shown about GPU settings, that is clocks under load and proofs of which
+    settings are in force. Later loads and other Workbenches read them."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
     async def known_clocks(self, load: str) -> ContrastEvidence:
-        """Return the clocks that the host's GPUs showed under loads of the last day. `load` is the digest of the next
-        load, with which they will be compared."""
+        """Return the clocks of the host's GPUs under the loads of the last day, for comparison with the next load.
+        `load` is the digest of that next load."""
         return replace(await read_clocks(self._core.host), load=load, others=self._core.state.others)
 
     async def keep_clocks(
@@ -46,8 +46,8 @@ class GpuEvidence:
         return known
 
     async def show(self, proofs: Sequence[Proof]) -> None:
-        """Show proofs on the rows of their GPUs, in this session and in later ones, until the settings change. Notify
-        the user of settings that are not in force."""
+        """Show each proof on the row of its GPU, in this session and in later ones, until the settings of that GPU
+        change. Notify the user of settings that are not in force."""
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}  # the host has no row
         kept = [f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}]
         self._core.update(gpu_findings=(*kept, *sorted(shown)))

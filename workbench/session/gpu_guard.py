@@ -1,5 +1,6 @@
-"""The session's side of the guard over changed GPU settings: heartbeats, trials, keeping settings on, and reports of
-the guard's actions."""
+"""The session's side of the guard. The guard is a process on the host that reverts changed GPU settings when the
+session's heartbeats stop; the session sends these heartbeats, starts and confirms trials, and reports the guard's
+actions."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """This session's connection to the guard. After `attend`, the session sends heartbeats; if they stop, the guard
-    reverts the settings that the session applied. `options` change the guard's times, for tests."""
+    """This session's connection to the guard. After `attend`, the session sends heartbeats; if the heartbeats stop, the
+    guard reverts the settings that the session applied. `options` change the guard's time limits in tests."""
 
     options: Mapping[str, float] = {}
 
@@ -71,8 +72,8 @@ class GpuGuard:
         self._did_unix_s = None
 
     def screen_drawn(self) -> None:
-        """Note that the screen was drawn. After the first call, heartbeats are sent only while the calls continue,
-        because settings must not stay on behind a stalled screen."""
+        """Record that the screen was drawn now. After the first call, heartbeats are sent only while the calls
+        continue, because settings must not stay on behind a stalled screen."""
         self._drawn_s = time.monotonic()
 
     async def heartbeat_s(self) -> float:
@@ -84,7 +85,8 @@ class GpuGuard:
         return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
 
     async def read(self) -> GuardView:
-        """Read the guard's state from the host and show it in the session's state. Raises HostError."""
+        """Read the guard's state from the host and show it in the session's state. Raises HostError if the host does
+        not answer."""
         seen = await client.read_status(self._core.host)
         await self._take(seen)
         return seen.view
@@ -120,7 +122,7 @@ class GpuGuard:
             view = await client.start(self._core.host, terms, **self.options)
             if trial_s is not None and not view.running:
                 raise SettingsError(
-                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard",
+                    f"{view.problem or 'the guard did not start'}, and a trial needs a guard that reverts its settings",
                     next_step="change the setting without --trial",
                 )
             self._core.update(guard=view)
@@ -183,7 +185,8 @@ class GpuGuard:
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
-        """Start a new guard if the guard of this session's settings was killed. Return whether such settings are on."""
+        """Start a new guard if the guard of this session's settings was killed. Return whether this session has
+        settings on that need a guard."""
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()

@@ -1,5 +1,5 @@
-"""Readings of the GPUs around one benchmark. They come from a telemetry agent of their own at 10 Hz, so that the
-refresh interval of the screen does not affect the measurement."""
+"""Readings of the GPUs before, during and after one benchmark. A separate telemetry agent makes them at 10 Hz, so that
+the refresh interval of the screen does not affect the measurement."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _LAST_READING_S = 2.5
 
 
 class RequestCounts(NamedTuple):
-    """The requests of a server: those in flight, and the counters of its engine. A number is None if the engine does
-    not report it."""
+    """The requests of a server at one moment: the number in flight, and the counters of the engine. A number is None if
+    the engine does not report it."""
 
     in_flight: int | None
     counted: tuple[int | None, ...] = ()
@@ -185,16 +185,15 @@ def _without_power(during: GpuDuring) -> GpuDuring:
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return begin and end of the window over which the run's rates are computed, in Unix time. That is the steady
-    window, or the whole run without one."""
+    """Return (begin, end) in Unix time of the window over which the run's rates are computed: the steady window, or the
+    whole run if the run has no steady window."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix
 
 
 def span_of(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return begin and end of the window over which the run's rates are computed, in this process's
-    time.monotonic()."""
+    """Return (begin, end) of the window over which the run's rates are computed, in this process's time.monotonic()."""
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)
     return begin + shift, end + shift

@@ -35,8 +35,8 @@ NOTHING = "nothing to verify: Workbench has changed no GPU setting on this host"
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome of a verification. `proofs` has one proof for each altered setting that the load could show.
-    `unloaded` has a text for each altered setting on a GPU that the server does not use."""
+    """The outcome of a verification of GPU settings. `proofs` has one proof for each altered setting that the readings
+    under load can judge. `unloaded` has a text for each altered setting on a GPU that the server does not use."""
 
     proofs: tuple[Proof, ...] = ()
     unloaded: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Verification:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The outcome as lines for the user: first each setting, then warnings about whole GPUs."""
+        """The outcome as lines for the user: first one about each setting, then warnings about whole GPUs."""
         found = [*(f"{p.where}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
         found += [f"{p.where}: {t.text}" for p in self.proofs for t in p.traps if t.text not in p.text]
         return tuple(dict.fromkeys(found)) or (NOTHING,)
@@ -81,8 +81,8 @@ class GpuProof:
         return found.lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
-        """Return the commands of the probes that would decide what the last verification could not. () if there is
-        nothing to decide."""
+        """Return the commands of the probes that would judge the settings on which the last verification proved
+        nothing. () if there is no such setting."""
         return await self._probe.commands(self._open)
 
     async def verify(
@@ -96,8 +96,8 @@ class GpuProof:
         **bench: Any,
     ) -> Verification:
         """Load a server (by default the selected or newest READY run) for `seconds`, and judge every altered setting by
-        the readings. `probe` also runs probes for what the load cannot show: the given probes, or suitable ones if it
-        is True. `bench` has fields of BenchSpec."""
+        the readings. `probe` also probes the clock locks on which this load proves nothing: with the given probes, or
+        with suitable ones if `probe` is True. `bench` has fields of BenchSpec."""
         await self._gpu.alterations.read()
         altered = self._core.state.alterations
         if not altered:

@@ -38,7 +38,7 @@ class GpuRights:
         return Rights(rights.nvidia_smi, refusal=f"hosts.toml says sudo = false for {host.name}", user=rights.user)
 
     async def with_password(self, password: str | None) -> Rights:
-        """Return the rights that the user has with this password for sudo, for one change. The password is not stored.
-        None stands for no password."""
+        """Return the user's rights to change GPU settings, including those that sudo grants with `password`. `password`
+        None stands for no password. The password is not stored."""
         rights = await self.get()
         return rights if password is None else await with_password(self._core.host, rights, password)

@@ -52,7 +52,8 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class GpuValue:
-    """One value of the sweep. `wanted` is set on each GPU; `x` is the value's number in MHz or W."""
+    """One value of the sweep. `wanted` has the settings that are made on each GPU; `x` is the value as a number in MHz
+    or W."""
 
     label: str
     x: float
@@ -229,7 +230,8 @@ class GpuSweep:
         return result
 
     async def _compare_clocks(self) -> None:
-        """Judge again whether the locks were in force: the clocks at one point may prove the lock of another."""
+        """Judge again whether the locks were in force. The clocks measured at one point of the sweep may prove that the
+        lock of another point worked."""
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
@@ -243,8 +245,9 @@ class GpuSweep:
                 self.progress.point(index, in_force=str(InForce.YES))
 
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
-        """Return the weakest proof that the value was in force, over all runs and GPUs; without proofs, what reading
-        the value back has shown. None if neither is known."""
+        """Return the worst judgement, over all runs and GPUs, of whether the value was in force; without a judgement by
+        load, the one from reading the value back from the driver. The text is a value of InForce; None if there is no
+        judgement."""
         reported = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
         reported = reported if any(reported) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
@@ -279,8 +282,8 @@ class GpuSweep:
     # ---- back to the previous values
 
     async def _restore(self) -> None:
-        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S. A failure is reported to the
-        user."""
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_S seconds. A failure is reported
+        to the user."""
         self.progress.change(left_s=None)
         until = time.monotonic() + RESTORE_S
         left = list(self.gpus)
@@ -306,5 +309,7 @@ class GpuSweep:
         gpus = ", ".join(f"GPU{gpu}" for gpu in left)
         text = f"{gpus}: {label_of(self.setting)} was not restored to its value before the sweep ({why})"
         self.progress.change(error=text)
-        self.parts.core.notify(Level.ERROR, text, "run `workbench gpu revert`; otherwise the guard reverts it")
+        self.parts.core.notify(
+            Level.ERROR, text, "run `workbench gpu revert` now; otherwise the guard reverts the setting"
+        )
         return None

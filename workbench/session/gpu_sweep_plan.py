@@ -82,7 +82,8 @@ class GpuSweepPlanner:
         return self._planned(setting, spec, wanted, previous, shape, password)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
-        """Return a checked sweep that measures the points of a stored sweep that are missing."""
+        """Return a checked sweep that measures the missing points of a stored sweep. Raises WorkbenchError if the sweep
+        cannot be resumed."""
         wanted, previous = await self._present(sweep, spec)
         await self._commands(wanted, previous, password, allowed=True)
         return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
@@ -163,7 +164,8 @@ class GpuSweepPlanner:
         WorkbenchError if the sweep cannot be resumed now."""
         if sweep.kind == "flag":
             raise InputError(
-                f"sweep {sweep.id} sweeps flags, not a GPU setting", next_step=f"workbench sweep resume {sweep.id}"
+                f"sweep {sweep.id} sweeps flags, not a GPU setting",
+                next_step=f"run `workbench sweep resume {sweep.id}`",
             )
         if spec.run_id is not None:
             await self._check_server(sweep, spec.run_id)
@@ -203,17 +205,19 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
 
 
 def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
-    """Parse the values of a sweep, for example "350" in watts, "1500" or "210-1500" in MHz. Raises InputError if a
-    value is invalid or given twice, or if there are fewer than two values."""
+    """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a range ("1500",
+    "210-1500"). Raises InputError if a value is invalid or given twice, or if there are fewer than two values."""
     setting = next((s for s in SWEPT if s.key == key), None)
     if setting is None:
         raise InputError(
             f"{key!r} is not a GPU setting that can be swept",
-            next_step=f"give one of {', '.join(s.key for s in SWEPT)}",
+            next_step=f"give one of the settings {', '.join(s.key for s in SWEPT)}",
         )
     found = tuple(_value(setting, text) for text in texts)
     if len(found) < 2:
-        raise InputError("a sweep needs at least two values", next_step=f"give for example {setting.sweep_values}")
+        raise InputError(
+            "a sweep needs at least two values", next_step=f"give two or more values, such as {setting.sweep_values}"
+        )
     labels = [value.label for value in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
@@ -226,7 +230,7 @@ def _value(setting: Setting, text: str) -> GpuValue:
     number = value.max_mhz if isinstance(value, ClockRange) else value
     if not isinstance(number, int | float):
         raise InputError(
-            f"a sweep needs numbers, and {text!r} is not one", next_step=f"give for example {setting.sweep_values}"
+            f"a sweep needs numbers, and {text!r} is not one", next_step=f"give numbers, such as {setting.sweep_values}"
         )
     return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 

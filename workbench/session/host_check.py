@@ -1,5 +1,5 @@
-"""The check of a host: whether Workbench reaches it, and whether everything is there that its entry in hosts.toml and
-Workbench itself need. `workbench doctor` examines a host in depth."""
+"""The check of a host: whether Workbench reaches the host, and whether the host has everything that its entry in
+hosts.toml and Workbench itself need. `workbench doctor` examines a host in depth."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """The outcome of the check of one host. `lines` are (label, text) of what was found."""
+    """The outcome of the check of one host. `lines` are pairs (label, text) about the host."""
 
     name: str
     reached: bool
@@ -83,8 +83,8 @@ class HostCheck:
 async def check_all(
     names: Sequence[str], open_session: Callable[[str], Session], ask: Ask | None, limit_s: float = LIMIT_S
 ) -> Sequence[HostCheck]:
-    """Return the checks of hosts, several at once. Each ends within `limit_s` seconds, and none raises a
-    WorkbenchError. Questions for passwords are put one at a time."""
+    """Return the checks of hosts, several of which run at the same time. Each check ends within `limit_s` seconds, and
+    none raises a WorkbenchError. Questions for passwords are put one at a time."""
     slots, asking = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
 
     async def asked(prompt: str) -> str | None:
@@ -134,7 +134,7 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The values that the script has printed. An unknown value is None or ""."""
+    """The values that the shell script of the check has printed on the host. An unknown value is None or ""."""
 
     state_dir: str = ""
     skew_s: float | None = None
@@ -175,14 +175,16 @@ async def _look(session: Session, entry: HostEntry | None) -> _Looked:
 
 
 def _start_program(entry: HostEntry) -> str:
-    """Return the program that starts servers as the entry says; "" if Workbench starts them itself."""
+    """Return the program with which the launcher of this entry starts servers, such as systemd-run; "" if Workbench
+    starts them itself."""
     launcher = launcher_of(entry.run_as or PROCESS)
     return launcher.start_program if launcher else ""
 
 
 def _skew(now: str, started: float, took_s: float) -> float | None:
-    """Return by how many seconds a host's clock is ahead. `now` is the host's time, read within `took_s` seconds after
-    `started` on this machine: a difference that the reading itself may have made counts as none."""
+    """Return by how many seconds a host's clock is ahead of this machine's; a negative number if it is behind. `now` is
+    the host's time as text, read within `took_s` seconds after `started` on this machine. The result is 0 if the
+    duration of the reading can explain the difference, and None if `now` is not a number."""
     whole, _, rest = now.partition(".")
     if not whole.isdecimal():
         return None
@@ -279,5 +281,5 @@ def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str
 
 
 def summary(checks: Sequence[HostCheck]) -> str:
-    """Return how many of the hosts are usable."""
+    """Return a sentence with the number of hosts that are usable."""
     return f"{sum(check.ok for check in checks)} of {count_of(len(checks), 'host')} can be used"

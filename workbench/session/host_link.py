@@ -27,7 +27,7 @@ class HostLink:
         self.on_return: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     async def connect(self) -> None:
-        """Connect to the host and show the outcome in the session's state. Raises HostUnreachable."""
+        """Connect to the host and show the outcome in the session's state. Raises HostUnreachable if that fails."""
         host = self._core.host
         if self._watched_host is not host:
             self._watched_host = host

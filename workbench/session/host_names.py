@@ -57,7 +57,7 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
     if TWIN in simulate and not _TWIN.fullmatch(twin):
         raise InputError(
             f"{simulate!r} does not name a simulated host",
-            next_step=f"write letters and digits after the {TWIN}, as in {SIMULATED}four-pcie{TWIN}2",
+            next_step=f"write a name of letters and digits after {TWIN}, as in {SIMULATED}four-pcie{TWIN}2",
         )
     shared = os.environ.get("WORKBENCH_SIM_STATE")  # the GPUs of a simulated host that several users share
     return SimulatedHost(inner, profile, str(paths.state_dir() / "sim" / simulate), shared, twin)
@@ -72,7 +72,7 @@ def _this_machine() -> Host:
 
 
 def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
-    """Return the host called `name`, which the user knows as `known_as`."""
+    """Return the host called `name`. `known_as` is the name of the host that the screen shows."""
     around, container = split_container(name)
     if container is not None:
         inner = _opened(around, around, entries) if around else open_host()
@@ -136,8 +136,8 @@ def real_hosts() -> tuple[KnownHost, ...]:
 
 
 def fleet_hosts() -> tuple[KnownHost, ...]:
-    """Return the hosts of a fleet for which the user names none: all of hosts.toml, else every host that is not
-    simulated."""
+    """Return the hosts of a fleet if the user names none: all hosts of hosts.toml, or if that file has none, every
+    known host that is not simulated."""
     found = real_hosts()
     return tuple(host for host in found if host.source == "hosts.toml") or found
 
@@ -159,7 +159,8 @@ def near(name: str) -> str | None:
 
 
 def suggest(error: HostUnreachable, name: str) -> None:
-    """Add the most similar known name to the error of a host that was not reached, if no file has its name."""
+    """Add "did you mean …" with the most similar known name to `error`, which says that the host `name` was not
+    reached. Do nothing if `name` is a known name."""
     if name not in known_names() and (other := near(name)) is not None:
         error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
@@ -170,5 +171,5 @@ def check_same_host(series: str, ran_on: str, host: str) -> None:
         raise InputError(
             f"{series} was run on {ran_on} and can be resumed only there",
             host=host,
-            next_step=f"resume it with workbench --host {ran_on} …",
+            next_step=f"resume {series} with `workbench --host {ran_on} …`",
         )

@@ -1,5 +1,5 @@
-"""The history of a host on disk. When a screen opens, the history of earlier screens is inserted before the present
-one; what this screen reads is appended to the files."""
+"""The history of a host on disk. When a screen opens, the history of earlier screens is inserted before its own. What
+the screen reads is appended to the files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class KeptHistory:
-    """Writes the files of the host's history, from its first reading on, and reads those of earlier screens once `read`
-    was called. `close` writes what is left."""
+    """Writes the files of the host's history, from the first reading on, and reads those of earlier screens after the
+    call of `read`. `close` writes what is not on disk yet."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
@@ -37,14 +37,14 @@ class KeptHistory:
         telemetry.on_gpus_changed.append(self._take_infos)
 
     def read(self) -> None:
-        """Insert the history of earlier screens, now and for each later host. A day takes half a second of CPU, so the
-        first frame comes before it."""
+        """Insert the history of earlier screens into the timeline, now and after each later change of the host. Reading
+        one day takes half a second of CPU, so call this after the first frame."""
         if self._writer is not None and not self._reads:
             self._core.spawn(self._load(self._writer))
         self._reads = True
 
     def close(self) -> None:
-        """Write the last cells and close the files. A later reading opens new ones."""
+        """Write the last values and close the files. A later reading opens new files."""
         writer, self._writer = self._writer, None
         if writer is not None:
             for cells in self._cells:
@@ -91,7 +91,8 @@ class KeptHistory:
         return writer
 
     async def _load(self, writer: HistoryWriter) -> None:
-        """Insert the history of other screens of this host before the present one."""
+        """Insert into the timeline, before its own readings, the history that other screens of this host have written
+        to disk."""
         from workbench.store import history_files
 
         older = await asyncio.to_thread(
@@ -107,4 +108,6 @@ class KeptHistory:
 
     def _tell(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"
-        self._core.notify(Level.WARN, text, "the graphs go on; free some space, or make the directory writable")
+        self._core.notify(
+            Level.WARN, text, "the graphs of this screen continue; free disk space, or make the directory writable"
+        )

@@ -1,5 +1,5 @@
-"""The things that the last screen of a host left: marks, forms, the last benchmark, experiment and sweep, and the
-activity log."""
+"""What the last screen of a host has stored: marks of results, values of forms, the last benchmark, experiment and
+sweep, and the activity log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _MARKS = ("mark_a", "mark_b")
 
 
 class ScreenMemory:
-    """Stores the marks and forms of a screen, and restores them for the next screen of the host. `resume` begins
-    both. `experiments` returns that part of the session, which is loaded only if there is an experiment to show."""
+    """Stores the marks and the values of forms of a screen, and restores them for the next screen of the host, from the
+    call of `resume` on. `experiments` returns the session's part for experiments; it is called only if there is an
+    experiment to show."""
 
     def __init__(self, core: StateHolder, experiments: Callable[[], Experiments]) -> None:
         self._core, self._experiments = core, experiments
@@ -73,8 +74,8 @@ class ScreenMemory:
             self._core.update(sweep=sweep)
 
     async def read_activity(self) -> None:
-        """Read the activity log of this host into the session's state. It has the actions of every Workbench of this
-        user."""
+        """Read the activity log of this host into the session's state. The log has the actions of every Workbench of
+        this user."""
         kept = await asyncio.to_thread(activity_log.kept, self._core.host.name, ACTIVITY_KEPT)
         read = {_activity(entry): None for entry in kept}
         ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
@@ -104,8 +105,8 @@ class ScreenMemory:
 
 
 def _words(text: str) -> list[str]:
-    """Return the parts of `text` that must be checked for secrets: its words in the form of flags, and the whole
-    text."""
+    """Return the parts of `text` that must be checked for secrets: each word, written as a flag ("--WORD"), and the
+    whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 

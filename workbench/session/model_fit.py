@@ -1,4 +1,4 @@
-"""The table of the quantizations, numbers of GPUs and context lengths of a model that fit on the host."""
+"""A table of the quantizations, numbers of GPUs and context lengths with which a model fits on the host."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _USED_GIB = 0.5  # less is the driver's own
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """The table of what fits for one model: quantizations, numbers of GPUs and context lengths. `missing` is the reason
-    if there is no table."""
+    """A table for one model: which quantizations, numbers of GPUs and context lengths fit into the memory of the host's
+    GPUs. `missing` is the reason if there is no table."""
 
     model: str
     engine: str
@@ -52,8 +52,9 @@ class FitReport:
 
 
 def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()) -> FitReport:
-    """Return the table of what fits of the plan's model in the memory that is free now. `contexts` are lengths in
-    tokens, by default a few up to the longest that the model can have."""
+    """Return a table of the quantizations, numbers of GPUs and context lengths with which the plan's model fits into
+    the GPU memory that is free now. `contexts` are context lengths in tokens; by default a few, up to the longest that
+    the model supports."""
     facts = plan.model_facts
     shape = facts.shape if facts else None
     longest = shape.max_length if shape else None
@@ -74,9 +75,8 @@ def report_of(plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[
 
 
 def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
-    """Return the bytes of each GPU's memory that are in use, by its index. Of memory that a GPU shares with the CPU,
-    they are all but those that the system calls available.
-    """
+    """Return the bytes of GPU memory that are in use, by GPU index. Of memory that a GPU shares with the CPU,
+    everything counts as in use that the operating system does not report as available."""
     used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus}
     available = telemetry.host.memory_available_bytes
     for gpu in telemetry.infos:
@@ -86,7 +86,7 @@ def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
 
 
 def table_lines(report: FitReport) -> Iterator[str]:
-    """Yield the report as text of at most 80 columns, apart from names of models and files."""
+    """Yield the lines of the report. Lines have at most 80 columns, except for long names of models and files."""
     yield f"{report.model}  ({report.source})" + ("  SIMULATED" if report.simulated else "")
     if report.missing:
         yield f"no answer: {report.missing}"

@@ -1,5 +1,5 @@
-"""Work on model files that takes long (a copy, a check of all hashes, a download) in the background of a session: one
-at a time, with its progress in the state, and with a way to cancel it."""
+"""Long work on model files (a copy, a check of all hashes, a download) in the background of a session. Only one such
+work runs at a time; its progress is in the session's state, and the user can cancel it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class ModelWork:
         then: Callable[[T], object],
         command: Sequence[str] = (),
     ) -> None:
-        """Run `work` in the background, and call `then` with its result. `what` says what is done, such as "copying
-        org/model to spark-02". An error is shown to the user. `command` is the command that does the same, for the
-        activity log; () for work that changes no host. Raises InputError if other work is running."""
+        """Run `work` in the background, and call `then` with its result. `what` describes the work for the user, such
+        as "copying org/model to spark-02". `command` is the equivalent command for the activity log, () for work that
+        changes no host. An error is shown to the user. Raises InputError if other work is running."""
         running = self._core.state.host.model_work
         if running is not None:
             raise InputError(
@@ -82,5 +82,5 @@ class ModelWork:
         if self._task is not None and view is not None:
             await end_all([self._task])
             self._core.notify(
-                Level.INFO, f"cancelled: {view.what}", "start it again: it continues where it was cancelled"
+                Level.INFO, f"cancelled: {view.what}", "start the same work again to continue where it was cancelled"
             )

@@ -91,7 +91,8 @@ class CopyReport:
 
     @property
     def text(self) -> str:
-        """The outcome as one line: where the model is, how many bytes went how, and how fast."""
+        """The outcome of the copy as one line: where the model is now, how many bytes were sent, by which method, and
+        how fast."""
         if not self.way:
             return f"{self.target} has {self.model} already: {self.path}"
         speed = size_text(self.sent_bytes / max(self.seconds, 0.001))
@@ -112,7 +113,7 @@ class Models:
         return HostsStore()
 
     def places(self, host: str, more: Sequence[str] = ()) -> Places:
-        """Return the places to search for models on a host: its entry in hosts.toml, and `more` paths."""
+        """Return the places to search for models on a host: those in its entry in hosts.toml, and the paths `more`."""
         entry = self._entries.host(host)
         return Places(entry.env if entry else {}, (*(entry.models if entry else ()), *more))
 
@@ -139,7 +140,8 @@ class Models:
         return HostModels(host, tuple(sorted(found, key=lambda copy: (copy.model, copy.path))))
 
     async def of_plan(self, plan: LaunchPlan) -> HostModels:
-        """Return the copies of a plan's model on this session's host. The plan's environment names the hub's cache."""
+        """Return the copies of a plan's model on this session's host. The cache directory of the model hub is read from
+        the plan's environment variables."""
         env = {setting.name: str(setting.value) for setting in plan.env}
         places, host = self.places(self._session.host.name), self._session.host
         places = Places({**places.env, **env}, places.paths)
@@ -190,11 +192,11 @@ class Models:
         follow_links: bool = False,
         on_progress: Progress = _SILENT,
     ) -> CopyReport:
-        """Copy a model's files from one host to another. A copy that was cut off goes on where it ended. Raises
-        InputError if the source has no complete copy or the target has different files, or if links lead out of the
-        model and `follow_links` is not set, and HostError."""
+        """Copy a model's files from one host to another, and continue a copy that was interrupted. Raises InputError if
+        the source has no complete copy, if the target has different files and `replace_different` is False, or if links
+        lead out of the model and `follow_links` is False. Raises HostError if a host fails."""
         if source == target:
-            raise InputError("the model would be copied to its own host", next_step="give two hosts: --from A --to B")
+            raise InputError("the two hosts of the copy are the same", next_step="give two hosts: --from A --to B")
         near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
         copy = await self._complete_copy(near, model)
         wanted = directory or self._directory_on(target, copy)
@@ -217,14 +219,14 @@ class Models:
         if len(complete) > 1:
             paths = ", ".join(copy.path for copy in complete)
             step = "give the path of one of them in place of the model's name"
-            raise InputError(f"{name} has {model} {len(complete)} times: {paths}", host=name, next_step=step)
+            raise InputError(f"{name} has {len(complete)} copies of {model}: {paths}", host=name, next_step=step)
         why = "; ".join(f"{copy.path}: {', '.join(copy.problems)}" for copy in found) or "no files of it were found"
         step = f"workbench --host {name} models list, or models download {model}"
         raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
 
     def _directory_on(self, target: str, copy: ModelCopy) -> str:
-        """Return the directory on the target that gets the model: "" for the hub's cache, else the first directory of
-        hosts.toml, or the directory that the source has."""
+        """Return the directory on the target in which the model's directory is created: the first one that hosts.toml
+        names, or else the one of the source copy. "" stands for the hub's cache, in which the source has the model."""
         if copy.kind == HUB:
             return ""
         entry = self._entries.host(target)
@@ -239,8 +241,9 @@ class Models:
         replace_different: bool,
         on_progress: Progress,
     ) -> tuple[str, Sequence[str]]:
-        """Send the remaining files to the staging directory, by rsync if possible. After a lost link, continue as long
-        as bytes arrive between two losses. Return the way that was used, and notes about the other ways."""
+        """Send the remaining files to the staging directory, by rsync between the hosts if possible, else through this
+        machine. After a lost link, continue as long as bytes have arrived since the last loss. Return how the files
+        were sent, and notes on interruptions."""
         if not rest.names:
             return "", ()
         total = sum(shipment.sizes.values())
@@ -275,8 +278,8 @@ class Models:
         return text, notes
 
     async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
-        """Return the addresses at which one of two hosts may reach the other. Addresses in a cluster's own network come
-        first."""
+        """Return the addresses at which one of the two hosts may reach the other, each with the host that has the
+        address. Addresses in a cluster's own network come first."""
         found: list[tuple[Host, SshAddress]] = []
         for host, other in ((far, near), (near, far)):
             address = await host.ssh_address()
@@ -302,8 +305,9 @@ class Models:
         directory: str = "",
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> HostModels:
-        """Download a model from the hub with the program that this session's host has for it, and return the copies
-        that the host has then. Raises InputError or HostError."""
+        """Download a model from the hub with the download program of this session's host. Return the host's copies of
+        the model afterwards. Raises InputError for an invalid name, and HostError if there is no such program or it
+        fails."""
         host = self._session.host
         entry = self._entries.host(host.name)
         programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []

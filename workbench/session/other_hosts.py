@@ -1,4 +1,4 @@
-"""Other hosts: their names, and the sessions of those that are used besides this one."""
+"""The names of hosts that the user can pick, and the open sessions of hosts other than the session's own."""
 
 from __future__ import annotations
 

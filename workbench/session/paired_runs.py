@@ -22,7 +22,7 @@ async def compare_in_pairs(
 ) -> None:
     """Measure arm "A" (the previous value) and arm "B" (the value with this label) in pairs, each arm first in half of
     the pairs. Store the outcome as a note of the sweep. `measure(arm, pair)` sets the arm's value and benchmarks it.
-    Raises WorkbenchError for an unusable run."""
+    Raises WorkbenchError if a run has no valid result."""
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
     random.Random(progress.sweep.id).shuffle(orders)
     found: list[tuple[BenchResult, BenchResult]] = []

@@ -33,8 +33,8 @@ RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The things that a plan is checked against: the host's GPUs, the installed engine, trusted presets, and known
-    sizes of models."""
+    """What a plan is checked against: the host's GPUs, the installed engine, trusted presets, and known sizes of
+    models."""
 
     gpus: tuple[GpuInfo, ...] = ()
     installed_version: str | None = None
@@ -138,7 +138,10 @@ class PlanEditor:
         same = (f for f in self.findings() if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix))
         changes = next((f.changes for f in same if f.changes), ())  # the changes of a view have masked secrets
         if not changes:
-            raise InputError(f"nothing to apply for: {finding.text}", next_step="edit the flag, or read its help")
+            raise InputError(
+                f"this finding proposes no change: {finding.text}",
+                next_step="edit the plan yourself; the help of a flag describes its values",
+            )
         self.apply_changes(changes)
         return changes
 
@@ -175,7 +178,7 @@ class PlanEditor:
             self.plan = self._redo.pop()
 
     def adapt(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
-        """Change the plan and its whole history, for another host."""
+        """Apply `change` to the plan and to every plan of the undo history, because the host has changed."""
         self.base, self.plan = change(self.base), change(self.plan)
         self._undo, self._redo = [*map(change, self._undo)], [*map(change, self._redo)]
 
@@ -193,8 +196,9 @@ class PlanEditor:
         return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
     def run_command(self) -> Command | None:
-        """Return the command that will really run, if a launcher runs the server, with its secrets masked. None for a
-        process, and if no command can be made. The run id, not known before the start, is written as RUN."""
+        """Return the command with which the plan's launcher starts the server, with secrets masked. RUN stands for the
+        run id, which is not known before the start. None if Workbench starts the server as a process without a
+        launcher, or if no command can be made."""
         try:
             launcher = launcher_of(self.plan.run_as)
             if launcher is None or self.plan.nodes:
@@ -243,7 +247,7 @@ class PlanEditor:
         return untrusted(self.plan, self.around.trusted)
 
     def _about_cluster(self) -> Iterator[Finding]:
-        """Yield findings about the plan on the nodes of the cluster."""
+        """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of memory."""
         yield from cluster_findings(self.effective, self.engine, self.around.places)
         yield from no_reserve(self.around.gpus, self.around.reserve_gib)
 

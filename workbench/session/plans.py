@@ -79,15 +79,16 @@ class Plans:
         self.show()
 
     def _cluster(self) -> dict[str, Any]:
-        """Return the fields of the surroundings that a cluster gives; {} on any other host."""
+        """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to keep free. {} if the
+        host is no cluster."""
         host = self._core.host
         if not isinstance(host, ClusterHost):
             return {}
         return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
 
     def leave_host(self) -> None:
-        """Forget the GPUs, engines and models of the former host, and replace what hosts.toml says about it by what it
-        says about the present one."""
+        """Forget the GPUs, engines and models of the previous host. Remove the values that hosts.toml gave the plan for
+        the previous host, and add those for the present host."""
         if self.current is not None:
             self._adapt(self.current)
             self.current.around = replace(
@@ -144,8 +145,8 @@ class Plans:
         return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
 
     def untrusted(self) -> Sequence[Finding]:
-        """Return a finding for each program or setting that the plan's preset, from someone else, adds without the
-        user's trust."""
+        """Return a finding for each program or setting that the plan's preset, written by someone else, adds and that
+        the user does not trust yet."""
         return tuple(part.finding() for part in self.editor.untrusted())
 
     def trust(self) -> None:
@@ -176,8 +177,8 @@ class Plans:
         return str(path)
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
-        """Return the document of the preset that the plan came from, or of the engine's general preset if the former
-        cannot be read."""
+        """Return the document of the preset that the plan came from. Return that of the engine's general preset if the
+        plan came from none or the document cannot be read."""
         general = engines.get(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
@@ -187,8 +188,8 @@ class Plans:
     # ---- the host
 
     def _gpus(self) -> tuple[GpuInfo, ...]:
-        """Return the GPUs against which the plan is checked. A simulated host has the GPUs of all nodes of a plan, so
-        only those of one node are returned, and of a cluster those of the head."""
+        """Return the GPUs against which the plan is checked. On a cluster, these are the head's GPUs; on a simulated
+        host, the GPUs of one node of the plan; else all GPUs."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
         if isinstance(self._core.host, ClusterHost):
@@ -213,7 +214,7 @@ class Plans:
         return found
 
     async def look_and_ask(self) -> None:
-        """Find the engine of the plan under edit, and ask it for its own flags if it was never asked."""
+        """Find the engine of the plan under edit. If this engine was never asked for its own flags, ask it now."""
         editor = self.editor
         await self._ask(editor, await self.look_for_engine(editor))
 
@@ -321,9 +322,9 @@ class Plans:
         self._show_edited()
 
     def apply_fix(self, finding: Finding, made: LaunchPlan | None = None) -> str:
-        """Make the changes that a finding proposes: one about the plan under edit, or with `made` one about the log of
-        the server that has that plan. Return them as text, such as "--unset max-num-seqs". Raises InputError if there
-        is nothing to change, or if the plan under edit is for another engine or model than `made`."""
+        """Make the changes that `finding` proposes in the plan under edit, and return them as text, such as "--unset
+        max-num-seqs". For a finding about a server's log, `made` is the plan of that server. Raises InputError if there
+        is nothing to change, or if the plan under edit has another engine or model than `made`."""
         if made is None:
             changes = self.editor.apply(finding)
         else:
@@ -331,7 +332,7 @@ class Plans:
             if now is None or (now.engine, now.model) != (made.engine, made.model):
                 raise InputError(
                     f"the plan under edit is not that of this server ({made.engine}, {made.model})",
-                    next_step="load its preset (p), then press f again",
+                    next_step="press p and load the preset of that server, then press f again",
                 )
             changes = finding.changes
             self.editor.apply_changes(changes)
@@ -361,8 +362,8 @@ class Plans:
         return change_text(self.editor.estimate(), self.editor.estimate(name, text))
 
     def notes_about(self, name: str) -> Sequence[str]:
-        """Return the notes of the plan's preset and its document about a flag: its value there, then caveats and claims
-        that mention it. () if they have none."""
+        """Return what the plan's preset says about a flag: the flag's value in the preset, then the caveats and claims
+        that mention the flag. () if the preset says nothing about the flag."""
         from workbench.store.preset_text import about_flag
 
         preset_id = self.editor.plan.preset_id
@@ -376,14 +377,15 @@ class Plans:
     # ---- GPU settings of presets
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
-        """Return (GPU or "all", settings, reason) for each group of GPU settings of a preset, by default the loaded
-        one. () if the preset has none."""
+        """Return (GPU index or "all", settings, reason for these settings) for each group of GPU settings of a preset,
+        by default the loaded one. () if the preset has none."""
         if preset_id is None:
             preset_id = self.current.plan.preset_id if self.current is not None else None
         return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
 
     async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
-        """Compare the GPU settings of the plan's preset with a reading. The outcome is among the plan's findings."""
+        """Read the GPUs and `alterations` once, and compare them with the GPU settings of the plan's preset. Settings
+        that are not applied become findings about the plan. Nothing is read if a screen reads the GPUs."""
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
@@ -392,8 +394,8 @@ class Plans:
                 self._core.update(unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed))
 
     def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
-        """Show which parts of a preset its running server lacks. `parts` are those that `Servers.missing_of_preset`
-        returns."""
+        """Show in the plan's findings which parts of its preset the running server lacks. `parts` has one text for each
+        part."""
         self._of_run = preset_id, parts
         if self._update_unapplied():
             self._show()

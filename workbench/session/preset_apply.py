@@ -1,9 +1,8 @@
-"""A preset applied whole: its launch, GPU settings, CPU settings, file limit and warm-up, after one confirmation.
+"""A preset applied as a whole: its launch, GPU settings, CPU settings, file limit and warm-up, after one confirmation.
 
-The server is started first, and the settings are changed when it is READY: a start that fails has changed nothing else.
-The settings are one plan for `session.gpu`, which is applied as a whole or reverted. If it is reverted, the server is
-stopped again. A setting that somebody else has changed since the confirmation is left alone.
-"""
+The server is started first, and the settings are changed when the server is READY: a start that fails has changed
+nothing else. If one of the GPU and CPU settings cannot be applied, all of them are reverted and the server is stopped
+again. A setting that somebody else has changed since the confirmation is left alone."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PresetPart:
-    """One part of a preset, with the values before and after it is applied. `problem` is the reason why the part cannot
-    be applied or was not applied; "" if there is none."""
+    """One part of a preset. `before` and `after` are the part's values before and after the preset is applied.
+    `problem` is the reason why the part cannot be applied or was not applied; "" if there is none."""
 
     name: str  # "server", "GPU0 power limit", "CPU C-states", "open files", "warm-up"
     before: str
@@ -53,7 +52,8 @@ class PresetPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePreset:
-    """All changes that applying the loaded preset makes. `settings` are the GPU settings that this host has, by GPU."""
+    """All changes that applying the loaded preset makes. `settings` are the preset's GPU settings that this host
+    supports, by GPU."""
 
     preset_id: str
     parts: tuple[PresetPart, ...]
@@ -88,7 +88,8 @@ class AppliedPreset:
 
 
 class PresetApply:
-    """Applies the preset of the plan under edit whole: `look` says what will change, `apply` does it."""
+    """Applies everything that the preset of the plan under edit contains: `look` says what will change, `apply` changes
+    it."""
 
     def __init__(self, session: Session) -> None:
         self._core, self._presets, self._plans = session.core, session.presets, session.plans
@@ -121,8 +122,8 @@ class PresetApply:
         return WholePreset(preset.id, tuple(parts), settings, outcomes)
 
     async def _settings_here(self, preset: Preset) -> tuple[dict[str, GpuSettings], list[PresetPart]]:
-        """Split the settings of the preset into those that this host can have, by GPU, and a part with the reason for
-        each of the others."""
+        """Return the settings of the preset that can be set on this host, by GPU, and one part with the reason for each
+        setting that cannot."""
         found: dict[str, GpuSettings] = {}
         lacking: list[PresetPart] = []
         for gpu, settings, _ in self._plans.preset_gpu_settings(preset.id):
@@ -165,7 +166,7 @@ class PresetApply:
                 whole, report = await self._apply_settings(whole, run_id, password)
                 if not report.ok:
                     return await self._stopped(whole, run_id, report)
-            parts = [await self._checked(part, status) for part in _judged(whole, report)]
+            parts = [await self._checked(part, status) for part in _with_problems(whole, report)]
             if (warm_up := self._preset().warm_up) is not None:
                 on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
                 problem = await self._warm_up(run_id, warm_up)
@@ -184,13 +185,13 @@ class PresetApply:
             raise SettingsError(
                 f"{parts}: {right}; nothing was changed",
                 host=self._core.host.name,
-                next_step="get that right, or start the server without the settings: workbench start "
+                next_step="obtain that right, or start the server without the settings: workbench start "
                 f"{whole.preset_id}",
             )
 
     async def _without_foreign(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `look`: the user has not agreed
-        to overwrite these values. Their parts say so."""
+        """Return the preset without the settings that somebody else has changed since `look`, because the user has not
+        agreed to overwrite these values. The parts of these settings have the reason in `problem`."""
         now = {_key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes}
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
@@ -211,8 +212,9 @@ class PresetApply:
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings that nobody else has changed meanwhile. Return the preset with these settings, and the
-        report."""
+        """Apply the settings except those that somebody else has changed since `look`. Return the preset with the
+        applied settings, and the report. Raises WorkbenchError after stopping the server if the settings cannot be
+        applied."""
         try:
             whole = await self._without_foreign(whole)
             return whole, await self._gpu.apply_each(whole.settings, password=password)
@@ -226,7 +228,7 @@ class PresetApply:
         why = "stopped again, because the settings could not be applied"
         parts = [
             replace(part, problem=part.problem or why) if part.name in ("server", FILES, WARM_UP) else part
-            for part in _judged(whole, report)
+            for part in _with_problems(whole, report)
         ]
         return AppliedPreset(whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report)
 
@@ -240,7 +242,8 @@ class PresetApply:
         return replace(part, problem=files_problem(wanted, limit))
 
     async def _warm_up(self, run_id: str, warm_up: WarmUp) -> str:
-        """Send the requests of the warm-up, one at a time. Return why it failed; "" if every request was answered."""
+        """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if every request was
+        answered."""
         from workbench.bench import runner
 
         try:
@@ -319,8 +322,9 @@ def _warm_up_part(warm_up: WarmUp) -> PresetPart:
     return PresetPart(WARM_UP, "", what)
 
 
-def _judged(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
-    """Return the parts, each setting with the reason if it was not applied."""
+def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[PresetPart]:
+    """Return the parts of `whole`. Each part whose setting was not applied, according to `report`, has the reason in
+    `problem`."""
     if report is None:
         return list(whole.parts)
     failed = {_setting_part(o).name: o.message or "not applied" for o in report.outcomes if not o.ok}

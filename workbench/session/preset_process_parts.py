@@ -41,7 +41,7 @@ def files_problem(wanted: int, limit: FileLimit | None) -> str:
 
 
 async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:
-    """Write into the run directory that the server was warmed up."""
+    """Write into the run directory that the server was warmed up, with the numbers of all and of failed requests."""
     note = {"unix_s": time.time(), "requests": requests, "failed": failed}
     await host.write_file(f"{run_dir}/{_NOTE}", json.dumps(note).encode())
 

@@ -1,5 +1,5 @@
-"""The values of a preset's variables: given by the user, remembered from a READY run of the preset on this host, or
-examples."""
+"""The values of a preset's variables and the sources of these values: the user, the cluster, the preset, an earlier
+READY run, or the host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Known = dict[str, tuple[str, VariableSource]]
 def known_variables(
     preset: Preset, host: Host, remembered: Mapping[str, Remembered], given: Mapping[str, str] | None = None
 ) -> Known:
-    """Return the known value of each variable and where it is from. In this order: given by the user, the place of the
-    nodes of a cluster, the preset's default, remembered from a READY run, or known of this host. On a simulated host,
-    which reads no files, the preset's example is used as well."""
+    """Return the value and the source of each variable of the preset that has a known value. The sources, in order of
+    precedence: the user, the nodes of the cluster, the preset's default, a READY run, the host. On a simulated host,
+    the last source is the preset's example."""
     given = given or {}
     simulated = host.simulated is not None
     of_host = host.preset_variables
@@ -51,8 +51,8 @@ def known_variables(
 
 
 def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
-    """Return a plan that was loaded elsewhere with the variables that a cluster has, such as the addresses of its
-    nodes. `values` are these variables. What the user gave, and flags that were replaced, stay."""
+    """Return a plan that was loaded for another host with the variables `values` of this cluster, such as its nodes'
+    addresses. Flags and environment that contain an old value get the new value. Values from the user stay."""
     mine = {name for name, source in plan.sources.items() if source.kind == "given"}
     renewed = {name: new for name, new in values.items() if plan.variables.get(name, new) != new and name not in mine}
     texts = {old: renewed[name] for name in renewed if (old := plan.variables[name])}
@@ -78,8 +78,8 @@ def on_cluster(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
 
 
 def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
-    """Return the variables that the user gave and that the plan still uses. Masked values are left out, because they
-    cannot be used again."""
+    """Return the variables that the user gave and that the plan still uses, by name. Masked values are left out,
+    because they cannot be used again."""
     return {
         name: plan.variables[name]
         for name, source in plan.sources.items()

@@ -38,7 +38,7 @@ class Presets:
 
     @cached_property
     def recipes(self) -> Recipes:
-        """Recipes of other tools, read as presets and written from launches."""
+        """The part that reads recipes of other tools and saves them as presets."""
         from workbench.session.recipes import Recipes
 
         return Recipes(self._core, self.library, self.refresh)
@@ -81,8 +81,8 @@ class Presets:
             return ()
 
     def lacks(self, preset_id: str | None) -> str:
-        """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti"; "" if it lacks nothing, or if its
-        GPUs or the preset are not known."""
+        """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host lacks nothing, or if
+        the preset or the host's GPUs are not known."""
         telemetry = self._core.state.telemetry
         if not preset_id or telemetry is None:
             return ""
@@ -93,8 +93,8 @@ class Presets:
         return _lacks(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
-        """Return the variables of a preset that have no known value: neither a default nor a remembered value nor one
-        of the host."""
+        """Return the variables of a preset that have no value: no default, no value from a READY run, and none that the
+        host provides."""
         preset = self.get(preset_id)
         known = self._known_variables(preset)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
@@ -138,8 +138,8 @@ def _is_file(preset_id: str) -> bool:
 
 
 def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
-    """Return what the host lacks for `count` GPUs whose names are in `names`, such as "needs 2 GPUs"; no names stand
-    for any GPU. "" if it lacks nothing, None if the host's GPUs are not known."""
+    """Return what a host with the GPUs `infos` lacks to have `count` GPUs of the types `names`, such as "needs 2 GPUs".
+    Empty `names` stand for any type. "" if the host lacks nothing, None if its GPUs are not known."""
     if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
         return None
     if sum(not names or info.name in names for info in infos) >= count:

@@ -69,8 +69,8 @@ def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> Se
 
 
 async def restore(host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None) -> str:
-    """Set one GPU to its previous value. Return why that failed, or "" on success. The earlier entry of the journal,
-    with its owner and its guard's instructions, is written again."""
+    """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal had an entry for the
+    setting before, that entry is written again with its owner and the guard's instructions."""
     report = await control.apply_each({str(gpu): previous.settings}, password=password)
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:

@@ -33,7 +33,8 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A launch as text in another form, and findings about the parts that the form cannot express."""
+    """A launch as text in the form of another tool, and findings about the parts of the launch that this form cannot
+    express."""
 
     form: str
     text: str
@@ -43,9 +44,9 @@ class Exported:
 def export(
     plan: LaunchPlan, form: str, *, name: str, title: str = "", gpus: int | None = None, node: str | None = None
 ) -> Exported:
-    """Return a plan as text in the form called `form`, with secrets as references. `node` chooses one node of a plan
-    for several. Raises InputError if the form cannot express the plan, and PlanError for a plan that cannot be started.
-    """
+    """Return a plan as text in the form of the tool `form`, with references in place of secrets. `node` chooses one
+    node of a plan for several nodes. Raises InputError if the form cannot express the plan, and PlanError for a plan
+    that cannot be started."""
     from workbench.recipes.launch import launch_of
     from workbench.recipes.preset_document import name_of
     from workbench.recipes.recipe import Notes
@@ -70,7 +71,9 @@ class Recipes:
         self._core, self._library, self._saved = core, library, saved
 
     def read_file(self, path: Path, preset_id: str | None = None, entry: str | None = None) -> Imported:
-        """Return the recipe in a file as a preset. Raises InputError if the file cannot be read or is no recipe."""
+        """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default one made from the
+        recipe. `entry` is the service, variant or model to read from a file that has several. Raises InputError if the
+        file cannot be read or is no recipe."""
         try:
             if not path.is_file():
                 raise InputError(f"{path} is not a file", next_step="give the path of a recipe, or --command")
@@ -85,15 +88,17 @@ class Recipes:
     def read_text(
         self, text: str, source: str = "", preset_id: str | None = None, entry: str | None = None
     ) -> Imported:
-        """Return a recipe or a pasted command line as a preset. `entry` is the service, variant or model to read from a
-        text that has several."""
+        """Return a recipe or a pasted command line as a preset. `source` names the origin of the text, and `preset_id`
+        is the id of the preset, by default one made from the recipe. `entry` is the service, variant or model to read
+        from a text that has several."""
         from workbench.recipes.registry import read_text
 
         recipe = read_text(text, entry)
         return self._imported(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
-        """Return the command of a running process of the host as a preset."""
+        """Return the command of a running process of the host as a preset with the id `preset_id`, by default one made
+        from the command."""
         from workbench.recipes.imports import running_process
         from workbench.server.process_command import read_command
 
@@ -103,7 +108,8 @@ class Recipes:
         return self._imported(recipe, f"process {pid} on {host.name}", preset_id)
 
     def _imported(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
-        """Check the preset that a recipe becomes. Raises InputError, with all findings, if it starts no server."""
+        """Return a recipe as a checked preset that is not saved yet. Raises InputError, with all findings, if the
+        recipe starts no server."""
         import tomlkit
 
         from workbench import engines

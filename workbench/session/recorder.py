@@ -1,4 +1,5 @@
-"""Recordings: what a session sees, or what the screens of a host have kept, as one file to replay or to share."""
+"""Recordings: the values and events of a session, or the stored history of a host's screens, written to one file for
+replay or sharing."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ class Recorder:
 
 
 def export(host: Host, path: Path, last_s: float) -> int:
-    """Write the last seconds that the screens of a host have kept to a new file. Return the number of cells. Raises
-    InputError if nothing was kept or the file exists."""
+    """Write the last `last_s` seconds of the host's stored history to a new file, and return the number of lines with
+    values. Raises InputError if there is no history of this time or the file exists."""
     now = time.time()
     simulated = host.simulated is not None
     kept = history_files.load(history_files.directory(host.name, simulated=simulated), host.name, now)
@@ -100,7 +101,7 @@ def _new_file(path: Path) -> TextIO:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "w", encoding="utf-8")
     except FileExistsError:
-        raise InputError(f"{path} exists", next_step="give another name, or move the file away") from None
+        raise InputError(f"{path} exists", next_step="give another file name, or move the existing file away") from None
     except OSError as error:
         raise _unwritable(path, error) from None
 

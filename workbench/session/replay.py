@@ -1,5 +1,5 @@
-"""A recording in place of a host. Its readings and events appear at the pace at which they were recorded. No command
-can be run."""
+"""A session that plays a recording in place of a host. Readings and events appear at the pace at which they were
+recorded. No command can be run."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class RecordedHost(BaseHost):
 
 
 class Replay(Session):
-    """A session of a recording. `speed` is the first one; `pause` and `faster` change it. Raises InputError if the file
-    is not a recording."""
+    """A session that plays a recording. `speed` is the speed at the beginning, 1.0 for that of the recording; `pause`
+    and `faster` change the speed. Raises InputError if the file is not a recording."""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
         self._header, self._items = recording.opened(path)
@@ -95,7 +95,7 @@ class Replay(Session):
         return self.core.state.host.replay
 
     async def open(self, *, early: bool = False) -> None:
-        """Begin to play the recording. With `early`, the screen is not loaded yet, and nothing happens."""
+        """Begin to play the recording. With `early`, do nothing, because the screen is not loaded yet."""
         if early:
             return
         self._next = next(self._items, None)
@@ -113,7 +113,10 @@ class Replay(Session):
         self._show(speed=SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)])
 
     async def switch_host(self, name: str) -> None:
-        raise InputError("this is a recording of one host", next_step="leave with q, and open the other host")
+        raise InputError(
+            "a recording has one host, so no other host can be opened",
+            next_step="leave with q, then open the other host",
+        )
 
     def _show(self, **changes: Any) -> None:
         self.core.update_host(replay=replace(self._view, **changes))
@@ -181,7 +184,8 @@ class Replay(Session):
 
 
 def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> GpuSample:
-    """Return a reading of a GPU with the recorded values. The others are absent."""
+    """Return a reading of a GPU with the recorded values. Every value that was not recorded is None, with the reason in
+    `absent`."""
     info = next((i for i in infos if i.index == gpu), None)
     known: dict[str, Any] = {
         name: round(value) if name in _WHOLE else value for name, value in values.items() if name in _FIELDS

@@ -1,4 +1,4 @@
-"""Stored results as rows of a list. Each row has a label with its difference from the result before."""
+"""Stored results as rows of a list. Each row has a label with the differences from the previous result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
-    """Return one row for each of `results`, which are sorted from new to old. A row's label names its difference from
-    the earlier result of the same host, engine and model. The label of the earliest result names the value that the
-    next result changes."""
+    """Return one row for each of `results`, which are sorted from new to old. A row's label names the differences from
+    the next older result of the same host, engine and model. The label of the oldest result names the values that the
+    next newer result changes."""
     families: dict[tuple[str, str | None, str], list[BenchResult]] = {}  # of each host, engine and model
     for result in reversed(results):
         family = (result.conditions.host, result.conditions.engine, result.conditions.model)
@@ -28,9 +28,9 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
 
 
 def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult | None = None) -> str:
-    """Return a label for `result` that names its difference from `before`, such as "max-num-seqs=512", "power 500 W" or
-    "again". If `before` is None, the label has the preset or the model, behind the load and the GPU settings that
-    differ in the result `after`. So the label of a sweep's first point contains the value of that point."""
+    """Return a label that names the differences of `result` from `before`, such as "max-num-seqs=512" or "power 500 W";
+    "again" if there is none. Without `before`, the label names the load and the GPU settings in which `after` differs,
+    and then the preset or the model. So the label of a sweep's first point contains the value of that point."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
@@ -45,7 +45,7 @@ def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult
 
 
 def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
-    """Return the differences in the GPU settings and in the shape of the load."""
+    """Return one text for each difference in the GPU settings and in the shape of the load."""
     parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
     timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
@@ -112,8 +112,8 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:
-    """Return the limit of a valid result beside its speed: of one stream, or of all streams together. None if the limit
-    is unknown."""
+    """Return the measured speed of a valid result together with the highest speed that the hardware allows, for one
+    stream or for all streams together. None if the result is invalid or that highest speed is not known."""
     conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
     if summary.refused:
         return None

@@ -33,12 +33,12 @@ class ResultTimelines:
         self._core, self._timeline, self._db = core, timeline, db
 
     async def get(self, result_id: int) -> ResultTimeline | None:
-        """Return the timeline of a result, None if it has none: it is older than timelines, or was imported. Raises
-        StoreError if the timeline is damaged."""
+        """Return the timeline of a result; None if the result was imported, or was stored by a version without
+        timelines. Raises StoreError if the timeline is damaged."""
         return await asyncio.to_thread(lambda: result_timelines.read(self.path(result_id)))
 
     def path(self, result_id: int) -> Path:
-        """Return the path of the timeline of a result, which may not exist."""
+        """Return the path of the timeline of a result. The file may not exist."""
         return result_timelines.path_of(self._db.path.parent, self._db.uid(result_id))
 
     async def keep(self, result_id: int, measured: Measured) -> None:

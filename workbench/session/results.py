@@ -43,14 +43,14 @@ class Results:
 
     @cached_property
     def timelines(self) -> ResultTimelines:
-        """The seconds around each benchmark, stored beside the results."""
+        """The stored readings of GPUs and engine from a little before each benchmark to a little after."""
         from workbench.session.result_timelines import ResultTimelines
 
         return ResultTimelines(self._core, self._timeline, self.db)
 
     async def refresh(self) -> None:
-        """Read the newest results into the session's state: those of this host and the imported ones that match the
-        search."""
+        """Read the newest results that match the search into the session's state: results of this host, and imported
+        ones."""
         search = self._core.state.results_search
         self._seen = self.db.stamp()  # first: results that are stored meanwhile are seen at the next look
         shown = self._shown
@@ -63,7 +63,7 @@ class Results:
         self._core.update(results=rows)
 
     async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:
-        """Return the rows with the advice in the row of the result `newest`."""
+        """Return `rows` with the advice on the result `newest` in the row of that result."""
         number, findings = self._advice
         if number != newest.id:
             findings = await asyncio.to_thread(_advice_on, newest)
@@ -204,7 +204,8 @@ def _advice_on(result: BenchResult) -> tuple[Finding, ...]:
 
 
 def checked_tag(tag: str) -> str:
-    """Return `tag`. Raises InputError if it is not a valid tag, such as text of several words."""
+    """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does not begin with + or
+    -."""
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
         raise InputError(
             f"{tag!r} is not a valid tag",

@@ -32,7 +32,8 @@ class RunLog:
         return level_of(line)
 
     def explain(self, line: str, engine: str) -> Finding | None:
-        """Return the most severe known finding about a log line of `engine`; None if the line is not known."""
+        """Return the most severe finding about a line of the log of `engine`. None if the line matches no pattern of a
+        known problem."""
         from workbench.server.log_patterns import explain
 
         return explain(line, engine)

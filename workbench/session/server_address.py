@@ -34,7 +34,8 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The first model that /v1/models names. `model` is None if it names none, and `problem` has the reason."""
+    """The first model that the server's /v1/models lists. `model` is None if that list has no model, and `problem` has
+    the reason."""
 
     model: str | None
     simulated: bool = False
@@ -99,7 +100,7 @@ async def ask(base: str, spec: BenchSpec) -> Served:
         first = clean_json(answer.raise_for_status().content)["data"][0]
         name = first["id"]
         if not isinstance(name, str) or not name.strip():
-            raise TypeError("the name of a model must be a text")
+            raise TypeError("the name of a model is not a string")
         return Served(name, simulated=first.get("owned_by") == "simulated")
     except httpx.HTTPError:
         return Served(None, problem=f"HTTP {answer.status_code}")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Opens loads on servers. `at`, `at_run` and `at_url` open a block in which the server may be loaded; a second
-    block raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With `ahead`, the worker and the
-    meter of a benchmark are started at once."""
+    """Opens servers for loads. `at`, `at_run` and `at_url` open a block in which the caller may send a load to a
+    server; a second block at the same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file".
+    With `ahead`, the worker and the meter of a benchmark are started when the block is opened."""
 
     def __init__(self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock) -> None:
         self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
@@ -173,7 +173,8 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 @asynccontextmanager
 async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
-    """Yield the base URL at which this machine reaches `port` of the host, or of a node behind it."""
+    """Forward `port` of the host to this machine while the block runs, and yield the base URL of the forwarded port.
+    With `node`, forward the port of that machine, which the host can reach."""
     forward = await host.forward(port, node or LOOPBACK)
     try:
         yield forward.url

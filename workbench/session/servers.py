@@ -38,9 +38,9 @@ _STARTING = "starting"
 
 class Servers:
     """Starts, follows and stops the servers of this host. The functions of `on_ready` and `on_ended` are called with a
-    server's status when it becomes READY or ends. Those of `before_end` are awaited with a run id before that run is
-    stopped. Those of `on_engine_reading` are called with a server, as its run id or URL, and each reading of its
-    engine's counters that a benchmark makes."""
+    server's status when the server becomes READY or ends. The functions of `before_end` are awaited with a run id
+    before that run is stopped. The functions of `on_engine_reading` are called with a server's run id or URL and each
+    reading of its engine's counters that a benchmark makes."""
 
     def __init__(self, core: StateHolder, presets: Presets, plans: Plans) -> None:
         self._core, self._presets, self._plans = core, presets, plans
@@ -122,7 +122,8 @@ class Servers:
                 hear(now)
 
     def _tell_of_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
-        """Notify the user of the first serious finding that the log of a live server has just given."""
+        """Notify the user of the first new error or warning that the log of a live server shows. `before` and `now` are
+        two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
         serious = (f for f in now.findings if f.level in (Level.ERROR, Level.WARN) and f.code not in known)
         if new := next(serious, None):
@@ -136,7 +137,7 @@ class Servers:
         self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
 
     async def adopt(self) -> None:
-        """List the runs of this host. If no run is selected, select the newest live one."""
+        """List the runs of this host in the session's state. If no run is selected, select the newest live one."""
         statuses = await self.supervisor.runs()
         self._core.update(servers=statuses[:SHOWN])
         alive = next((s for s in statuses if s.state.alive), None)
@@ -198,7 +199,7 @@ class Servers:
         return self._supervisor.log_findings(run_id)
 
     async def in_force(self) -> InForceReport:
-        """Return the settings in the plan of the selected run's server, and those that are in force in it. Raises
+        """Return each setting in the plan of the selected run with the value that the running server has. Raises
         ServerError if no run is selected."""
         return await self.supervisor.in_force(self._selected_run())
 
@@ -215,8 +216,8 @@ class Servers:
         return [(m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)]
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
-        """Return the differences between the selected live run and the plan under edit. () if one of the two is
-        missing."""
+        """Return the differences between the plan of the selected live run and the plan under edit. () if there is no
+        such run or no plan."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or not status.state.alive or editor is None:
             return ()
@@ -233,7 +234,7 @@ class Servers:
             raise ServerError(
                 "no server is READY on this host, and this command needs one to put under load",
                 host=self._core.host.name,
-                next_step="start one with `workbench start PRESET --wait`, or give --url URL",
+                next_step="start a server with `workbench start PRESET --wait`, or give --url URL",
             )
         return ready[0].run_id
 
@@ -286,7 +287,7 @@ class Servers:
             raise ServerError(
                 f"{self._reserved[0]} is running and needs the server",
                 host=self._core.host.name,
-                next_step=f"wait until {self._reserved[0]} has ended, or cancel it: its results are kept",
+                next_step=f"wait until {self._reserved[0]} has ended, or cancel it; results measured so far are kept",
             )
 
     def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
@@ -337,8 +338,8 @@ class Servers:
         return status.run_id
 
     async def port_problem(self) -> tuple[str, str] | None:
-        """Return who uses the port of the plan under edit, and the next step with a free port. None if the port is
-        free, or becomes free because a start stops the selected run."""
+        """Return (who uses the port of the plan under edit, next step with a free port). None if the port is free, or
+        becomes free because a start stops the selected run."""
         from workbench.server import preflight
 
         editor, selected = self._plans.editor, self._core.state.server
@@ -393,7 +394,7 @@ class Servers:
             await self.end(run_id)
 
     async def end(self, run_id: str) -> ServerStatus:
-        """Stop a run without listing that in `state.busy`. Return its last status."""
+        """Stop a run without showing this work in `state.busy`. Return the last status of the run."""
         for prepare in self.before_end:
             await prepare(run_id)
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The application without a screen: one host, and the parts that work on the host."""
+"""The application without a screen: one host, and the parts of the application that work on this host."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _AGENT_FIRST_S = 0.3  # everything else waits at most this long for the start of
 
 
 class Session:
-    """One host and the parts that work on it. For a screen, `open` starts everything that watches the host; for one
-    command, connect `link`. Each part is imported and built when it is first used, so that the first frame comes
-    early."""
+    """One host, and the parts of the application that work on this host. A screen calls `open`, which starts everything
+    that watches the host; a single command only connects `link`. Each part is imported and built when it is first used,
+    so that the screen appears early."""
 
     @classmethod
     def of_host(cls, name: str | None = None, simulate: str | None = None) -> Session:
@@ -262,7 +262,7 @@ class Session:
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Use the refresh interval of config.toml, and report the problems of config.toml and hosts.toml. If a file
+        """Set the refresh interval of config.toml, and report the problems of config.toml and hosts.toml. If a file
         does not exist, its schema is not imported, which saves time."""
         for finding in await asyncio.to_thread(lambda: HostsStore().findings):
             self.core.notify(finding.level, f"{finding.place}: {finding.text}", finding.fix)
@@ -350,7 +350,7 @@ class Session:
         await self.measurement_lock.read_owner()
 
     async def close(self) -> None:
-        """Leave the host. Servers and GPU settings stay as they are. A benchmark is cancelled, and a sweep or an
+        """Leave the host without changing its servers and GPU settings. A benchmark is cancelled, and a sweep or an
         experiment restores what it has changed."""
         await self._end_loads()
         if (hosts := self._built("hosts")) is not None:
@@ -388,7 +388,7 @@ class Session:
         host = self.state.host
         if host.link != "failed":
             raise InputError(
-                f"the link to {host.name} is {host.link}, so no failed attempt to connect can be repeated",
+                f"there is no failed connection to try again: the link to {host.name} is {host.link}",
                 next_step="press h to work on another host",
             )
         self.core.update_host(link="connecting", message=None)

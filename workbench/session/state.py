@@ -1,4 +1,4 @@
-"""The state of a session as one frozen value. Front ends draw it and never change it."""
+"""The state of a session as one frozen value. Front ends draw the state and never change it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PREPARING = "preparing"  # phase of a benchmark before its first request
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """A recording that is shown in place of a host, at `unix_s` of the recording. `speed` 2.0 is twice as fast."""
+    """A recording that is shown in place of a host. `unix_s` is the time of the recording that is shown now. `speed`
+    2.0 is twice as fast as recorded."""
 
     unix_s: float
     speed: float = 1.0

@@ -1,4 +1,5 @@
-"""The state of a session: every part replaces it through one holder, and listeners subscribe to its changes."""
+"""The holder of a session's state. Every part of the session changes the state through the holder, and listeners are
+called after each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load on a server that stores no result, for settling and for checks of GPU settings."""
+"""A load on a server for the settling and the checks of GPU settings. The load stores no result."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def drive(
 
 
 def _give_up_when_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
-    """Raise BenchError if all requests failed, or if the server has returned no token within _FIRST_TOKEN_S."""
+    """Raise BenchError if all requests failed, or if the server has returned no token after _FIRST_TOKEN_S seconds."""
     if progress is not None and (progress.output_tokens or progress.streaming):
         return
     if progress is not None and progress.failed >= spec.concurrency and not progress.done:

@@ -98,7 +98,7 @@ async def conditions_of_target(
 
 async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
     """Return the conditions that must not change during a sweep of the plan, as text by name: engine, GPUs and driver.
-    The latter two are missing if no GPU can be read."""
+    GPUs and driver are missing if no GPU can be read."""
     found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
     with suppress(SettingsError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos

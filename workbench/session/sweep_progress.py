@@ -147,7 +147,8 @@ class SweepProgress:
 
 
 def broken(result: BenchResult) -> str | None:
-    """Return why a result shows that the server does not work, such as too many failed requests; None if it works."""
+    """Return why a result shows that the server does not work, such as too many failed requests; None if the server
+    works."""
     summary = result.summary
     failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
     if failed > FAILED_SHARE * requests:
@@ -159,7 +160,7 @@ def broken(result: BenchResult) -> str | None:
 
 
 def _useless(result: BenchResult) -> str | None:
-    """Return why a result cannot be used for a point of a sweep; None if it can."""
+    """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
     return broken(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 

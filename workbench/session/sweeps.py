@@ -169,9 +169,9 @@ class Sweeps:
 
     @asynccontextmanager
     async def _alone(self, what: str) -> AsyncIterator[asyncio.Event]:
-        """Hold the measurement lock of the host while the block runs. Yield the event that stops the sweep. `what`
-        is the text that other Workbenches show meanwhile. Raises BenchError if this session runs a sweep already, or
-        if another Workbench measures on the host."""
+        """Hold the measurement lock of the host while the block runs, and yield the event that stops the sweep. `what`
+        is the text that other Workbenches show about the lock. Raises BenchError if this session runs a sweep already,
+        or if another Workbench measures on the host."""
         if self._one.locked():
             host = self._parts.core.host.name
             raise BenchError(
@@ -215,7 +215,8 @@ class Sweeps:
         return progress.sweep
 
     def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Set the last state of a sweep, the reason `why`, and the best value."""
+        """Set the final state of a sweep, the reason `why` and the best value, and record the outcome in the activity
+        log."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)

@@ -23,8 +23,9 @@ _AGE_S = 1.0  # between two checks of the readings' age
 
 
 class TelemetryWatch:
-    """Keeps the newest reading in the session's state. The functions of `on_reading` are called with each reading,
-    those of `on_gpus_changed` when the host's GPUs differ from those of the reading before."""
+    """Keeps the newest reading of the GPUs in the session's state. The functions of `on_reading` are called with each
+    reading. The functions of `on_gpus_changed` are called when the host's GPUs differ from those of the previous
+    reading."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -60,7 +61,8 @@ class TelemetryWatch:
             await self._source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        """Read the values that are rarely read now, and do not use the last single reading again."""
+        """Discard the last single reading, and let the continuous reading also read the values that it usually reads
+        less often."""
         self._single = None
         if self._source is not None:
             await self._source.refresh()
@@ -77,7 +79,9 @@ class TelemetryWatch:
                 return telemetry
         telemetry = await read_once(self._core.host)
         if not telemetry.gpus and telemetry.driver.message is None:
-            raise SettingsError("no GPU was found", host=self._core.host.name)
+            raise SettingsError(
+                "no GPU was found", host=self._core.host.name, next_step="run `workbench doctor` to see why"
+            )
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
 

@@ -23,12 +23,12 @@ MORE_GPU_FIELDS = ("memory_used_bytes", "memory_temperature_c", "pcie_rx_mb_s", 
 
 
 class Timeline:
-    """Keeps the `history` of the session's host, which is filled from the moment this part is built. On another host
-    the history begins anew.
+    """Keeps the `history` of the session's host, which begins when this object is built. When the session changes its
+    host, the history begins anew.
 
-    The functions of `on_values` are called with the Unix seconds and values of each reading, those of `on_event` with
-    each new event, those of `on_clear` when the history is cleared, and those of `on_loaded` when an older history has
-    been put under it."""
+    The functions of `on_values` are called with the Unix seconds and the values of each reading, those of `on_event`
+    with each new event, those of `on_clear` when the history is cleared, and those of `on_loaded` when an older history
+    has been inserted before the present one."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch) -> None:
         self._core, self._telemetry = core, telemetry
@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def watching(self) -> bool:
-        """Whether the GPUs are read continuously. A screen reads them so; a command reads them only once."""
+        """Whether the GPUs are read continuously, as for a screen. A command reads them only once."""
         return self._telemetry.running
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
@@ -100,7 +100,7 @@ class Timeline:
             self._tell(event)
 
     def _take_progress(self, progress: BenchProgress) -> None:
-        """Add the token rate since the previous progress, which the client reports several times a second."""
+        """Add the token rate since the previous `progress` of the load client, which reports several times a second."""
         now, tokens = time.time(), progress.output_tokens
         before_s, before = self._progress
         self._progress = now, tokens
@@ -118,7 +118,8 @@ class Timeline:
 
 
 def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
-    """Yield the lowest and the highest clock of each clock lock in force, because no reading contains them."""
+    """Yield the lowest and the highest SM clock in MHz of each altered clock lock, with the key of the value in the
+    history. No reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):
         if one.setting == "gpu_clocks":
             yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)

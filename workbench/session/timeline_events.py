@@ -24,7 +24,8 @@ _HOLD_S = (30.0, 600.0)  # absence of a throttle reason before it may begin agai
 
 
 class EventSource:
-    """Finds the events in each new state and in each reading of one host. `state` is the state to begin with."""
+    """Finds the events in each new state and in each reading of one host. `state` is the state with which the first new
+    state is compared."""
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
@@ -60,8 +61,8 @@ class EventSource:
             yield Event(now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _one(gpus))
 
     def _by_host(self, unix_s: float, now: float) -> float:
-        """Return a time of the host's clock as a time of this machine's clock, or `now` for what has just happened,
-        because some hosts report whole seconds only."""
+        """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a time less than
+        2 s ago, because some hosts report whole seconds only."""
         at = unix_s - self._host_ahead_s
         return at if now - at > _TRANSIT_S else now
 
@@ -104,14 +105,15 @@ class EventSource:
 
     def _by_guard(self, guard: GuardView | None, now: float) -> str:
         """Return the guard's reason for reverting a setting, as the end of a sentence; "" if the guard did not revert
-        it or the reason is not known yet."""
+        the setting, or if the reason is not known yet."""
         if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
             self._reverted_s = now
             return ""
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
 
     def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
-        """Yield the event of an act of the guard that is read later than the settings which it reverted."""
+        """Yield an event for the guard's last action if that action was read only after the settings that the guard had
+        reverted."""
         guard, old = state.guard, before.guard
         acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
         if guard is not None and acted and now - self._reverted_s < _GUARD_S:

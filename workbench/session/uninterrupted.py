@@ -1,4 +1,4 @@
-"""A helper for work that must end even if its task is cancelled, such as restoring settings and servers."""
+"""A helper for work that must be completed even if its task is cancelled, such as restoring settings and servers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import suppress
 
 
 async def uninterrupted(work: Awaitable[None]) -> None:
-    """Await `work` to its end, even if this task is cancelled meanwhile. A cancellation is raised as CancelledError
-    after `work` has ended. An error of `work` propagates if there was no cancellation."""
+    """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was cancelled,
+    CancelledError is raised after `work` has been completed. Otherwise an error of `work` propagates."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():

@@ -17,8 +17,8 @@ _SAME_S = 5.0  # by which the end may move without another warning: clocks and w
 
 
 class WalltimeWarnings:
-    """Warns the user of the end of each server, 10 and 2 minutes before it. `now_unix_s` returns the time of the host's
-    clock for a run id."""
+    """Warns the user 10 and 2 minutes before a scheduler ends a server. `now_unix_s` returns, for a run id, the time of
+    the clock of the run's host."""
 
     def __init__(self, core: StateHolder, now_unix_s: Callable[[str], float]) -> None:
         self._core, self._now_unix_s = core, now_unix_s
@@ -26,7 +26,8 @@ class WalltimeWarnings:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
 
     def see(self, status: ServerStatus) -> None:
-        """Set the warnings for the end of the server that `status` contains, and cancel those for an earlier value."""
+        """Schedule the warnings before the end of the server with this status. If the end has changed, cancel the
+        warnings for the previous end."""
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
         if ends == before or (ends is not None and before is not None and abs(ends - before) <= _SAME_S):

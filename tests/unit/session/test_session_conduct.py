@@ -171,7 +171,7 @@ def test_a_start_that_fails_once_after_others_is_tried_again() -> None:
         (Stopped("the benchmark was cancelled"), "stopped", "the benchmark was cancelled"),
         (asyncio.CancelledError(), "stopped", INTERRUPTED),
         (WorkbenchError("no right to set clocks"), "failed", "no right to set clocks"),
-        (BenchError("the worker died"), "failed", "pair 2 failed 3 times; the last time B: the worker died"),
+        (BenchError("the worker died"), "failed", "pair 2 failed 3 times; last error, in arm B: the worker died"),
     ],
 )
 def test_however_it_ends_everything_is_given_back_and_kept(error: BaseException, state: str, said: str) -> None:

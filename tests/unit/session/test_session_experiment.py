@@ -95,7 +95,7 @@ def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_s
             session.plans.set_flag("port", str(free_port()))
             assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
             lower = Arm(gpu=GpuSettings(power_limit_w=400.0))
-            with pytest.raises(SettingsError, match=r"altered GPU settings are on \(GPU0 power limit\)"):
+            with pytest.raises(SettingsError, match=r"altered are still on \(GPU0 power limit\)"):
                 await session.experiments.run(Arm(), lower, pairs=1, bench=SHAPE)
         finally:
             await session.gpu.revert()

@@ -124,7 +124,7 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
             rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
             await session.gpu.alterations.read()
             assert session.state.offers == (
-                f"GPU settings are on by ada@box, process {living.pid} (another running Workbench)",
+                f"GPU settings are altered by ada@box, process {living.pid} (another running Workbench)",
             )
             report = await session.gpu.revert()
             whose = f"made by ada@box, process {living.pid}, which still runs"
@@ -151,7 +151,8 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(clean_enviro
         await session.gpu.alterations.read()
         notice = session.state.notice
         assert (
-            notice is not None and "no longer on, because the host was restarted: GPU0 power limit 400 W" in notice.text
+            notice is not None
+            and "have been reset, because the host was restarted: GPU0 power limit 400 W" in notice.text
         )
         assert session.state.alterations == () and session.state.offers == ()
         await session.gpu.alterations.read()

@@ -205,7 +205,7 @@ def test_restart_benchmark_compare_in_one_step() -> None:
         assert [c.name for c in session.servers.changes_against_running()] == ["enforce-eager"]
         again = asyncio.create_task(session.bench.restart_and_compare())
         await eventually(lambda: session.state.busy, "it to begin")
-        with pytest.raises(BenchError, match="already being restarted and compared"):
+        with pytest.raises(BenchError, match="already being restarted for a comparison"):
             await session.bench.restart_and_compare()
         await again
         assert session.state.run_id != first and session.servers.supervisor.status(first).state is ServerState.STOPPED

@@ -135,7 +135,7 @@ def test_only_one_process_resumes_a_sweep_and_only_if_nothing_has_changed(
 
     older = whole["spec"]["measured"] | {"driver": "1.2"}
     assert "was measured with driver 1.2, and driver is " in resumed(spec=whole["spec"] | {"measured": older})["error"]
-    assert "GPU-none, which it measured" in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
+    assert "its GPU GPU-none is not on this host" in resumed(spec=whole["spec"] | {"gpus": ["GPU-none"]})["error"]
     assert "an older Workbench stored it without its inputs" in resumed(spec=None)["error"]
     path.write_text(json.dumps(whole))
     (server,) = servers_on(cli)

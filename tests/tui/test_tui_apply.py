@@ -93,7 +93,7 @@ def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) ->
         )
         assert "performance -> powersave" in text and not s.state.servers
         await s.press("enter")
-        await s.until("whole: 6 parts applied and read back")
+        await s.until("whole: 6 parts applied, and checked")
         await s.until(lambda: s.state.unapplied == ())
         assert s.state.server.preset_id == "whole"
         assert {a.setting for a in s.state.alterations} == {"power_limit_w", "governor", "c_states"}

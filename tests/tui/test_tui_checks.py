@@ -57,7 +57,7 @@ def test_a_check_needs_a_page_and_a_host_has_no_server_to_stop() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until(lambda: s.state.telemetry is not None)
         await s.press("ctrl+p", *"check: again", "enter")
-        await s.until("no check is open")
+        await s.until("no page with a check is open")
         await s.press("ctrl+p", *"list of hosts: check", "enter")
         await s.until("Check of sim:four-pcie: ")
 

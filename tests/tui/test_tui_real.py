@@ -135,7 +135,9 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
         await s.press("enter")
         await s.until("on trial: reverted in")
         await s.press("T")
-        await s.until(lambda: s.state.guard and s.state.guard.trial_left_s is None, "kept: the settings stay")
+        await s.until(
+            lambda: s.state.guard and s.state.guard.trial_left_s is None, "trial ended: the GPU settings stay"
+        )
         await s.press("r")
         await s.until(lambda: not s.state.alterations)
 
@@ -161,7 +163,7 @@ def test_the_log_is_searched_in_its_whole_file(monkeypatch: pytest.MonkeyPatch) 
         await s.press("escape", "m")
         await s.until("a needle of long ago", "NEEDLE now")
         await s.press("escape", "slash", *"long ago", "enter")
-        await s.until("none of which the Log pane keeps")
+        await s.until("none of which is in the Log pane")
         await s.press("escape", "slash", *"no such words", "enter")
         await s.until("“no such words” is not in the log")
 

@@ -1,14 +1,16 @@
-"""The terminal front end: draws the session's state, and calls the session's parts. It keeps no state of a host itself.
+"""The terminal user interface. It draws the state of a session, and calls the session for every action on the host.
 
-app, screen     the application of one host, and its main screen
-fleet/          the application of several hosts
-themed_app      what both applications share
-bindings        the table of keys; controllers/ has the methods that they call
-panes/          one file for each pane of the main screen
-modals/         pages, forms and questions over the main screen
-widgets/        the rows of the main screen, and the parts of panes and pages
+app, screen     the application that shows one host, and its main screen
+fleet/          the application that shows several hosts
+themed_app      the base class of both applications
+bindings        the table of keys: each key runs a method of a controller
+controllers/    the classes with these methods
+panes/          the panes of the main screen, one per file
+pages/          texts to read, in place of the panes
+modals/         forms and questions, in a box over the main screen
+widgets/        the other rows of the main screen, and the parts of panes and pages
 cells           rows of text, and the base widget, which sends only changed cells to the terminal
-bridge          repaints after changes of the session's state
+bridge          draws the main screen again when the session's state changes
 services        messages and background work, for panes and controllers
 screenshots     the pictures of the documentation
 """
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 
 def run(session: Session, *, mouse: bool | None = None) -> int:
-    """Show the screen until the user leaves, and return the exit code. Raise InputError without a terminal.
+    """Run the terminal user interface on a session until the user leaves, and return the exit code of the process.
+    Raise InputError if standard input is not a terminal.
 
-    The session is opened after the first frame, and closed at the end. With `mouse` None the mouse is off under ssh,
-    where it costs traffic and disables the selection of tmux.
+    `mouse` says whether Workbench reads the mouse. With None it does, except under SSH, where mouse reports cost
+    traffic and prevent the user from selecting text with tmux.
     """
     import asyncio
 
@@ -40,8 +43,8 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
-    """Prepare this process for a screen, and return whether the screen uses the mouse. Raise InputError, with the next
-    step `instead`, without a terminal."""
+    """Prepare this process for drawing a screen, and return whether to read the mouse. `mouse` None means yes, except
+    under SSH. Raise InputError, with `instead` as its next step, if standard input is not a usable terminal."""
     import gc
     import os
     import sys
@@ -57,7 +60,8 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
 
 
 def _code_of(app: PlainEnd, code: int | None, host: str) -> int:
-    """Return the exit code of a screen that has ended, and report the defect that ended it, if any."""
+    """Return the exit code of the process after `app` has ended: `code`, or 1 if an unexpected exception ended `app`.
+    Write a message about such an exception, which names `host`, to standard error."""
     import sys
 
     if app.defect is not None:
@@ -67,10 +71,11 @@ def _code_of(app: PlainEnd, code: int | None, host: str) -> int:
 
 
 def run_fleet(fleet: Fleet, *, mouse: bool | None = None) -> int:
-    """Show several hosts until the user leaves, and return the exit code. Raise InputError without a terminal.
+    """Show several hosts until the user leaves, and return the exit code of the process. Raise InputError if standard
+    input is not a terminal.
 
-    A host that the user opens is shown on its ordinary screen. Leaving that screen comes back to the fleet, which is
-    read all the time.
+    If the user opens a host, show the main screen of that host, and afterwards the fleet again. Telemetry of all hosts
+    is read during both.
     """
     import asyncio
 
@@ -107,8 +112,8 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
 
 
 def share_one_heap() -> None:
-    """Make all threads allocate from one heap of the C library. Each thread's own heap keeps what is freed, in all 4 MB
-    of 44. Only glibc has this option; elsewhere nothing changes."""
+    """Make all threads of this process share one malloc arena, which saves 4 of 44 MB: memory freed in the arena of one
+    thread is not available to the others. Do nothing if the C library has no `mallopt`."""
     import ctypes
 
     m_arena_max = -8  # malloc.h
@@ -118,7 +123,8 @@ def share_one_heap() -> None:
 
 
 async def _load(session: Session) -> type[WorkbenchApp]:
-    """Import the application in a thread, and open what the session can open before: neither waits for the other."""
+    """Return the application's class, which a thread imports. Before the import, let the session start the telemetry
+    agent of this machine, so that the first reading arrives about when the screen is ready."""
     import asyncio
     import importlib
 
@@ -129,8 +135,8 @@ async def _load(session: Session) -> type[WorkbenchApp]:
 
 
 def _ended_text(defect: Exception, host: str) -> str:
-    """Return the message for a screen that a defect has ended: the defect, the file with its details, and the next
-    step."""
+    """Return the message for a user whose screen was ended by the unexpected exception `defect`: the exception, the
+    file with its traceback, and the command that opens the screen on `host` again."""
     from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)

@@ -1,4 +1,5 @@
-"""The Textual application of one host: its keys, login questions, and the main screen."""
+"""The Textual application that shows one host. It handles keys and the questions of SSH logins, and has the main
+screen."""
 
 from __future__ import annotations
 

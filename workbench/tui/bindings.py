@@ -43,10 +43,11 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class ScreenKey(Generic[T]):
-    """A key of a screen, with the method that it runs: of a controller on the main screen, of the screen of the fleet.
+    """A key with the method that it runs. On the main screen, `run` gets the controllers; on the fleet's screen, that
+    screen.
 
-    `where` is the pane, page or list in which the key works, "" for the whole main screen. `footer` is the position in
-    the footer, lowest first; a key with 0 is not in the footer.
+    `where` names the pane, page or list in which the key works; "" is the whole main screen. `footer` is the position
+    of the key in the footer, lowest first; a key with 0 is not in the footer.
     """
 
     key: str
@@ -58,7 +59,7 @@ class ScreenKey(Generic[T]):
 
     @property
     def shown(self) -> str:
-        """Return the key as it is printed on a keyboard, such as "/" for "slash"."""
+        """Return the key as it is printed on a keyboard: "/" for the Textual name "slash"."""
         return SHOWN.get(self.key, self.key)
 
     @property
@@ -183,7 +184,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
 
 
 def keys_of(where: str, *keys: Key) -> tuple[Key, ...]:
-    """Return copies of the keys that work only in the pane, page or list `where`."""
+    """Return copies of `keys` that work only in the pane, page or list named `where`."""
     return tuple(replace(key, where=where) for key in keys)
 
 
@@ -248,8 +249,8 @@ def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
-    """Return key hints for a border, such as "/ find  enter load". A key in `shown` that is not among `keys` is a key
-    of the whole screen."""
+    """Return key hints for a border, such as "/ find enter load". `shown` has the names of the keys in order. Each key
+    is looked up in `keys` first, then among the keys of the whole main screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 
@@ -260,7 +261,8 @@ FIRST_KEYS_FIELDS = frozenset(
 
 
 def first_keys(state: SessionState) -> list[Key]:
-    """Return the keys that the present situation needs, the most needed one first."""
+    """Return the keys for the most likely next steps of the user, the most likely first. They depend on the connection,
+    the server, running measurements and altered GPU settings."""
     series = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
     running = series or state.bench.running or state.bench.queued or state.host.model_work is not None
     trial = state.guard is not None and state.guard.trial_left_s is not None

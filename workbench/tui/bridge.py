@@ -29,7 +29,7 @@ ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or wi
 
 
 class Viewer(Protocol):
-    """The part of the main screen that the bridge uses."""
+    """The interface of the main screen that `Bridge` uses to draw the session's state."""
 
     @property
     def app(self) -> Any: ...

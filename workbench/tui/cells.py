@@ -1,7 +1,8 @@
-"""Rows of (text, role) runs, and the widget that repaints only the cells that changed.
+"""Rows of text, and the base class of the widgets that draw rows.
 
-Textual sends a refreshed region whole. `Painted` compares the rows with those that it drew last and marks only the
-changed columns as dirty, so that a reading costs a few bytes for each changed value.
+A row is a tuple of runs, and a run is a pair (text, role). A role, such as "warn", selects a style of the theme.
+Textual would send a changed widget whole to the terminal. `Painted` sends only the columns that differ from the last
+drawing, so that a new reading costs a few bytes for each changed value.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def safe(row: Row) -> Row:
 
 
 def border_text(text: str) -> Content:
-    """Return `text` for a border as content without markup. Textual would interpret a plain string, and fail on half a
-    tag."""
+    """Return `text`, for the border of a widget, as Textual content without markup. Textual would parse a str as
+    markup, and raise an exception if a bracket in the text looks like an incomplete tag."""
     return Content(plain(clean(text)))
 
 
@@ -122,7 +123,8 @@ def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> li
 
 
 def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with a label in front of the first one, and blanks in front of the others."""
+    """Return the rows with `label`, in the style of `role`, in front of the first row. The other rows begin with as
+    many blanks."""
     return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
 
 
@@ -188,7 +190,8 @@ def strip_of(row: Row, ground: str) -> Strip:
 
 
 class Painted(Widget):
-    """A widget that draws rows of runs. Subclasses return them from `rows`; `repaint` sends the cells that changed."""
+    """Base class of the widgets that draw rows of styled text. A subclass returns its rows from `rows`. `repaint` draws
+    the rows, and sends only the cells that have changed to the terminal."""
 
     GROUND = "ground"
     DEFAULT_CSS = "Painted { width: 1fr; height: 1fr; }"
@@ -202,7 +205,8 @@ class Painted(Widget):
         return ()
 
     def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
-        """Return the rows of `make(width, …)`. If `make` raises, return rows that describe the defect."""
+        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows that describe the
+        exception."""
         try:
             return list(make(width, *more))
         except Exception as error:
@@ -213,7 +217,7 @@ class Painted(Widget):
 
     @property
     def drawn_text(self) -> str:
-        """The text that is drawn now."""
+        """Return the text that is drawn now, with a line for each row."""
         return "\n".join("".join(text for text, _ in row) for row in self._painted)
 
     def repaint(self) -> None:

@@ -31,10 +31,11 @@ async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) ->
 
 
 async def _by_tmux(text: str) -> str | None:
-    """Copy `text` with tmux's own command, and return a message about the outcome; None if tmux failed.
+    """Copy `text` into tmux's paste buffer with `tmux load-buffer`. Return a message about the outcome; None if tmux
+    failed.
 
-    By default tmux drops OSC 52 of the programs inside it. Its command fills its own buffer and, with -w (tmux 3.2),
-    the clipboard of the terminal.
+    By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also fills the clipboard
+    of the terminal.
     """
     setting = await _tmux(("show-options", "-sv", "set-clipboard"))
     if await _tmux(("load-buffer", "-w", "-"), text) is not None:

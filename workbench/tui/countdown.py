@@ -1,4 +1,5 @@
-"""A countdown on the clock of this machine, for a number of seconds left that the session reports only now and then."""
+"""A countdown of the seconds left. The session reports that number rarely, so the countdown subtracts the time that has
+passed since on the clock of this machine."""
 
 from __future__ import annotations
 

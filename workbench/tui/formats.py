@@ -38,7 +38,8 @@ def clock(unix_s: float) -> str:
 
 
 def figure(value: float | None, digits: int | None = None) -> str:
-    """Return a number with thousands separators. By default it has two decimals below 10 and one below 100."""
+    """Return a number with thousands separators and `digits` decimals; "n/a" for None. Without `digits`, a number has
+    two decimals below 10, one below 100, and none from 100 on."""
     if value is None:
         return NA
     if digits is None:
@@ -59,10 +60,8 @@ def gauge(share: float, cells: int) -> str:
 
 
 def progress_text(state: SessionState) -> str:
-    """Return the progress of the running benchmark: "measuring 31/64", or "measuring 8/20 s" if time ends it.
-
-    Without a running benchmark the text is empty.
-    """
+    """Return the progress of the running benchmark: "measuring 31/64" requests, or "measuring 8/20 s" if a duration
+    limits the benchmark. Without a running benchmark the text is empty."""
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
@@ -141,7 +140,8 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
-    """Return (GPUs, setting with its present value, previous value). GPUs with the same alteration share an entry."""
+    """Return one tuple of texts per group of GPUs with the same alteration: (the GPUs, setting and present value,
+    previous value), such as ("GPU0-1", "power limit 500 W", "600 W")."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
         texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
@@ -150,8 +150,8 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
 
 
 def restored_value(text: str) -> str:
-    """Return the text of the value that a revert restores. `text` is the previous value; if it is unknown, the driver's
-    default is restored."""
+    """Return the name of the value that a revert restores, for a message. It is `text`, the previous value, or "the
+    driver's default" if the previous value is unknown."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
 
 
@@ -168,7 +168,7 @@ def settings_texts(settings: Mapping[str, object]) -> list[str]:
 
 
 def preset_name(preset_id: str, engine: str) -> str:
-    """Return the preset's id without its engine, which has a column of its own. If the rest is too short, return the
-    whole id."""
+    """Return the preset's id without the engine's name at its beginning, because lists show the engine in another
+    column. If fewer than 6 characters would remain, return the whole id."""
     short = preset_id.removeprefix(f"{engine}-")
     return short if len(short) > 5 else preset_id  # "vllm-any"

@@ -1,4 +1,5 @@
-"""The signs of the screen, in Unicode or ASCII. Each sign is understandable without its colour."""
+"""The signs of the screen, which are single characters, in Unicode or ASCII. Each sign is understandable without its
+colour."""
 
 from __future__ import annotations
 

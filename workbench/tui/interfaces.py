@@ -1,4 +1,4 @@
-"""The interfaces by which the application and the main screen reach pages and widgets of any kind."""
+"""The interfaces through which the application calls screens and widgets without importing their classes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class OrderedKeys(Protocol):
-    """A screen whose keys act in the order in which they were typed. While `working` is true, all keys but escape are
-    dropped."""
+    """A screen for which the application runs the keys one after the other, as they were typed. While `working` is
+    true, the application ignores all keys except escape."""
 
     @property
     def working(self) -> bool: ...

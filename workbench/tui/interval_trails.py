@@ -1,4 +1,5 @@
-"""The earlier intervals of experiments. The page of an experiment draws them, to show how its interval narrowed."""
+"""The confidence intervals of experiments after each completed pair. The page of an experiment draws them, so that the
+user sees the interval become narrower."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ Trail = Mapping[int, tuple[float, float]]  # complete pairs -> (change, half wid
 
 
 class IntervalTrails:
-    """The earlier intervals of every experiment that this screen has shown."""
+    """The confidence intervals of each experiment that this screen has shown, by the number of completed pairs."""
 
     def __init__(self) -> None:
         self._trails: dict[int, dict[int, tuple[float, float]]] = {}  # experiment id -> trail
 
     def add(self, e: Experiment | None) -> None:
-        """Keep the present interval of the deciding metric. Do nothing for None or for an experiment without an
-        interval."""
+        """Store the present interval of the metric that decides the experiment `e`. Do nothing if `e` is None or has no
+        interval yet."""
         if e is None or e.comparison is None:
             return
         for metric in e.comparison.metrics:

@@ -1,4 +1,5 @@
-"""NO_COLOR: output without colours. Bold stays, and a light ground, such as that of a cursor, becomes reverse video."""
+"""NO_COLOR: output without colours. Bold text stays bold, and text on a light background, such as that of a cursor, is
+shown in reverse video."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 
 class PaneLayout:
     """The arrangement of the panes. On a small terminal (`single`) only the active pane is shown, with a row of tabs.
-    The active pane also has the whole work area if its `AREA` is "" or while `zoomed`. An open page takes the work area
-    of the panes."""
+    On other terminals the active pane fills the work area while `zoomed` is true, or if the pane's `AREA` is "". An
+    open page covers the work area."""
 
     def __init__(
         self, screen: Screen[None], panes: Sequence[Pane], pages: PageFrame, tabs: TabRow, strip: GpuStrip
@@ -119,8 +119,8 @@ class PaneLayout:
         self.refresh_titles()
 
     def refresh_titles(self) -> None:
-        """Set the title of each pane, and the key hints of the active pane. On a small terminal, set the badges of the
-        tabs."""
+        """Set the title of each pane, and the key hints of the active pane. On a small terminal, set the signs in the
+        tabs, such as that of a failed server."""
         for name, frame in self.frames.items():
             frame.title(frame.body.detail, frame.body.hint if name == self.active and not self.single else "")
         self.pages.footer.show_pane(self.current.footer_keys if self.single else ())

@@ -104,7 +104,7 @@ class MainScreen(Screen[None]):
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         if key in ACTING and self.session.state.host.replay is not None:
             text = f"{KEYS[key].shown} needs a host: this is a recording, on which nothing runs and nothing changes"
-            self.services.say(text, Level.WARN, "leave with q, and open the host itself with `workbench`")
+            self.services.say(text, Level.WARN, "press q to leave, then open the host with `workbench HOST`")
             return
         running = KEYS[key].run(self.controllers)
         if running is not None:
@@ -129,7 +129,8 @@ class MainScreen(Screen[None]):
         self._show_first_keys()
 
     def _show_first_keys(self) -> None:
-        """Put the keys of the present situation in front of the footer: a replay, an earlier time, or the next step."""
+        """Show in front of the footer the keys of a replay, the keys for going back in time, or else those for the most
+        likely next steps."""
         replay = self.session.state.host.replay is not None
         past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
         self.footer.show_first(past or first_keys(self.session.state))
@@ -204,8 +205,8 @@ class MainScreen(Screen[None]):
             )
 
     def _close_pages(self) -> None:
-        """Close the pages, and the questions about the former host without an answer, because a yes would act on the
-        new host."""
+        """Close all pages and, without an answer, all questions, except a login question. They are about the previous
+        host, and a yes would act on the new one."""
         from workbench.tui.modals.login import Login
 
         self.panes.pages.clear()

@@ -122,13 +122,14 @@ class Scene:
         await self.until(lambda: (s := self.session.state.sweep) is not None and s.state != "running")
 
     async def bench(self, *form: str) -> None:
-        """Run a benchmark. `form` are the keys to press in its form, from the number of streams on."""
+        """Run a benchmark on the server, and wait for its end. `form` are the keys to press in the form of the
+        benchmark, beginning at the field for the number of streams."""
         before = self.session.state.bench.last_id
         await self.press("b", "tab", *form, "enter")
         await self.until(lambda: self.session.state.bench.last_id != before and not self.session.state.bench.running)
 
     async def loaded(self, name: str, streams: int) -> None:
-        """Take a picture of the server after 20 s of load."""
+        """Take a picture, with the file name `name`, of the server after 20 s of load with `streams` streams."""
         seconds = 25.0
         load = self.session.bench.run_target(self.session.state.run_id, None, seconds=seconds, concurrency=streams)
         task = asyncio.create_task(load)
@@ -138,7 +139,7 @@ class Scene:
         await task
 
     async def advice(self, name: str) -> None:
-        """Take a picture of the advice on the newest result."""
+        """Take a picture, with the file name `name`, of the page with the advice on the newest result."""
         await self.press("4", "i")
         await self.until(lambda: self.page.startswith("Advice"))
         await self.shot(name)
@@ -146,7 +147,8 @@ class Scene:
 
 
 async def _tuning(scene: Scene) -> None:
-    """Take pictures of the guide on four GPUs: the baseline, one change, and the comparison."""
+    """Take the pictures of the guide on four GPUs: a benchmark, a changed flag, and the comparison with the benchmark
+    before."""
     await scene.load("tp4")
     await scene.press("s")
     await scene.shot("start-plan-120x40")
@@ -174,7 +176,7 @@ async def _tuning(scene: Scene) -> None:
 
 
 async def _sizes(scene: Scene) -> None:
-    """Take pictures of the same state at other sizes, and of the help page."""
+    """Take pictures of the main screen, in the same state, at other terminal sizes, and one of the help page."""
     await scene.shot("loop-200x60", (200, 60))
     for key, name in (("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare")):
         await scene.press(key)
@@ -236,7 +238,8 @@ async def _preset(scene: Scene) -> None:
 
 
 async def _two_sparks(scene: Scene) -> None:
-    """Take pictures of what of a model fits on two DGX Sparks, and of the advice on a benchmark of both."""
+    """Take pictures on two DGX Sparks: the page that shows which quantizations and context lengths fit, and the advice
+    on a benchmark of both machines."""
     await scene.until(lambda: bool(scene.session.state.presets))
     await scene.session.plans.load_preset("vllm-llama-3.3-70b-2x-spark")
     await scene.until(lambda: scene.session.state.telemetry is not None)
@@ -250,7 +253,7 @@ async def _two_sparks(scene: Scene) -> None:
 
 
 async def _doctor(scene: Scene) -> None:
-    """Take a picture of what a host with old software lacks."""
+    """Take a picture of the page that examines a host whose software is too old."""
     await scene.press("H")
     await scene.until(lambda: "finding" in scene.page)
     await scene.shot("doctor-120x40")
@@ -353,7 +356,8 @@ _FLEET_SERVERS = (
 
 
 async def _play_fleet(folder: Path) -> list[Path]:
-    """Take pictures of a fleet: two servers under load, and a host with altered settings."""
+    """Take pictures of a fleet of simulated hosts: two with servers under load, and one with altered GPU settings.
+    Return their paths."""
     from workbench.model.settings import GpuSettings, parse_word
     from workbench.session.session import Session
 
@@ -422,15 +426,17 @@ async def _take_all(folder: Path) -> list[Path]:
 
 
 async def _take_in_child(folder: Path, name: str) -> list[Path]:
-    """Play a scene in a process of its own. Return its pictures. Raises ServerError with the last line that the process
-    wrote."""
+    """Play the scene `name` in a new process, and return the paths of its pictures. If the process fails, raise
+    ServerError with the last line of its standard error."""
     argv = [sys.executable, "-m", __name__, str(folder), name]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     out, err = await child.communicate()
     if child.returncode:
         said = clean(err, lines=True).strip().splitlines()[-1:] or ["no message"]
-        raise ServerError(f"the scene {name} ended with {child.returncode}: {said[0]}", next_step="run it again")
+        raise ServerError(
+            f"the scene {name} ended with exit code {child.returncode}: {said[0]}", next_step="run it again"
+        )
     return [Path(line) for line in out.decode().splitlines()]
 
 
@@ -482,7 +488,8 @@ def _own_directories() -> Iterator[None]:
 
 
 def _move_from_used_ports() -> None:
-    """Write own copies of those shipped presets whose port another program uses, with a free port."""
+    """Find the shipped presets whose port is in use on this machine. Save a copy of each, with a free port, among the
+    user's own presets."""
     for preset in paths.shipped_presets_dir().glob("*.toml"):
         text = preset.read_text(encoding="utf-8")
         found = re.search(r"^port = (\d+)$", text, re.MULTILINE)
@@ -494,7 +501,8 @@ def _move_from_used_ports() -> None:
 
 
 def _bound(port: int) -> int | None:
-    """Return the number of a port that could be bound just now, None if it is in use. 0 stands for any free port."""
+    """Return `port` if a TCP socket on 127.0.0.1 can be bound to it, otherwise None. For `port` 0, return the number of
+    a free port."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

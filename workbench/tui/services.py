@@ -29,8 +29,8 @@ INFO_S = 8.0
 
 
 class Services:
-    """Messages, background work and access to the panes and pages, for controllers. While `working` is true, the
-    application drops all keys but escape."""
+    """The main screen's messages, background work, panes and pages, for use by controllers. While `working` is true,
+    the application ignores all keys except escape."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class Services:
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def take_notice(self, notice: Notice | None) -> None:
-        """Show a new message of the session. A message of level INFO does not replace a warning or an error."""
+        """Show a new message of the session; do nothing for None. A message of level INFO does not replace a warning or
+        an error."""
         if notice is None or notice.number == self._notice_number:
             return
         self._notice_number = notice.number
@@ -124,14 +125,15 @@ class Services:
             return None
 
     def explain(self, error: Exception) -> None:
-        """Show an error as a message. If it is a defect of Workbench, write its details to a file."""
+        """Show an error as a message. If the exception is not a WorkbenchError, and so unexpected, write its traceback
+        to a file."""
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return
         from workbench.store.crash_files import defect_text
 
         text, details = defect_text(error)
-        self.say(text, Level.ERROR, f"the screen continues; {details}")
+        self.say(text, Level.ERROR, f"Workbench keeps running; {details}")
 
     def _fail(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""

@@ -30,8 +30,8 @@ def frames_waiting(app: App[Any]) -> int:
 
 
 class PlainEnd(App[int]):
-    """An application that ends without Textual's traceback, which shows every local variable. `defect` is the exception
-    that ended the application; None without one."""
+    """An application that, if an exception ends it, does not print Textual's traceback, which shows every local
+    variable. `defect` is that exception; None if there was none."""
 
     defect: Exception | None = None
 
@@ -45,10 +45,10 @@ class PlainEnd(App[int]):
 
 
 def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
-    """Call `tell` from a thread when the terminal hangs up.
+    """Call `tell`, from a new thread, when the terminal hangs up.
 
-    A process without a controlling terminal gets no SIGHUP. It would read the end of input again and again, and a full
-    queue of frames would block the event loop for ever.
+    A process without a controlling terminal gets no SIGHUP. Without this function, Textual's input thread would read
+    the end of file in a busy loop, and its full queue of frames would block the event loop for ever.
     """
     driver = getattr(app, "_driver", None)
     descriptor, ended = getattr(driver, "fileno", None), getattr(driver, "exit_event", None)
@@ -93,16 +93,16 @@ class _Cells(CompositorUpdate):
 
 
 def looks_of(widget: Widget) -> object:
-    """Return a value that changes with everything in the style sheet that decides how the inside of a widget looks;
-    None before the widget is mounted."""
+    """Return the widget's size, the offset of its content, its background colours and its theme as one value. The
+    inside of the widget must be drawn again if the value has changed. Return None before the widget is mounted."""
     if not widget._is_mounted:
         return None
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
-    """Return the cells from `start` to `end` of a strip. Textual's `Strip.crop` would cache them, which takes 4 MB for
-    the lines of a log."""
+    """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop` it does not cache
+    the result, which saves 4 MB for the lines of a log."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
@@ -116,9 +116,12 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells in `regions` of a widget to the terminal now. Return False if Textual must draw the widget
-    instead, because the widget has a border or is covered. Textual itself would send each changed row from the start of
-    the widget: five times the bytes for 24 values, and twice the CPU."""
+    """Send the cells of `widget` in `regions` to the terminal now. Return False if they were not sent, because the
+    widget is covered, hidden or about to be laid out, so that Textual must draw it.
+
+    Textual would send each changed row from the widget's left edge: five times the bytes for 24 values, and twice the
+    CPU.
+    """
     screen, app = widget.screen, widget.app
     covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count
     if covered or not widget.is_attached or not widget.display or not screen._compositor.full_map.get(widget):

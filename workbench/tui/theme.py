@@ -1,7 +1,8 @@
-"""The styles of the roles, in four themes. Blue is good (and A), orange needs attention (and B), bold red is bad: the
-colours of Okabe and Ito, which colour-blind users can distinguish, or near ones. Every role also has a word or a sign.
+"""The styles in which texts and graphs are drawn, in four themes. A text or graph has a role, such as "warn", and a
+theme gives each role a style. Blue is good (and A), orange needs attention (and B), bold red is bad: colours of Okabe
+and Ito, which colour-blind users can distinguish, or similar ones. A word or a sign always says the same as the colour.
 
-A style always has a ground colour: Textual's line API paints none, and NO_COLOR needs a style on every segment.
+Every style has a background: Textual's line API draws none, and NO_COLOR needs a style on every segment.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from rich.style import Style
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours of a theme. A text has a contrast of at least 4.5 with every ground, a graph of at least 3 with the
-    main one, also in a terminal of 256 colours (tests/tui/test_tui_theme.py)."""
+    """The colours of a theme; `grounds` are the backgrounds by name. The contrast of a text is at least 4.5 with each
+    background, and that of a graph at least 3 with the background "ground", also in a terminal with 256 colours."""
 
     grounds: Mapping[str, str]
     text: str
@@ -154,7 +155,7 @@ ON_BAND = " on band"  # the lowest of several GPUs in front of the highest
 
 
 class _Current:
-    """The theme in use, which `use` replaces."""
+    """The name and the palette of the theme that is drawn now. The function `use` sets both."""
 
     name = DEFAULT
     palette = PALETTES[DEFAULT]
@@ -165,13 +166,14 @@ def current_name() -> str:
 
 
 def use(name: str) -> None:
-    """Draw with another theme from now on. A widget shows it when it draws its rows again."""
+    """Make the theme `name` the one that `style` uses from now on. Widgets must draw their rows again to show the
+    theme."""
     _Current.name, _Current.palette = name, PALETTES[name]
     style.cache_clear()
 
 
 def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
-    """Return the colour of a role, and whether it is bold."""
+    """Return (colour, whether it is bold) of a role in a palette."""
     if role in TEXT_ROLES:
         name, bold = TEXT_ROLES[role]
         return str(getattr(palette, name)), bold

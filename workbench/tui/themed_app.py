@@ -1,5 +1,5 @@
-"""What the applications of the screen and of the fleet share: the theme, the order of keys, signals, and the end
-without a terminal."""
+"""The base class of the two applications, for one host and for a fleet: the theme, the order of keys, signals, and the
+end of the application when the terminal hangs up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.tui.textual_private import PlainEnd, when_terminal_hangs_up
 
 
 def textual_theme(name: str) -> Theme:
-    """Return a theme of theme.py as Textual's, for the style sheet."""
+    """Return the theme `name` as a Textual theme, whose colours the style sheet uses."""
     palette = theme.PALETTES[name]
     return Theme(
         name=f"workbench-{name}",
@@ -61,7 +61,7 @@ def as_typed(event: events.Event) -> events.Event:
 
 
 class ThemedApp(PlainEnd):
-    """An application with the theme of config.toml. It ends on SIGTERM and SIGHUP, and when its terminal is gone."""
+    """An application with the theme of config.toml. It ends on SIGTERM or SIGHUP, and when its terminal hangs up."""
 
     TITLE = "Workbench"
     CSS_PATH = Path(__file__).with_name("workbench.tcss")
@@ -79,8 +79,8 @@ class ThemedApp(PlainEnd):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def _wanted_theme(self) -> str:
-        """Return the theme of config.toml. Without colours it is always the dark one, whose cursors become reverse
-        video."""
+        """Return the name of the theme in config.toml. With NO_COLOR, return the default dark theme, because its
+        cursors can be shown in reverse video."""
         from workbench.store.paths import config_file
 
         if self.no_color or not config_file().exists():
@@ -127,10 +127,11 @@ class ThemedApp(PlainEnd):
         when_terminal_hangs_up(self, gone)
 
     async def on_event(self, event: events.Event) -> None:
-        """Run keys in the order in which they were typed, also if several arrive in one packet.
+        """Run keys in the order in which they were typed, even if several arrive in one packet.
 
-        Textual runs a binding only after the event has bubbled up from the widget that had the focus when the key
-        arrived. Of the keys p and q, q would run before p has moved the focus to the filter.
+        Textual would run the action of a key only after the event has bubbled up from the widget that had the focus
+        when the key arrived. If the user types p (focus the filter) and q, then q would quit instead of being typed
+        into the filter.
         """
         event = as_typed(event)
         if isinstance(event, events.Key) and not event.is_forwarded and await self.take_key(event):

@@ -1,23 +1,23 @@
-"""The controllers: the classes whose methods the keys of the screen run. Each drives one part of the session.
+"""The controllers: the classes whose methods the keys of the main screen run. Each calls one part of the session.
 
 plan                  loading presets, editing the plan and its flags
 servers               starting, stopping and choosing servers, searching their logs
 hosts                 choosing and examining a host, connecting again, trusting a host's key
 checks                checking hosts and clusters; starting and stopping a cluster's server
-fleet                 all hosts at once, over the main screen
-models                the models on hosts: listing, hashing, copying and downloading them
+fleet                 showing all hosts at once, over the main screen
+models                listing, hashing, copying and downloading the models on hosts
 bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
-advice                what the advisor says about a result, and testing one finding
-sweeps, experiments   running and showing them; series is their common base class
-apply                 applying a preset whole
+advice                showing the advice on a result, and testing one finding
+sweeps, experiments   starting, stopping and showing them; series is their common base class
+apply                 applying everything that a preset contains: launch, GPU settings, warm-up
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
-timeline              going back in time, and the length of a cell of the graphs
+timeline              showing values of an earlier time, and changing the seconds per cell of the graphs
 view                  moving between panes, the activity page, leaving
-explain               the terms on the screen, a term by its name, every key
+explain               explaining the terms on the screen or a chosen term, listing every key
 palette               the list of every action by name
-recipes               presets from recipes of other tools, the plan in their forms
+recipes               making presets from the recipes of other tools, and recipes from the plan
 replay                pausing a recording, and playing it faster or slower
 """
 
@@ -87,8 +87,8 @@ class Controllers:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Import, build and keep the controller `name`. Raise AttributeError for a name without an annotation
-            above."""
+            """Import, build and store the controller `name`. Raise AttributeError if this class has no annotation of
+            that name."""
             if name not in Controllers.__annotations__:
                 raise AttributeError(name)
             from importlib import import_module

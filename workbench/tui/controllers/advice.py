@@ -30,14 +30,16 @@ class AdviceController(Controller):
         self.services.pages.open(page)
 
     def keys_of(self, advised: Advised) -> Keys:
-        """Return the key of a page that tests a finding; none if no finding can be tested."""
+        """Return the key with which a page offers to test a finding in an A/B experiment; {} if no finding can be
+        tested."""
         from workbench.session.advice import can_be_tested
 
         found = [f for f in advised.findings if can_be_tested(f)]
         return {"t": ("Test a change (A/B)", lambda: self._pick(advised, found))} if found else {}
 
     def test(self, advised: Advised, found: Sequence[Finding]) -> None:
-        """Test one of the findings against the result of `advised`, if it has one."""
+        """Let the user pick one of the findings `found`, and test its change in an A/B experiment. If `advised` has no
+        result to compare with, show a message instead."""
         if advised.result is None:
             text = "this run has no valid result to compare with"
             self.say(text, Level.WARN, next_step="measure the run (b in the Bench pane), then press t again")
@@ -53,7 +55,8 @@ class AdviceController(Controller):
     async def pick(
         self, title: str, found: Sequence[Finding], then: Callable[[Finding], Awaitable[None] | None]
     ) -> None:
-        """Ask for one of the findings with a change, unless there is only one, and call `then` with it."""
+        """Show the findings `found` in a list titled `title`, and call `then` with the one that the user picks. A
+        single finding is passed to `then` without a list."""
 
         async def chosen(number: str | None) -> None:
             if number is not None:
@@ -86,7 +89,7 @@ class AdviceController(Controller):
         if arms is None:
             return
         if arms[0] == arms[1]:
-            self.say("the result has this change already", Level.WARN)
+            self.say("this result was measured with this change already", Level.WARN)
             return
         expected = f" Expected: {finding.expected_gain}." if finding.expected_gain else ""
         about = [

@@ -1,4 +1,5 @@
-"""The key that applies the preset of the plan whole, and the page of its outcome."""
+"""The key that applies everything that the plan's preset contains (launch, GPU settings, warm-up), and the page of the
+outcome."""
 
 from __future__ import annotations
 
@@ -29,12 +30,16 @@ AFTERWARDS = (
 
 class ApplyController(Controller):
     def whole(self) -> None:
-        """Show all that the preset of the plan changes, and apply it if the user agrees."""
+        """List everything that the plan's preset changes on the host, and apply it if the user agrees."""
         if self.state.plan is None:
             self.say("there is no preset to apply", Level.WARN, "press p to load a preset")
             return
         if self.session.plans.untrusted():
-            self.say("the preset is not trusted yet", Level.WARN, "press s to see what it would run")
+            self.say(
+                "you have not trusted this preset yet",
+                Level.WARN,
+                "press s to see what it would run, and trust it there",
+            )
             return
         preset_id = self.state.plan.plan.preset_id
         self.say(f"looking up what {preset_id or 'the plan'} changes on {self.state.host.name}: nothing is changed yet")
@@ -79,7 +84,8 @@ class ApplyController(Controller):
     def _show_outcome(self, applied: AppliedPreset) -> None:
         if not applied.not_applied:
             count = count_of(len(applied.parts), "part")
-            self.say(f"{applied.preset_id}: {count} applied and read back", next_step="press r to revert the settings")
+            text = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
+            self.say(text, next_step="press r to revert the GPU settings")
             return
         self.services.hush()
 
@@ -93,15 +99,16 @@ class ApplyController(Controller):
 
 
 def _load() -> None:
-    """Import the modules that the look-up needs. This takes too long for the thread that draws the screen."""
+    """Import the modules that find out what a preset changes. The import is slow, so call this function in a thread,
+    and not in the one that draws the screen."""
     import workbench.gpu.settings.apply
     import workbench.gpu.settings.plan
     import workbench.session.preset_apply  # noqa: F401
 
 
 def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row]:
-    """Return the parts of a preset as rows: the setting with its old and its new value, and the command. For a part
-    that is not applied, a row has the text `problem` and the reason."""
+    """Return the rows of a preset's parts: for each part its name, its change and its command. A part that cannot be
+    applied has a row with `problem`, the beginning of a sentence, and the reason."""
     rows: list[Row] = []
     for part in parts:
         name = (pad(part.name, NAME_CELLS), "title")

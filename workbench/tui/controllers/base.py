@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def load(module: str) -> None:
-    """Import a module in a thread, if it is not loaded. Modules with many others would keep the screen from answering
-    keys for 0.1 s."""
+    """Import a module in a thread, unless it is imported already. In the event loop's thread, the import of a large
+    module would delay keys by 0.1 s."""
     if module not in sys.modules:
         await asyncio.to_thread(importlib.import_module, module)
 
@@ -39,5 +39,6 @@ class Controller:
         return self.services.app
 
     def copy(self, what: str, text: str) -> None:
-        """Copy `text` to the clipboard and report the outcome. `what` names the text."""
+        """Copy `text` to the clipboard, and show a message about the outcome. The message begins with `what`, a name
+        for the text."""
         self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))

@@ -44,8 +44,8 @@ class BenchController(Controller):
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 
     def _say_no_server(self) -> None:
-        """Report that there is no server, and repeat why the last start was rejected, because this message replaces
-        that one."""
+        """Show the message that there is no server to benchmark. The message repeats the reason if the last start was
+        rejected, because it replaces the message with that reason."""
         rejected = self.controllers.servers.rejected
         if rejected is None:
             self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
@@ -57,9 +57,7 @@ class BenchController(Controller):
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and compare the two
         results."""
         if self.state.bench.running or self.state.bench.queued:
-            self.say(
-                "a benchmark is running or waiting", next_step="press “.” again when it has ended, or K to cancel it"
-            )
+            self.say("a benchmark is running or waiting", next_step="press K to cancel it, or “.” again after its end")
             return
         if self.state.plan is None or self.state.bench.last_id is None:
             next_step = "press s to start the server, then b to benchmark it"
@@ -87,15 +85,16 @@ class BenchController(Controller):
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
     def _show_compared(self) -> None:
-        """Show the comparison on a small terminal, where it would be out of sight, unless the user went elsewhere."""
+        """Open the Compare pane if a comparison exists and the terminal is so small that it shows only one pane. Do
+        nothing if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
         waiting = panes.active == "results" and self.services.pages.top is None
         if panes.single and waiting and self.state.comparison is not None:
             self.go("compare")
 
     def cancel(self) -> None:
-        """Cancel the experiment, the sweep or the benchmark that is running, or else the work on model files. Complete
-        runs of an experiment or a sweep are kept."""
+        """Cancel the first of these that is running: the experiment, the sweep, the benchmark, the copying, download or
+        hashing of a model. Complete runs of an experiment or a sweep are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(

@@ -1,4 +1,4 @@
-"""The keys of the page that checks a host or a cluster, and those that start and stop a cluster's server."""
+"""The keys of the page about the check of a host or cluster, and the keys that start and stop a cluster's server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckController(Controller):
         self._began_s = 0.0
 
     def open(self, name: str) -> None:
-        """Open the page of a host or a cluster, and check it."""
+        """Open the page about the host or cluster `name`, and start its check."""
         self.name = name
         self._page = Page(f"Check of {name}", self._rows, kind="check")
         of_cluster = name.startswith(CLUSTER)
@@ -55,10 +55,12 @@ class CheckController(Controller):
         return paragraph(text, width, "dim")
 
     def look(self) -> None:
-        """Check the host or the cluster of the page."""
+        """Start the check of the page's host or cluster, and show its findings when it ends."""
         page, name = self._page, self.name
         if page is None:
-            self.say("no check is open", next_step="press h, then ctrl+t on a host or a cluster")
+            self.say(
+                "no page with a check is open", next_step="press h, then ctrl+t to check the host under the cursor"
+            )
             return
         self.found.clear()
         self._began_s = time.monotonic()
@@ -79,7 +81,8 @@ class CheckController(Controller):
         self.attempt(self._look(name), show, failed=page.leave, only="check")
 
     async def _look(self, name: str) -> HostCheck | ClusterLook:
-        """Return what is found on a host, by a connection of its own, or on a cluster."""
+        """Check a host, over a new connection, or a cluster, and return the findings. Raise HostError if the check of a
+        cluster takes longer than CLUSTER_LIMIT_S seconds."""
         await load("workbench.session.cluster_servers")
         if name.startswith(CLUSTER):
             from workbench.session import cluster_servers
@@ -99,7 +102,7 @@ class CheckController(Controller):
         return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]
 
     async def work_on(self) -> None:
-        """Work on the host or the cluster of the page."""
+        """Switch Workbench to the page's host or cluster. If Workbench works on it already, only close the page."""
         if self.name and self.name != self.state.host.name:
             await self.controllers.hosts.switch(self.name)
         else:
@@ -108,7 +111,7 @@ class CheckController(Controller):
     # ---- the server of a cluster
 
     async def start(self) -> None:
-        """Work on the cluster of the page, and show the plan before it is started there."""
+        """Switch Workbench to the page's cluster, and show the plan, from which the user can start the server there."""
         self.services.pages.clear()
         if self.name == self.state.host.name:
             await self.controllers.servers.start()
@@ -118,7 +121,8 @@ class CheckController(Controller):
             await self.controllers.hosts.switch(self.name, lambda: self.attempt(self._start_there(self.name)))
 
     async def _start_there(self, name: str) -> None:
-        """Show the plan when the cluster is connected, its servers are known, and its engine is found."""
+        """Wait until the cluster `name` is connected, look for its servers and its engine, and show the plan. Do
+        nothing if the connection fails or the user has switched to another host."""
         changed = asyncio.Event()
         unsubscribe = self.session.subscribe(lambda state, fields: changed.set())
         try:
@@ -134,7 +138,8 @@ class CheckController(Controller):
         await self.controllers.servers.start()
 
     def stop(self) -> None:
-        """Ask which server of the cluster to stop, if several live, and stop it on all nodes."""
+        """Ask for consent, and stop the server of the page's cluster on all its nodes. If several servers are running,
+        ask first which one to stop."""
         found = self.found[0] if self.found else None
         servers: Sequence[ServerStatus] = getattr(found, "servers", ())
         if not servers:
@@ -174,7 +179,7 @@ class CheckController(Controller):
     def _stopped(self, status: ServerStatus) -> None:
         if status.may_live:
             text = f"{status.run_id} is {status.state}: {status.reason or 'processes of it still live'}"
-            self.say(text, Level.ERROR, "press x again, or o to see the server's log")
+            self.say(text, Level.ERROR, "press x to try the stop again, or o to see the server's log")
         else:
             self.say(f"{status.run_id} is {status.state}")
         if self._page is not None and self._page.frame is not None:

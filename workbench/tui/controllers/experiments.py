@@ -42,7 +42,7 @@ class ExperimentController(SeriesController[Experiment]):
         if self.measured is None:
             self.say(
                 "the Compare pane shows no experiment",
-                next_step="press X to start one, or o in the Compare pane to list all",
+                next_step="press X to start an experiment, or o in the Compare pane to list all experiments",
             )
             return
         self.services.pages.open(self.new_page())
@@ -63,8 +63,9 @@ class ExperimentController(SeriesController[Experiment]):
 
     # a quick one
     async def open(self) -> None:
-        """Show the experiment that runs. Otherwise, if the plan differs from the running server or GPU settings are
-        altered, ask how sure the user wants to be, and measure the difference."""
+        """Show the running experiment. Otherwise, if the plan differs from the running server or GPU settings are
+        altered, ask how precisely to measure the difference, and measure it. Without a difference, show the last
+        experiment or the form of a new one."""
         running = self.measured is not None and self.measured.state == "running"
         found = None if running or self.state.plan is None else self._difference()
         if found is None:
@@ -73,8 +74,9 @@ class ExperimentController(SeriesController[Experiment]):
             await self._ask_how_sure(*found)
 
     def _difference(self) -> tuple[Arm, Arm] | None:
-        """Return arm A, the running server as it was started or before its GPU settings were altered, and arm B, the
-        present plan or settings. None if they do not differ, or not in a way that arms can express."""
+        """Return the arms (A, B) of an experiment about what the user has changed: A is the running server, B the plan;
+        or A has the original GPU settings, B the altered ones. None if nothing differs, no server is READY, or an arm
+        cannot express the difference."""
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
             return None
@@ -93,8 +95,8 @@ class ExperimentController(SeriesController[Experiment]):
     async def test(
         self, a: Arm, b: Arm, about: Sequence[str], advice: AdvisedChange, options: Mapping[str, Any]
     ) -> None:
-        """Ask how sure the user wants to be of the difference between A and B, then measure it with `options`. The
-        verdict is kept with `advice`."""
+        """Ask how many pairs of runs or which precision the comparison of A and B needs, then run it with `options`.
+        `about` are sentences for the question. The verdict is stored with `advice`."""
 
         def work(answer: Mapping[str, Any]) -> Work[Experiment]:
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
@@ -129,8 +131,9 @@ class ExperimentController(SeriesController[Experiment]):
         work: Callable[[Mapping[str, Any]], Work[Experiment]],
         form: Callable[[], Awaitable[None] | None],
     ) -> None:
-        """Ask how sure the user wants to be, and begin `work` with the options of the answer. `options` are the other
-        options of the experiment. `form` shows all choices."""
+        """Ask how many pairs of runs or which precision the comparison of A and B needs, then start `work` with the
+        options of the answer. `options` are the remaining options of the experiment. The answer "more choices" calls
+        `form`."""
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
@@ -152,12 +155,14 @@ class ExperimentController(SeriesController[Experiment]):
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
-        """Revert the altered GPU settings if they are what is compared, then carry out the experiment."""
+        """Run the experiment. If B has GPU settings, revert the altered settings before, so that A runs without them.
+        Raise SettingsError if they cannot be reverted."""
         if b.gpu:
             report = await self.session.gpu.revert()
             if not report.ok:
                 text = "the GPU settings could not be reverted, so A cannot be measured"
-                raise SettingsError(text, host=self.state.host.name, next_step="press r to see which settings are left")
+                step = "press r to try again and see which GPU settings are still altered"
+                raise SettingsError(text, host=self.state.host.name, next_step=step)
         return await self.session.experiments.run(a, b, **options)
 
     # a new one
@@ -168,8 +173,8 @@ class ExperimentController(SeriesController[Experiment]):
             self.attempt(self._arms(), lambda found: self._ask(*found))
 
     async def _arms(self) -> tuple[Arm, Arm, str]:
-        """Return suggestions for the form: arm A (the running server, or else result A), arm B (the plan under edit),
-        and a text that names their sources."""
+        """Return the suggestions for the form of an experiment: arm A (the running server, or else result A), arm B
+        (the plan), and a text that names these two sources."""
         state = self.state
         changes = list(self.try_now(self.session.servers.changes_against_running) or ())
         about = "A is the running server, B the plan under edit."
@@ -194,9 +199,8 @@ class ExperimentController(SeriesController[Experiment]):
         advice: AdvisedChange | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the form of a new experiment. `options` has the load and the metric that `advice` needs; without them,
-        the load is that of the next benchmark.
-        """
+        """Open the form of a new experiment with A and B as suggestions. `about` says where A and B come from.
+        `options` has the load and the metric that `advice` needs; with None, the load is that of the next benchmark."""
         given = options or {"bench": self.session.bench.shape()}
         shape = dict(given["bench"])
         requests = count_of(shape["requests"], "request") if "requests" in shape else "as many requests as fit"
@@ -225,7 +229,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
 
     def _options(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the options of an experiment from its form: a twin makes two hosts with the present one."""
+        """Return the keyword arguments for `Experiments.run` from the values of the form. If the user named a twin,
+        `twins` is the pair of the present host and the twin."""
         options = dict(wanted.options)
         if twin := options.pop("twin", None):
             options["twins"] = (self.state.host.name, twin)
@@ -250,8 +255,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
-        """Open the page of an experiment that the user chose from the list. The page of the running experiment follows
-        the state."""
+        """Open the page of an experiment that the user chose from a list. Only the page of the current experiment is
+        updated with the session's state."""
         fixed = None if self.measured is not None and self.measured.id == e.id else e
         self.services.pages.open(self.new_page(fixed))
 

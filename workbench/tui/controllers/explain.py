@@ -22,8 +22,8 @@ class ExplainController(Controller):
         self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def in_sight(self) -> None:
-        """Explain the flag under the cursor of the Launch pane, and the words of the open page or of the active pane,
-        of the GPUs and of the first row. If these are explained already, open the page of all keys."""
+        """Open a page that explains the flag under the cursor of the Launch pane, and the glossary terms in the active
+        pane or open page, the GPU rows and the status bar. If that page is open already, open the page of all keys."""
         from workbench.store import glossary
 
         page, panes = self.services.pages.top, self.services.panes

@@ -1,4 +1,4 @@
-"""The key of the fleet: all hosts at once, over the main screen."""
+"""The key that opens the fleet, a screen with all hosts, over the main screen."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FleetController(Controller):
     view: FleetView | None = None  # the next fleet has the same filter and order
 
     async def open(self) -> None:
-        """Show the hosts of hosts.toml, or without that file those of the ssh configuration, and this host. Enter works
-        on the host under the cursor."""
+        """Show this host and the hosts of hosts.toml over the main screen; without that file, the hosts of the ssh
+        configuration. If the user opens a host, switch Workbench to it."""
         for module in ("workbench.session.fleet", "workbench.tui.fleet.over_main"):
             await load(module)
         from workbench.session.fleet import MOST_HOSTS, Fleet, members

@@ -67,8 +67,8 @@ class GpuController(Controller):
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """Return `error` with the label of the invalid setting in front, which is found by a dry run of each setting
-        alone."""
+        """Return `error`, about invalid GPU settings, with the label of the invalid setting in front. To find that
+        setting, make a dry run with each setting alone."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -77,8 +77,8 @@ class GpuController(Controller):
         return error
 
     def _suggested(self) -> Suggestion | None:
-        """Return the GPU settings that the preset of the plan mentions, as texts for the form. None if it mentions
-        none, or if GPU settings are altered already."""
+        """Return the GPU settings of the plan's preset as texts for the form. Return None if the preset has no GPU
+        settings, or if settings are altered already."""
         preset_id = self.state.plan.plan.preset_id if self.state.plan else None
         if preset_id is None or self.state.alterations:
             return None
@@ -86,8 +86,8 @@ class GpuController(Controller):
         return suggestion_of(mentioned, preset_id) if mentioned else None
 
     async def _processes(self) -> Sequence[Process] | None:
-        """Return the processes on the GPUs; None if they cannot be listed. The page then says so, and the user
-        decides."""
+        """Return the processes that use the GPUs. If they cannot be listed, show the error as a message and return
+        None."""
         try:
             return await self.session.gpu.processes()
         except Exception as error:
@@ -95,8 +95,8 @@ class GpuController(Controller):
             return None
 
     def _ask(self, title: str, text: Make, yes: str, agreed: Callable[[str | None], None], *, default_no: bool) -> None:
-        """Ask for consent to commands, and for the sudo password if sudo needs one. Call `agreed` with the password, or
-        with None if none is needed."""
+        """Show `text`, the commands to run, in a box with `title`, and ask for consent and, if sudo needs one, for a
+        password. If the user agrees, call `agreed` with the password, or with None."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
@@ -170,8 +170,8 @@ class GpuController(Controller):
         def decided(choice: str | None) -> None:
             if choice is None:
                 self.say(
-                    "settings that another program has changed were left as they are",
-                    next_step="press r (revert) to decide again",
+                    "the GPU settings that another program has changed were not reverted",
+                    next_step="press r to be asked again what to do with these settings",
                 )
             else:
                 self._revert(texts, password, choice)
@@ -180,8 +180,8 @@ class GpuController(Controller):
 
     # reports
     def show_report(self, title: str, report: SettingsReport, texts: Sequence[str] = ()) -> None:
-        """Show the outcome of a change or a revert: a message if every setting is in force, otherwise a page. `texts`
-        describe the settings of a revert; a change has none."""
+        """Show the outcome of a change or a revert of GPU settings: a message if every setting is in force, otherwise a
+        page. After a revert, `texts` describe the restored settings; after a change, `texts` is empty."""
         in_force = report.ok and not report.rolled_back and all(o.in_force is InForce.YES for o in report.outcomes)
         trial = report.guard.trial_left_s if report.guard and not texts else None
         problem = report.guard.problem if report.guard and not texts else None
@@ -199,7 +199,8 @@ class GpuController(Controller):
         self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
-        """Show a page about GPU settings. The keys of the page work until the settings are reverted."""
+        """Open a page about GPU settings: the time left of a trial, the rows of `make`, and the keys `own_keys`. The
+        keys work until the settings are reverted; then, if `on_trial` is true, the page says that they are reverted."""
         self.services.hush()
         top = self._trial_rows(on_trial)
 
@@ -210,14 +211,15 @@ class GpuController(Controller):
 
     @property
     def _trial_keys(self) -> Keys:
-        """Return the keys that work on every page while GPU settings are altered, for the footer."""
+        """Return the keys that every page about GPU settings has while settings are altered: revert, and keep if they
+        are on trial."""
         on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
         keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
         return {**keep, "r": ("Revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Make:
-        """Return a function for the top rows of a page: the time left of the trial, or a note that the settings have
-        been reverted."""
+        """Return a function (width -> rows) for the top of a page: the seconds left of a trial, or, if `on_trial` is
+        true and the trial's settings have been reverted, a note about that."""
 
         def rows(width: int) -> list[Row]:
             guard = self.state.guard
@@ -236,15 +238,14 @@ class GpuController(Controller):
     def keep_trial(self) -> None:
         guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
-            self.say(
-                "no GPU setting is on trial", next_step="press g to change settings; the last field is the trial time"
-            )
+            next_step = "press g to change GPU settings; enter a trial time in the last field of the form"
+            self.say("no GPU setting is on trial", next_step=next_step)
             return
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
         silence = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
-        self.say(f"kept: the settings stay until you press r to revert them{silence}")
+        self.say(f"trial ended: the GPU settings stay until you press r to revert them{silence}")
 
     async def leave_on(self) -> None:
         """Ask whether the GPU settings stay on when Workbench ends. If the user agrees, tell the guard to leave them
@@ -270,7 +271,8 @@ class GpuController(Controller):
         def decided(yes: bool | None) -> None:
             if yes:
                 keep = self.session.gpu.guard.keep
-                self.attempt(lambda: keep(), lambda _: self.say("the settings stay on; press r to revert them"))
+                said = "the GPU settings stay altered after Workbench ends; press r to revert them"
+                self.attempt(lambda: keep(), lambda _: self.say(said))
 
         await self.app.push_screen(Confirm("Leave the GPU settings on", text, yes="leave them on", wide=True), decided)
 
@@ -282,7 +284,7 @@ class GpuController(Controller):
         elif (server := self._ready_server()) is None:
             return
         elif self.state.bench.running:
-            self.say("a benchmark is running, and it checks the GPU settings itself")
+            self.say("no check started: a benchmark is running, and a benchmark checks the GPU settings too")
         else:
             self._load(server.engine)
 
@@ -303,8 +305,9 @@ class GpuController(Controller):
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
-        """Show what the load proved about each setting. `probe` are the commands of a probe, which is offered if the
-        load proved nothing; otherwise empty."""
+        """Open the page with `findings`, which say for each setting whether the load showed it in force. If the load
+        could not show that, `probe` has the commands of a probe, which a key of the page offers; otherwise it is
+        empty."""
         self.services.stop_counting()
         keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
         keys = {**keys, "V": ("Again", self.verify)}
@@ -312,8 +315,8 @@ class GpuController(Controller):
         self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Ask for consent to a probe: another clock lock for some seconds under load shows whether the clock follows
-        locks at all."""
+        """Ask for consent to run `commands`, a probe: under load they set another clock lock for some seconds, which
+        shows whether this GPU obeys clock locks at all."""
         server, password = self._ready_server(), self.state.host.sudo_password
         if server is None:
             return

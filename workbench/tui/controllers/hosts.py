@@ -1,4 +1,4 @@
-"""The keys of hosts: choose another host, examine it, connect again, and trust the key of a host."""
+"""The keys of hosts: switch to another host, examine it, connect again, and trust the key of a host."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DEMO_PROFILE = "four-pcie"
 
 NAME_CELLS, LABEL_CELLS = 28, 30
 FIELDS = (
-    Field("name", "name", hint="the name that commands use for it"),
-    Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: as name"),
-    Field("container", "container", hint="podman:NAME, pct:ID …; empty: none"),
+    Field("name", "name", hint="the name of the host in commands"),
+    Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: name"),
+    Field("container", "container", hint="podman:NAME …; empty: no container"),
     Field("label", "label", hint="any text"),
 )
 
@@ -44,8 +44,8 @@ def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
 
 
 class HostList(PickModal):
-    """The list of hosts. Its outcome is the name of a host. If a key of the table was pressed, `pressed` has it, and
-    the host under the cursor is the outcome."""
+    """The list of hosts. The outcome is the name of the chosen host. If the user pressed one of `HOST_KEYS` instead of
+    enter, `pressed` is that key, and the outcome is the name of the host under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(HOST_KEYS)
 
@@ -55,13 +55,14 @@ class HostList(PickModal):
         self.pressed: Key | None = None
 
     def show(self, items: Sequence[Choice]) -> None:
-        """Show the same hosts with other texts. The filter and the cursor stay."""
+        """Update the texts of the listed hosts. `items` has the same hosts as before. The filter and the cursor do not
+        change."""
         texts = {name: (name, text, role) for name, text, role in items}
         self.all = items
         self.choices.set_items([texts.get(item[0], item) for item in self.choices.items])
 
     def action_do(self, key: str) -> None:
-        """Close the list when a key of the table of keys is pressed. `key` is the id of the key, such as "hosts
+        """Close the list because the user pressed one of `HOST_KEYS`. `key` is the id of that key, such as "hosts
         ctrl+n"."""
         self.pressed = next((one for one in HOST_KEYS if one.id == key), None)
         if self.pressed is not None:
@@ -76,8 +77,8 @@ class HostController(Controller):
         self.known_states: dict[str, str] = {}  # what the last check or look found, by the name of a host or cluster
 
     async def pick(self, chosen: str = "") -> None:
-        """Open the list of hosts, with the cursor on `chosen`, by default the present host. The servers of each cluster
-        are read meanwhile."""
+        """Open the list of hosts with the cursor on the host `chosen`, or on the present host. While the list is open,
+        read the state of each cluster's servers and add it to the cluster's row."""
         now = self.state.host.name
         known = self.try_now(self.session.hosts.known) or ()
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
@@ -111,7 +112,8 @@ class HostController(Controller):
                 self.attempt(look(host.name), only=f"state of {host.name}")
 
     def _state_of(self, name: str) -> str:
-        """Return what is known of a host or a cluster; "" if nothing was asked yet."""
+        """Return the known state of a host or cluster as text, for its row in the list; "" for a host that was not
+        checked."""
         if name.startswith(CLUSTER) and name == self.state.host.name:
             return living_text(self.state.servers)
         return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
@@ -134,15 +136,15 @@ class HostController(Controller):
         await self.app.push_screen(form, added)
 
     async def demo(self) -> None:
-        """Work on four simulated GPUs, to try Workbench without any."""
+        """Switch to a simulated host with four GPUs, for trying Workbench without a GPU."""
         if self.state.simulated:
             self.say(f"{self.state.host.name} is simulated already; h works on another host")
         else:
             await self.switch(f"sim:{DEMO_PROFILE}")
 
     async def switch(self, name: str, then: Callable[[], None] = lambda: None) -> None:
-        """Leave this host and work on the host with this name, and call `then` when it is being opened. Ask first if
-        leaving ends a measurement or a copy, or reverts GPU settings."""
+        """Switch Workbench to the host `name`, and call `then` once the connection is being opened. Ask for consent
+        first if the switch ends a measurement or a copy of a model, or reverts GPU settings of the present host."""
         now = self.state.host.name
 
         def text(width: int) -> list[Row]:
@@ -163,7 +165,8 @@ class HostController(Controller):
             decided(True)
 
     def examine(self) -> None:
-        """Open the page of what the host lacks, and examine the host for it. The page's key examines the host again."""
+        """Open a page, and examine the host for missing programs, permissions and drivers. The page shows the findings,
+        and its key R repeats the examination."""
         from workbench.session.doctor import examine
 
         name = self.state.host.name

@@ -30,14 +30,15 @@ class ModelController(Controller):
         self._page: ModelsPage | None = None
 
     def open(self) -> None:
-        """Open the page of the models of this host, and look for them."""
+        """Open the page of models, and search this host for models."""
         self._page = ModelsPage(f"Models on {self.state.host.name}")
         self._page.of_table(MODEL_KEYS, self.controllers)
         self.services.pages.open(self._page)
         self.look()
 
     def look(self) -> None:
-        """Look for the models of the page."""
+        """Search this host, or all hosts, for models, and show them on the open page of models. Without that page, open
+        it."""
         page = self._page
         if page is None or page.frame is None:
             self.open()
@@ -57,11 +58,12 @@ class ModelController(Controller):
         self.look()
 
     def _current(self) -> ModelCopy | None:
-        """Return the copy under the cursor. Show a message if there is none."""
+        """Return the model copy under the cursor of the page of models. If there is none, show a message and return
+        None."""
         page = self._page
         copy = page.copy if page is not None and page.frame is not None else None
         if copy is None:
-            self.say("no model is under the cursor", next_step="press C, and choose a model")
+            self.say("no model is under the cursor", next_step="press C to list models, and move the cursor to one")
         return copy
 
     # ---- keys of one copy
@@ -106,11 +108,11 @@ class ModelController(Controller):
             return
         hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
         if not hosts:
-            self.say("no other host is known", next_step="press h, then ctrl+n to write one to hosts.toml")
+            self.say("no host is known to copy the model to", next_step="press h, then ctrl+n to add a host")
             return
         fields = (
             Field("target", "to host", options=hosts),
-            Field("directory", "directory", hint="empty: its usual place there"),
+            Field("directory", "directory", hint="empty: target's model cache or folder"),
             Field("replace", "different files", options=("stop the copy", "are replaced")),
         )
 
@@ -146,13 +148,14 @@ class ModelController(Controller):
     # ---- downloads
 
     async def download(self) -> None:
-        """Ask for a model of the hub, and download it with the program of this host."""
+        """Ask for the id of a model on the Hugging Face hub, and download the model with the hub's own program on this
+        host."""
         name = self.state.host.name
         plan = self.state.plan.plan.model if self.state.plan else ""
         fields = (
             Field("model", "model", plan if plan.count("/") == 1 and not plan.startswith("/") else "", "ORG/NAME"),
             Field("revision", "revision", hint="branch, tag or commit; empty: main"),
-            Field("directory", "directory", hint="empty: the hub's cache"),
+            Field("directory", "directory", hint="empty: the Hugging Face cache"),
         )
 
         def intro(width: int) -> list[Row]:

@@ -33,8 +33,8 @@ PATH_CELLS = 72
 class PlanController(Controller):
     # presets
     async def load(self, entry: PresetEntry | None) -> None:
-        """Load the preset of `entry`; None does nothing. Ask first for variables that have neither a remembered value
-        nor a default. The plan is loaded before the next key is handled."""
+        """Load the preset of `entry` as the plan; do nothing for None. Ask first for the preset's variables that have
+        neither a remembered value nor a default. Keys are handled again after the plan is loaded."""
         if entry is None:
             return
         if entry.problem:
@@ -121,7 +121,7 @@ class PlanController(Controller):
         await self.app.push_screen(picker, lambda name: pane.go_to_group(name) if name is not None else None)
 
     def next_group(self, by: int) -> None:
-        """Go to the next group of flags, or with -1 to the group before."""
+        """Move the cursor to the next group of flags (`by` 1) or to the group before (`by` -1)."""
         if self._plan() is not None:
             self.pane(Launch).jump(by)
 
@@ -151,7 +151,7 @@ class PlanController(Controller):
         await self.app.push_screen(modal, lambda done: self._edited(row.is_env, row.name) if done else None)
 
     async def choose_engine(self) -> None:
-        """Choose the program that starts the engine of the plan."""
+        """Ask which of the installed programs, or which path, starts the engine of the plan."""
         if self._plan() is not None:
             row = next(
                 row for row in self.session.plans.flag_rows("all") if row.name == "executable" and not row.is_env
@@ -218,7 +218,8 @@ class PlanController(Controller):
             self.try_now(lambda: unset(row.name))
 
     async def fix(self) -> None:
-        """Apply the fix of the finding about the flag under the cursor. If there is none, ask which finding to fix."""
+        """Apply the fix of the finding about the flag under the cursor to the plan. If that flag has no or several
+        findings with a fix, ask which finding of the plan to fix."""
         plan = self._plan()
         if plan is None:
             return
@@ -229,7 +230,7 @@ class PlanController(Controller):
             self._apply((here or fixable)[0])
             return
         if not fixable:
-            self.say("no finding of this plan has a fix that a key can apply", next_step="v lists all findings")
+            self.say("no finding of this plan has a fix that a key can apply", next_step="press v to list all findings")
             return
         items = [
             (str(n), f"{' '.join(c.text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
@@ -241,7 +242,7 @@ class PlanController(Controller):
     def _apply(self, finding: Finding) -> None:
         done = self.try_now(lambda: self.session.plans.apply_fix(finding))
         if done:
-            self.say(f"{done}   (u undoes it)")
+            self.say(f"changed in the plan: {done} (press u to undo)")
 
     def undo(self) -> None:
         if self.state.plan is not None and self.state.plan.can_undo:
@@ -280,8 +281,9 @@ class PlanController(Controller):
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
-        """Show which quantizations, numbers of GPUs and context lengths of the model fit, and where the host has its
-        files. The page follows the plan and the memory in use."""
+        """Open a page that shows which quantizations, numbers of GPUs and context lengths of the plan's model fit into
+        GPU memory, and where its files are on the host. The page is updated when the plan or the used memory
+        changes."""
         from workbench.session.model_fit import report_of
 
         view = self._plan()

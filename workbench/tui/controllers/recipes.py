@@ -1,4 +1,4 @@
-"""The keys for recipes of other tools: making a preset of one, and copying the plan in another tool's form."""
+"""The keys for recipes of other tools: save a recipe as a preset, and copy the plan as a recipe of another tool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class RecipeController(Controller):
     async def copy_as(self) -> None:
-        """Ask for the form of another tool, and copy the plan in that form."""
+        """Ask for the tool, and copy the plan to the clipboard as a recipe of that tool."""
         from workbench.recipes.registry import EXPORT_FORMS
 
         if self.state.plan is None:
@@ -37,10 +37,10 @@ class RecipeController(Controller):
                 return
             left_out = "; ".join(f.text for f in made.findings if f.level in (Level.ERROR, Level.WARN))
             level = Level.WARN if left_out else Level.INFO
-            said = f"the plan as {titles[made.form]}"
+            form = titles[made.form]
             self.attempt(
                 copy(self.app, made.text),
-                lambda outcome: self.say(f"{said} {outcome}{'; ' if left_out else ''}{left_out}", level),
+                lambda outcome: self.say(f"the plan as {form} {outcome}{'; ' if left_out else ''}{left_out}", level),
             )
 
         titles = {form.name: form.title for form in EXPORT_FORMS}
@@ -48,9 +48,13 @@ class RecipeController(Controller):
         await self.app.push_screen(PickModal("Copy the plan as", items, filter=True, free=False), chosen)
 
     async def read(self) -> None:
-        """Ask for a recipe, show the preset that it becomes, and ask whether to save it."""
+        """Ask for a recipe of another tool, show the preset that is made from it, and ask whether to save the
+        preset."""
         intro = "The path of a recipe, compose file or script of another tool, or a pasted text. Nothing is run."
-        fields = [Field("source", "recipe", wide=True, lines=True), Field("id", "id", hint="empty: from the recipe")]
+        fields = [
+            Field("source", "recipe", wide=True, lines=True),
+            Field("id", "id", hint="empty: made from the recipe"),
+        ]
         found: list[Imported] = []
 
         def check(values: Values) -> None:

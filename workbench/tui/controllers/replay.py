@@ -19,7 +19,7 @@ class ReplayController(Controller):
         self.try_now(lambda: self._replay().faster(by))
 
     def _replay(self) -> Replay:
-        """Return the session of the recording. Raises InputError if the screen shows a host."""
+        """Return the session if it plays a recording. Raise InputError if it works on a host."""
         from workbench.session.replay import Replay
 
         if not isinstance(self.session, Replay):

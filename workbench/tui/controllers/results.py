@@ -64,7 +64,8 @@ class ResultController(Controller):
             self.attempt(read(row.id), open_page)
 
     def show_timelines(self) -> None:
-        """Open the page with the timelines of A and B, or of the two results that are compared."""
+        """Open the page with the timelines of the results that are marked A and B. Where a mark is missing, use the
+        result that is A or B in the Compare pane."""
         comparison = self.state.comparison
         a = self.state.mark_a or (comparison.a if comparison else None)
         b = self.state.mark_b or (comparison.b if comparison else None)
@@ -86,7 +87,8 @@ class ResultController(Controller):
         self.attempt(read(a, b), open_page)
 
     async def _timeline(self, result_id: int) -> ResultTimeline | None:
-        """Return the timeline of a result, None if there is none. A damaged one becomes a message."""
+        """Return the stored timeline of a result. Return None if there is none. If its file is damaged, show a message
+        and return None."""
         try:
             return await self.session.results.timelines.get(result_id)
         except StoreError as error:

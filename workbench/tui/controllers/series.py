@@ -40,8 +40,8 @@ class SeriesController(Controller, Generic[M]):
         """Stop the measurement that runs."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return (text for the page, function that resumes the measurement), for the measurement on the page; None if
-        it cannot be resumed. `outcome` is that of the key: "resume" or "more"."""
+        """Return (text for the page, function that resumes the measurement) for the measurement on `page`. Return None
+        if it cannot be resumed. `outcome` is "resume" to continue it, or "more" to add runs to it."""
 
     def summary(self, measured: M) -> tuple[str, str]:
         """Return (message, next step) about a measurement that has ended."""
@@ -67,8 +67,8 @@ class SeriesController(Controller, Generic[M]):
             self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def begin(self, work: Work[M]) -> None:
-        """Open the page of a new measurement, then start it with `work`. The page opens first, so that it gets the next
-        key."""
+        """Open the page of a new measurement, then start the measurement with `work`. The page opens first, so that the
+        next key of the user reaches the page."""
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
         self.services.pages.open(page)

@@ -35,7 +35,8 @@ NUMBER_CELLS = 9
 
 
 def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
-    """Return how a stop ends the server: by signals, by its launcher, or not at all."""
+    """Return a sentence that says how a stop ends `server`: by signals, by its launcher, or not at all. `grace_s` is
+    the number of seconds between SIGTERM and SIGKILL."""
     if server.others:
         return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
     if server.run_as != PROCESS:
@@ -103,8 +104,8 @@ class ServerController(Controller):
             raise
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
-        """Show the parts of a plan that would run someone else's programs or give the server power over its host, and
-        trust them if the user agrees."""
+        """Show the parts of the plan that run programs from outside Workbench or give the server power over its host.
+        If the user agrees, trust these parts and show the page before the start."""
         plan = self.state.plan
         stranger = plan is None or plan.plan.stranger
 
@@ -180,7 +181,8 @@ class ServerController(Controller):
         self.attempt(self.session.servers.others, self._show_runs, only="runs")
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
-        """Show a list of the runs to select from, followed by the servers that Workbench did not start."""
+        """Show a list of all server runs, from which the user selects one. The servers `others`, which Workbench did
+        not start, are at its end."""
         state = self.state
         if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
             return
@@ -209,7 +211,8 @@ class ServerController(Controller):
         self.app.push_screen(PickModal("Server runs", items, chosen=state.run_id or ""), chosen)
 
     def pick_job(self) -> None:
-        """Show the user's jobs on the host with state, node and time left. Enter selects the run that is the job."""
+        """Show the user's batch jobs on the host with state, node and time left. Enter selects the server run that the
+        job executes."""
 
         async def jobs() -> Sequence[Job]:
             from workbench.server import jobs  # not for the first frame
@@ -222,7 +225,7 @@ class ServerController(Controller):
         if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
             return
         if not jobs:
-            self.say("no jobs of yours on this host")
+            self.say("you have no batch jobs on this host")
             return
         runs = {job.id: job.run_id for job in jobs}
         items = [(job.id, _job_text(job), "text" if job.run_id else "dim") for job in jobs]
@@ -237,7 +240,8 @@ class ServerController(Controller):
         self.app.push_screen(PickModal("Your jobs", items), chosen)
 
     async def endpoint(self) -> None:
-        """Show the entry of the selected server for the endpoint file of verifiers, and ask what to do with it."""
+        """Show the selected server's entry for the endpoint file of the evaluation library "verifiers". Ask whether to
+        copy the address, to copy the entry, or to write the entry into the file."""
         from workbench.session import endpoint as endpoints  # not for the first frame
 
         server = self.state.server
@@ -268,7 +272,8 @@ class ServerController(Controller):
         await self.app.push_screen(box, chosen)
 
     async def _write_endpoint(self, found: Endpoint) -> None:
-        """Ask for the file and the name of the entry, and write it."""
+        """Ask for the path of the endpoint file and the name of the entry, and write the entry `found` into that file
+        on the host."""
         from workbench.session import endpoint as endpoints
 
         fields = (
@@ -284,7 +289,8 @@ class ServerController(Controller):
         await self.app.push_screen(Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8))
 
     def _follow_unit(self, server: FoundServer) -> None:
-        """Follow the unit or container of a server that Workbench did not start, as a run of its own."""
+        """Follow a server that Workbench did not start, by its systemd unit or container. The server gets a row of its
+        own among the runs."""
         from workbench.session import adoption
 
         assert server.unit is not None
@@ -293,7 +299,8 @@ class ServerController(Controller):
         self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:
-        """Open the page that compares the plan of the selected server with the settings that are in force."""
+        """Open the page that compares each setting of the selected server's plan with the value that the server reports
+        or that its process shows."""
 
         def show(report: InForceReport) -> None:
             self.services.pages.open(Page("Asked and in force", lambda width: in_force_rows(report, width)))
@@ -306,7 +313,8 @@ class ServerController(Controller):
             self.say("the log contains no error")
 
     def search_log(self, text: str) -> None:
-        """Move the Log pane to the next line that contains `text`, and count such lines in the whole log file."""
+        """Move the Log pane to the next line that contains `text`, and count the lines with `text` in the whole log
+        file."""
         pane = self.pane(LogPane)
         if not text:
             pane.find("")
@@ -322,20 +330,21 @@ class ServerController(Controller):
         if not lines:
             self.say(f"“{self.searched}” is not in the log", Level.WARN)
             return
-        count = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
+        n_lines = count_of(len(lines), "line") + (" or more" if len(lines) >= MOST_MATCHES else "")
         if hit:
             self.say(
-                f"“{self.searched}”: found in {count} of the whole log",
-                next_step="press enter for the next such line; press esc, then m to list all of them",
+                f"“{self.searched}”: found in {n_lines} of the whole log",
+                next_step="press enter for the next of these lines, or esc, then m to list all of them",
             )
         else:
             self.say(
-                f"“{self.searched}”: found in {count} of the log file, none of which the Log pane keeps",
+                f"“{self.searched}”: found in {n_lines} of the log file, none of which is in the Log pane",
                 next_step="press m in the Log pane to list these lines",
             )
 
     def show_log_findings(self) -> None:
-        """Open the page of the known lines in the log: where each is, its cause and its fix."""
+        """Open the page of those lines of the server's log whose cause Workbench knows: each with its line number,
+        cause and fix."""
 
         def rows(width: int) -> list[Row]:
             found = self.session.servers.log_findings()
@@ -351,7 +360,8 @@ class ServerController(Controller):
         self.services.pages.open(Page("Known lines of the log", rows, keys))
 
     async def _fix_from_log(self, found: list[Finding]) -> None:
-        """Apply the fix of a finding about the log to the plan under edit. Ask which, unless there is only one."""
+        """Apply the fix of a finding about the server's log to the plan. If `found` has several findings, ask which one
+        to fix."""
         run_id = self.state.run_id
 
         def apply(finding: Finding) -> None:
@@ -359,12 +369,13 @@ class ServerController(Controller):
                 plan = self.session.servers.supervisor.record(run_id).plan
                 done = self.try_now(lambda: self.session.plans.apply_fix(finding, plan))
                 if done:
-                    self.say(f"{done}: changed in the plan (u undoes it)", next_step="press s to start the plan")
+                    self.say(f"changed in the plan: {done} (press u to undo)", next_step="press s to start the plan")
 
         await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
 
     def _test_log_finding(self, found: list[Finding]) -> None:
-        """Test a finding about the log against the newest result of the run."""
+        """Test the change of a finding about the server's log in an A/B experiment, in which A is the newest result of
+        the selected run. If `found` has several findings, ask which one to test."""
         run_id = self.state.run_id
         if run_id is not None:
             self.attempt(

@@ -1,4 +1,5 @@
-"""The keys of the telemetry strip: the cursor that goes back in time, the length of a cell, and folding."""
+"""The keys of the telemetry strip: move its cursor to an earlier time, change the seconds per cell, and draw equal GPUs
+in one row."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ class TimelineController(Controller):
         return self.services.panes.strip
 
     def move(self, cells: int) -> None:
-        """Move the cursor of the strip by `cells` cells of its time axis."""
+        """Move the time cursor of the telemetry strip by `cells` cells of its time axis; negative numbers go back in
+        time."""
         self.strip.move(cells)
 
     def to_event(self, by: int) -> None:
-        """Move the cursor to the next event before (-1) or after (1) it."""
+        """Move the time cursor to the last event before it (`by` -1) or to the next event after it (`by` 1)."""
         if not self.strip.to_event(by):
             self.say("no event is known before this time" if by < 0 else "no event is known after this time")
 
@@ -24,11 +26,12 @@ class TimelineController(Controller):
         self.strip.to_now()
 
     def zoom(self, by: int) -> None:
-        """Make the cells of the time axis longer (1) or shorter (-1)."""
+        """Change the seconds per cell of the time axis to the next larger (`by` 1) or next smaller (`by` -1) of the
+        possible values."""
         self.strip.zoom(by)
-        self.say(f"a cell of the graphs is {self.strip.view.cell_s} s")
+        self.say(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
 
     def fold(self) -> None:
-        """Draw equal GPUs in one row, or each in a row of its own."""
+        """Switch between one row for all GPUs of the same type, and a row for each GPU."""
         if not self.strip.fold():
-            self.say("no two GPUs of this host are equal: each has a row of its own")
+            self.say("no two GPUs of this host are of the same type: each has a row of its own")

@@ -30,8 +30,8 @@ class ViewController(Controller):
         panes.go(panes.active)
 
     async def back(self) -> None:
-        """Close the first of these that is open: the search, the message, the view of an earlier time, the zoomed pane,
-        the GPUs pane. A page closes itself."""
+        """Close the first of these that is open: the search input, the message, the view of an earlier time, the zoomed
+        pane, the GPUs pane. Pages handle escape themselves, so they are not closed here."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
@@ -63,7 +63,7 @@ class ViewController(Controller):
             self.say(f"picture written: {path}")
 
     def use_theme(self, name: str) -> None:
-        """Draw with another theme, and keep it in config.toml."""
+        """Draw with the theme `name` from now on, and save the choice in config.toml."""
         from workbench.store.config import ConfigStore
 
         if isinstance(self.app, Themed):
@@ -105,8 +105,9 @@ class ViewController(Controller):
         )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """End the benchmark, stop the server if `stop`, leave the GPU settings on if `keep` and otherwise revert them,
-        then end the screen. The screen stays open if a setting could not be reverted."""
+        """Cancel the benchmark, stop the server if `stop` is true, leave the GPU settings altered if `keep` is true or
+        else revert them with sudo's `password`, then end the application. If a setting cannot be reverted, show the
+        report and do not end."""
         if self.state.bench.running:
             self.say("ending the benchmark …")
             with suppress(TimeoutError):

@@ -15,7 +15,8 @@ from workbench.tui.themed_app import ThemedApp
 
 
 class FleetApp(ThemedApp):
-    """The screen of `fleet`. At its end, `opened` is the name of the host to open, None to leave."""
+    """The application that shows the hosts of `fleet`. When it has ended, `opened` is the name of the host that the
+    user opened; None if the user left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "do_nothing", show=False, priority=True),

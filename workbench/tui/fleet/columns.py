@@ -1,4 +1,4 @@
-"""The columns of the fleet's table: their texts, their widths, and the order of the hosts by each."""
+"""The columns of the fleet's table: their texts and widths, and functions that sort and filter the hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ FEWEST_GPU_CELLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column with one number per host. `role` is that of its graphs and of the cells of the GPUs."""
+    """A column of the fleet's table with one number per host. `cells` is its width, `value` returns the number or None,
+    and `text` formats the number."""
 
     title: str
     cells: int
@@ -53,8 +54,9 @@ ORDERS = ("host", "state", *(column.title for column in NUMBERS))
 
 
 def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
-    """Return the hosts sorted by a column: by name, with the worst state first, or with the highest number first. Hosts
-    without the number are last, and equal ones are in the order in which the user named them."""
+    """Return the hosts sorted by the column `order`: "host" is the order in which the user named them, "state" begins
+    with the worst state, and any other column with the highest number. `reverse` sorts the other way round. Hosts
+    without a number are always last."""
     if order == "host":
         return list(reversed(hosts)) if reverse else list(hosts)
     if order == "state":
@@ -66,7 +68,8 @@ def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Flee
 
 
 def matches(host: FleetHost, words: str) -> bool:
-    """Return whether the host's name, label, state, GPUs, servers and marks contain every one of these words."""
+    """Return whether the host's row contains each word of `words`, in its name, label, state, GPUs, servers or marks.
+    Upper and lower case do not matter."""
     text = " ".join(_searched(host)).casefold()
     return all(word in text for word in words.casefold().split())
 
@@ -83,7 +86,8 @@ def _searched(host: FleetHost) -> list[str]:
 
 
 def state_runs(host: FleetHost) -> list[Run]:
-    """Return the state of the host in STATE_CELLS cells. An old reading shows its age."""
+    """Return the runs of the host's state, such as "live", in STATE_CELLS cells. If the last reading is old, the runs
+    contain its age too."""
     sign, word, role, _ = STATES[host.state]
     aged = host.age_s is not None and host.state in ("stale", "lost")
     text = f"{sign} {elapsed(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
@@ -100,8 +104,8 @@ def mark_runs(host: FleetHost) -> list[Run]:
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
-    """Return one cell per GPU, as high as its utilization. If there are more GPUs than `cells`, the last cell has the
-    sign for more."""
+    """Return one cell per GPU: a block as high as the GPU's utilization. If there are more GPUs than `cells`, the last
+    cell is "…"."""
     runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
@@ -116,7 +120,8 @@ def _gpu_run(gpu: GpuSample, live: bool) -> Run:
 
 
 def number_runs(host: FleetHost) -> list[Run]:
-    """Return the numbers of the host, grey if they are old."""
+    """Return the cells of the host's row with utilization, power, clock, temperature, memory and token rate, grey if
+    the values are old."""
     role = "text" if host.live else "dim"
     runs: list[Run] = []
     for column in NUMBERS:
@@ -127,7 +132,8 @@ def number_runs(host: FleetHost) -> list[Run]:
 
 
 def server_runs(host: FleetHost, room: int) -> list[Run]:
-    """Return the servers of the host in `room` cells: each one if they fit, else their number."""
+    """Return the texts about the host's servers in at most `room` cells. If they do not fit, return how many servers
+    are ready."""
     if not host.servers:
         return [("no server" if room >= len("no server") else "none", "dim")] if host.live else []
     texts = [_server_text(server) for server in host.servers]

@@ -96,7 +96,7 @@ class FleetScreen(Screen[str]):
     # ---- drawing
 
     def _drawn_when_free(self, state: FleetState) -> None:
-        """Draw the state, unless the terminal has not taken the frames before."""
+        """Draw the state, unless the terminal is slow and earlier frames still wait to be sent."""
         if self.is_mounted and self.app.is_running and frames_waiting(self.app) <= MOST_FRAMES_WAITING:
             self.show(state)
 

@@ -37,7 +37,8 @@ LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
 
 
 class FleetTable(Painted):
-    """The hosts, one below the other, with a cursor. `order` and `reverse` say which column's title is marked."""
+    """The table of the fleet: a block of rows for each host, with a cursor. The title of the column `order`, by which
+    the hosts are sorted, is marked; `reverse` says which way."""
 
     def __init__(self) -> None:
         super().__init__(id="fleet")
@@ -52,7 +53,7 @@ class FleetTable(Painted):
         self.repaint()
 
     def measure(self, hosts: Sequence[FleetHost]) -> None:
-        """Set the widths of the columns by all hosts, so that a filter moves no column."""
+        """Set the widths of the columns from all hosts, so that the columns do not move when a filter hides hosts."""
         self.widest = (
             max((width_of(host.name) for host in hosts), default=LEAST_NAME),
             max((len(host.gpus) for host in hosts), default=FEWEST_GPU_CELLS),
@@ -113,7 +114,8 @@ def _name(host: FleetHost, cells: int) -> str:
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
-    """Return the names of the GPUs, and graphs of utilization, power and token rate."""
+    """Return the row with the names of the GPUs in the first `left` cells, and the graphs of utilization, power and
+    token rate in the rest of `width`. Without telemetry the row is empty."""
     if host.telemetry is None:
         return ()
     title = INDENT * 2 + gpus_title(host)
@@ -150,7 +152,8 @@ def gpus_title(host: FleetHost) -> str:
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
-    """Return the row with the values of each GPU, of as many GPUs as there is room for."""
+    """Return the row with the present values of each GPU. If the GPUs need more than `width` cells, each GPU has fewer
+    values."""
     if not host.gpus:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))

@@ -1,4 +1,5 @@
-"""Questions before an act that cannot be undone, and the question on leaving Workbench."""
+"""Questions before actions that cannot be undone, and the question which servers and settings to leave running on
+leaving."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ T = TypeVar("T")
 
 
 class Question(Modal[T]):
-    """A text with choices below it. `outcome` turns the name of the chosen item into the outcome of the modal."""
+    """A box with a text and a list of choices below it. `outcome` maps the name of the chosen item to the outcome of
+    the box."""
 
     AUTO_FOCUS = "Choices"
 
@@ -93,7 +95,8 @@ def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
 
 
 def running_rows(state: SessionState, width: int) -> list[Row]:
-    """Return the measurements that run and end when the server is started again or Workbench leaves the host."""
+    """Return a warning for the running experiment, sweep or benchmark, which would end when the server restarts or
+    Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
     for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
         if one is not None and one.state == "running":
@@ -102,7 +105,8 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def leaving_rows(state: SessionState, width: int) -> list[Row]:
-    """Return what runs and ends when Workbench leaves the host, the work on model files included."""
+    """Return warnings about everything that would end when Workbench leaves the host: the running measurement, and work
+    on model files. Return [] if nothing is running."""
     rows, work = running_rows(state, width), state.host.model_work
     text = f"! {work.what} is not finished: it ends, and begun again it goes on" if work is not None else ""
     return [*rows, *paragraph(text, width, "warn", "  ")] if text else rows
@@ -117,7 +121,8 @@ def bench_rows(state: SessionState, width: int) -> list[Row]:
 
 
 class _Toggles(PickList):
-    """Rows of a label and two options. Space, left and right change the option under the cursor."""
+    """A list of switches. Each row has a label and two options, of which one is chosen. Space, left and right choose
+    the other option of the row under the cursor."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("left,right,space", "change", show=False)]
@@ -145,9 +150,10 @@ class _Toggles(PickList):
 
 
 class Quit(Modal[dict[str, bool]]):
-    """Ask what to leave behind: by default GPU settings are reverted and servers keep running.
+    """The question whether to keep the altered GPU settings and to stop the server when the user leaves Workbench.
 
-    The outcome is {"keep": leave the GPU settings on, "stop": stop the server}, or None if the user stays.
+    The outcome is {"keep": bool, leave the GPU settings altered; "stop": bool, stop the server}, or None if the user
+    stays.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]

@@ -63,7 +63,8 @@ class Modal(ModalScreen[T], Generic[T]):
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 
     def on_resize(self) -> None:
-        """Fit the heights to the new screen: Textual keeps them as long as the width of the box is the same."""
+        """Compute the heights of the box's texts again for the new size of the screen. Textual would do that only if
+        the width of the box had changed."""
         for widget in self.query(Painted):
             widget.refresh(layout=True)
 
@@ -72,8 +73,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """A text of rows. `make(width)` returns the rows. The text leaves `reserve` rows of the screen for other widgets of
-    the box."""
+    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is as high as its rows,
+    but leaves at least `reserve` rows of the screen for other widgets of the box."""
 
     GROUND = "box"
 
@@ -107,7 +108,8 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list of items to choose from. Enter calls `on_take` with the outcome of the item under the cursor."""
+    """A list of items to choose from. An item is (name, text, role). Enter calls `on_take` with the name of the item
+    under the cursor, and `on_move` is called when the cursor moves."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]

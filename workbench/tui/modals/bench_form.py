@@ -42,7 +42,7 @@ def text_of(value: object) -> str:
 
 
 def overrides(values: Values) -> dict[str, Any]:
-    """Return the values of the form as fields of BenchSpec. Raise InputError for an invalid field."""
+    """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an invalid value."""
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
@@ -63,7 +63,8 @@ class BenchForm(Form):
     """The form of a benchmark. A chosen profile fills the other fields, and the user may then change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`spec` has the first values of the fields. `standing` is the source of `spec`, a key of STANDING."""
+        """`spec` has the first values of the fields. `standing` tells where `spec` comes from, for example "as before"
+        for the last benchmark: a key of STANDING."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",

@@ -1,4 +1,5 @@
-"""The form of an A/B experiment: A and B as one line each, the number of pairs, and an estimate of the time."""
+"""The form of an A/B experiment: A and B as one line of text each, the number of pairs, and an estimate of the
+duration."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Wanted(NamedTuple):
 
 
 def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
-    """Return arm A with the values before the changes and arm B with the values after them. Raise InputError for a
-    change that is neither a flag nor an environment variable."""
+    """Return (A, B) for an experiment about `changes`: arm A has the value from before each change, and arm B the value
+    after it. Raise InputError for a change that is neither a flag nor an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -55,8 +56,8 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm:
-    """Return the arm of a line such as "@vllm-any max-num-seqs=512 -enforce-eager gpu.power-limit=400". Raise
-    InputError for an invalid word."""
+    """Parse a line of the form into an arm. Its words are flag=value, -flag (unset), $NAME=value (environment
+    variable), gpu.SETTING=value, and at most one target, as @PRESET or a URL. Raise InputError for any other word."""
     try:
         words = shlex.split(text)
     except ValueError as error:

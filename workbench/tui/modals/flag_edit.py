@@ -22,11 +22,13 @@ UNSET = "\0unset"
 
 
 class FlagEdit(Modal[bool]):
-    """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset`. An invalid
-    value keeps the box open and shows the error. The outcome is True if the plan has changed.
+    """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset` to remove the
+    flag from the plan. An invalid value keeps the box open and shows the error. The outcome is True if the plan has
+    changed.
 
-    `notes` are what the preset and its document say about the flag. `estimate` returns how the memory estimate changes
-    with a text as the value; it is shown while the user types."""
+    `notes` are remarks on the flag from the preset and its write-up. `estimate` returns how memory use would change if
+    a text were the value; the editor shows that while the user types.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
 

@@ -25,8 +25,8 @@ ENTRY_CELLS = 22
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row of a form. With `options`, the value is one of them. A `detail` is hidden until ctrl+o, the input of a
-    `wide` field takes the rest of the row, and a `secret` is shown as dots."""
+    """A field of a form. `options`, if any, are its allowed values. A `detail` field is hidden until the user presses
+    ctrl+o. The input of a `wide` field fills the rest of the row, and the text of a `secret` field is shown as dots."""
 
     name: str
     label: str
@@ -154,8 +154,8 @@ class Form(Modal[Values]):
         self.lines: dict[str, Horizontal] = {}
 
     def _tail(self, width: int) -> list[Row]:
-        """Return the rows below the fields. If a value is invalid while the user types, the row explains the
-        problem."""
+        """Return the rows below the fields, which describe the values; if a value is invalid while the user types, the
+        error."""
         if self.problem or self.make_tail is None:
             return []
         try:
@@ -212,7 +212,7 @@ class Form(Modal[Values]):
         self.known = self.hints(self.values) if self.hints else {}
 
     def changed(self, name: str) -> None:
-        """Update the hints and the tail after the field `name` got another value."""
+        """Update the hints and the rows below the fields, because the field `name` has a new value."""
         if not self.lines:  # the first values are set before the form is built
             return
         self._update_hints()
@@ -233,7 +233,7 @@ class Form(Modal[Values]):
         self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Show `problem` and focus the field whose name begins the text. "" removes the problem."""
+        """Show the error `problem`, and focus the field whose name is at its beginning. "" removes an earlier error."""
         if problem == self.problem:
             return
         self.problem = problem

@@ -103,7 +103,8 @@ def sentences(text: str) -> list[str]:
 
 
 def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
-    """Return rows with the findings of a load about each setting. GPUs with the same finding share a paragraph."""
+    """Return rows for what a check under load found about each GPU setting. GPUs with the same finding share a
+    paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
         place, _, text = finding.partition(": ")
@@ -139,8 +140,8 @@ _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force co
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
-    """Return rows with the commands, followed by the permissions that they lack. `password` means that the page asks
-    for the sudo password, with which the commands may still run."""
+    """Return rows with the commands, followed by a row for each permission that the user lacks. These rows are warnings
+    if `password` is true, because the sudo password may still permit the commands; otherwise they are errors."""
     rows: list[Row] = []
     for c in commands:
         lines = paragraph(f"$ {c.shell_line}", width - 6, "text", "    ")
@@ -231,8 +232,8 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def _nameless(o: SettingOutcome) -> str:
-    """Return the message without the UUID and the index of its GPU, so that equal messages of several GPUs can be
-    joined."""
+    """Return the setting's message without the UUID and the index of its GPU, so that several GPUs with the same
+    message can share a row."""
     return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
 
 

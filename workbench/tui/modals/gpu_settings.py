@@ -43,8 +43,8 @@ class Suggestion(NamedTuple):
 
 
 def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str) -> Suggestion | None:
-    """Return the GPU settings of a preset as texts for the form. An entry is (GPU index or "all", settings, reason).
-    The entry for all GPUs is taken, otherwise the first one; without entries the outcome is None."""
+    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is (GPU index or
+    "all", settings, reason). The form shows one entry: that for all GPUs, or else the first one."""
     entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
     if entry is None:
         return None
@@ -67,7 +67,7 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """Return (label, settings) for each setting, in which `settings` contains only that one."""
+    """Return (label, GpuSettings with only this setting) for each setting in `settings`."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 
@@ -150,8 +150,8 @@ def _columns(now: str, allowed: str, before: str) -> str:
 
 
 def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
-    """Return the present value of a setting on the chosen GPUs. A clock lock cannot be read, so the present clock is
-    returned for it."""
+    """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return the present clock,
+    because drivers do not report locks."""
     if setting.of_host:
         host = state.telemetry.host if state.telemetry else None
         return getattr(host, setting.reading or "", None) or NA
@@ -164,7 +164,7 @@ def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> 
 
 
 def _same(values: Sequence[float | str | None], unit: str) -> str:
-    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; n/a if all are None."""
+    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; "n/a" if all values are None."""
     given = sorted({v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str)
     if not given:
         return NA

@@ -1,4 +1,5 @@
-"""The question before a quick A/B experiment: how sure the user wants to be of the difference."""
+"""The question before a quick A/B experiment: how many pairs of runs, or how narrow a confidence interval, the user
+wants."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ def how_sure(
     estimate_s: Callable[[Mapping[str, Any]], float | None],
     earlier: int | None,
 ) -> Question[str]:
-    """Return the question. Its outcome is a key of `ANSWERS`, FORM for the form with all options, or SHOW for the
-    experiment `earlier`. `about` are sentences about A, B and their runs. `estimate_s` returns the duration in seconds
-    for options of an experiment, None if it is not known."""
+    """Return the question how precisely to compare A and B. The outcome is a key of ANSWERS, FORM (open the form with
+    all options), or SHOW (show experiment `earlier`). `about` are sentences about the runs. `estimate_s` maps options
+    of an experiment to its duration in seconds, None if unknown."""
 
     def text(width: int) -> list[Row]:
         rows: list[Row] = []

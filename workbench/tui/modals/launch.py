@@ -64,7 +64,8 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """Return the rows about a server that Workbench did not start: it can be benchmarked, but never stopped."""
+    """Return the rows about a server that Workbench did not start: its process, address and models, and how to
+    benchmark or follow it."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
         ("address", server.url),
@@ -125,7 +126,8 @@ class StartPlan(Modal[bool]):
         return (TextBody(self._text),)
 
     def show_port_problem(self, problem: tuple[str, str] | None) -> None:
-        """Show who uses the port, and what to do about it; None if it is free."""
+        """Show that another program uses the server's port. `problem` is (which program, what to do about it), None if
+        the port is free."""
         self.port_problem = problem
         for body in self.query(TextBody):
             body.make_again()

@@ -32,8 +32,8 @@ class Wanted(NamedTuple):
 
 
 def suggested(what: str, state: SessionState) -> str:
-    """Return suggested values for the quantity `what`, separated by commas; "" if there are none. For a GPU setting
-    they lie between the limits of all GPUs."""
+    """Return suggested values for the swept quantity `what` as text, separated by commas; "" if there are none. All
+    GPUs can be set to each suggested value of a GPU setting."""
     infos = state.telemetry.infos if state.telemetry else ()
     if what == STREAMS:
         return LEVELS
@@ -49,7 +49,8 @@ def suggested(what: str, state: SessionState) -> str:
 
 
 def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
-    """Return at most seven values up to `high`, separated by commas. The distance between them is one of `sizes`."""
+    """Return at most POINTS values, separated by commas, that end with `high` and are not below `low`. Their distance
+    is the first of `sizes` with which they reach down to `low`, or else the last one."""
     size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
     values: list[float] = []
     at = high
@@ -60,7 +61,8 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
 
 
 def around(row: FlagRow | None) -> str:
-    """Return suggested values near the present value of the flag `row`, separated by commas; "" without a flag."""
+    """Return suggested values for a sweep of the flag `row`, separated by commas: on and off, some of its choices, or
+    numbers around its present value. Return "" for None, an environment variable, or a flag without a value."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:

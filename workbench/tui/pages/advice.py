@@ -17,7 +17,8 @@ _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.IN
 
 
 def top_rows(advised: Advised, width: int) -> list[Row]:
-    """Return the rows of the first findings with their gains and verdicts; () if there are none worth acting on."""
+    """Return a heading and rows with the most important findings, their gains and verdicts; [] if no finding deserves
+    action."""
     rows: list[Row] = []
     for number, finding in enumerate(_first(advised.findings), 1):
         rows += beside(f"{number} ", "dim", paragraph(line_of(finding), max(8, width - 2), _ROLES[finding.level]))
@@ -33,7 +34,7 @@ def _first(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def line_of(finding: Finding) -> str:
-    """Return a finding as one line with its gain."""
+    """Return a finding as one line of text: its expected gain, if known, and what it says."""
     gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
     return f"{finding.text}{gain}"
 

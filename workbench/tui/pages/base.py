@@ -23,9 +23,11 @@ Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the fo
 
 
 class Page(Scrolled):
-    """A page to read. `keys` returns the keys that work now, and is called again with each change of the state.
+    """A page to read. `keys` returns the page's keys that work now, by key: (label, function). It is called again after
+    each change of the state.
 
-    All other keys of the main screen work too, except those in `OWN`, which have an effect only if `keys` has them.
+    The keys of the main screen work too. A key in `OWN` never acts on the main screen, even while `keys` does not have
+    it.
     """
 
     OWN: ClassVar[str] = ""
@@ -35,7 +37,8 @@ class Page(Scrolled):
     ]
 
     def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
-        """`kind` names the subject of the page, by default its title. A page replaces an open page of the same kind."""
+        """`kind` is the subject of the page, by default its title. Opening a page closes an open page of the same
+        kind."""
         super().__init__()
         self.title, self.make, self.keys, self.kind = title, make, keys, kind or title
         self.frame: PageFrame | None = None
@@ -58,7 +61,7 @@ class Page(Scrolled):
             self.frame.close(self)
 
     def of_table(self, keys: Sequence[Key], controllers: Controllers) -> None:
-        """Show these keys of the table of keys on the page, until others replace them."""
+        """Replace the keys of this page by `keys`, which run methods of `controllers`."""
         own = {key.key: (key.label, partial(key.run, controllers)) for key in keys}
         self.keys = lambda: own
 

@@ -1,5 +1,5 @@
-"""The page of the examination of a host, or of the check of a host or a cluster: the findings with what to do first,
-then the facts."""
+"""The page about the examination of a host, or the check of a host or cluster: first the findings with what to do, then
+what was read from the host, such as versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_LABEL, MOST_LABEL = 9, 20
 
 
 class Report(Protocol):
-    """The result of an examination: findings, and (label, text) of each fact."""
+    """The result of an examination: the findings, and `lines`, pairs (label, text) with what was read from the host."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...
@@ -23,7 +23,8 @@ class Report(Protocol):
 
 
 def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
-    """Return the rows of the newest report. Without one, the host is being examined."""
+    """Return the rows of the last report in `reports`; without a report, a row that says that the examination is
+    running."""
     if not reports:
         return paragraph("examining the host …", width, "dim")
     report = reports[-1]

@@ -1,4 +1,4 @@
-"""The frame of the open pages, in the room of the panes."""
+"""The frame of the open pages, which covers the panes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class PageFrame(Vertical):
-    """A stack of pages, of which the last one is visible. `moved` is called when another page, or none, becomes
-    visible. The footer shows the keys of the visible page."""
+    """A stack of pages. Only the last page is visible, and the footer shows its keys. `moved` is called when another
+    page, or none, becomes visible."""
 
     def __init__(self, footer: Footer, moved: Callable[[], None]) -> None:
         super().__init__(id="page", classes="pane")

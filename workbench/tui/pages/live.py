@@ -24,10 +24,10 @@ Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
 
 
 class Live(Page):
-    """The page of a measurement. Closing the page leaves the measurement running.
+    """The page of an experiment or a sweep. Closing the page does not stop the measurement.
 
-    Each key of the page requests an outcome, such as "stop": it calls `do(page, outcome)`, which acts on the session.
-    The page shows the request until the session's state shows that it has taken effect.
+    A key of the page calls `do(page, action)` with the name of an action, such as "stop", which the session carries
+    out. The page shows that the action was requested until the session's state has changed.
     """
 
     WORDS: ClassVar[Mapping[str, tuple[str, str]]]  # outcome -> key and its word, shown if the outcome is possible
@@ -46,7 +46,8 @@ class Live(Page):
         return {key: (word, partial(self.do, self, outcome)) for outcome, (key, word) in possible}
 
     def ask(self, text: str, *, blank: bool = False) -> None:
-        """Show the request `text` until it takes effect. With `blank`, hide the rows of the previous measurement."""
+        """Show `text`, the name of the requested action, until the session's state changes. With `blank`, hide the rows
+        of the previous measurement meanwhile."""
         self.request, self.blank, self._before = text, blank, self.measured
         self.draw()
 
@@ -54,8 +55,8 @@ class Live(Page):
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Remove the text of a request that has failed, because a message shows its error. Close the page if it is
-        empty then."""
+        """Remove the text of a requested action that has failed; a message shows the error. Close the page if it has no
+        measurement to show."""
         self.show(state)
         nothing = self.blank
         self.request, self.blank = "", False
@@ -98,7 +99,7 @@ class Live(Page):
         return self.shown is not None and self.shown.state == "running"
 
     def possible(self, outcome: str) -> bool:
-        """Return whether the key with the outcome `outcome`, such as "stop", can be used now."""
+        """Return whether the action `outcome` of a key, such as "stop", is possible now."""
         return (outcome == "stop") == self.running or outcome == "list"
 
     def rows_of(self, width: int, height: int) -> list[Row]:
@@ -123,8 +124,9 @@ class ExperimentPage(Live):
     def __init__(
         self, state: SessionState, left: Left, do: Do, trail: Callable[[int], Trail], fixed: Experiment | None = None
     ) -> None:
-        """`trail` returns the earlier intervals of an experiment by its id. `fixed` is an experiment that the user
-        chose from the list; None for the one in the state."""
+        """`trail` returns the confidence intervals after each pair of the experiment with a given id. `fixed` is an
+        earlier experiment that the user chose from the list; with None, the page follows the experiment of the
+        session's state."""
         self.trail, self.fixed = trail, fixed
         super().__init__(state, left, do)
 

@@ -26,7 +26,7 @@ MOST_FOOT = 7  # rows about the copy under the cursor
 
 
 class ModelsPage(PickList, Page):
-    """A list of the copies of models. A host has a heading if several are listed."""
+    """The list of the model copies on one or several hosts. With several hosts, each host has a heading."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "press('enter')", show=False)]
 
@@ -37,17 +37,18 @@ class ModelsPage(PickList, Page):
         self.began_s: float | None = None  # monotonic time since which the hosts are asked
 
     def wait(self) -> None:
-        """Show that the hosts are asked, until `take` is called."""
+        """Show how long the search for models has been running, until `take` gets the results."""
         self.began_s = time.monotonic()
         self.draw()
 
     def show(self, state: SessionState) -> None:
-        """Draw for how long the hosts have been asked. Nothing else of the state is on the page."""
+        """Draw the duration of the running search for models. The page shows nothing else of the state."""
         if self.began_s is not None:
             self.draw()
 
     def take(self, found: Sequence[HostModels], several: bool) -> None:
-        """List these hosts with their copies."""
+        """Show the hosts in `found` with their model copies, as the result of the search. With `several`, each host has
+        a heading."""
         items: list[ModelCopy | str] = []
         for host in found:
             if host.problem:
@@ -100,7 +101,7 @@ class ModelsPage(PickList, Page):
 
 
 def about_copy(copy: ModelCopy, width: int) -> list[Row]:
-    """Return what is known of a copy: place, commit, problems, digest of its small files."""
+    """Return the rows about a model copy: its directory, commit, problems, and the digest of its small files."""
     commit = copy.revision and " ".join((copy.revision, *(f"({ref})" for ref in copy.refs)))
     facts = (
         ("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text"),
@@ -117,7 +118,8 @@ def about_copy(copy: ModelCopy, width: int) -> list[Row]:
 
 
 def file_rows(copy: ModelCopy, width: int) -> list[Row]:
-    """Return the page of a copy: what is known of it, and its files with sizes and hashes."""
+    """Return the rows of a model copy's page: its directory, commit, problems and digest, then its files with size and
+    hash."""
     damaged = [file.name for file in copy.files if file.damaged]
     hashed = sum(file.sha256 is not None for file in copy.files)
     rows = about_copy(copy, width)

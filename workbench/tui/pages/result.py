@@ -1,5 +1,5 @@
-"""The page of a result: first the reasons why it is rejected or marked, then its metrics, GPUs, engine and
-conditions."""
+"""The page of a result: first the reasons why it is not valid or says less than it seems to, then its metrics, GPUs,
+engine and conditions."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
 
 
 def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[Row]:
-    """Return the table of what fits. Its rows are not wrapped, other lines are. `files` says where the model's files
-    are."""
+    """Return the rows of the page "What fits": the table of quantizations and GPUs, and the lines `files` about the
+    files of the model. Lines longer than `width` are wrapped."""
     from workbench.session.model_fit import table_lines
 
     rows: list[Row] = []
@@ -122,8 +122,8 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
 
 
 def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
-    """Return the known lines of a log, the most severe first: the line, its cause, what to do, and the source of that
-    knowledge."""
+    """Return the rows about the log lines whose cause Workbench knows, the most severe first: line, cause, fix, and the
+    source of this information."""
     rows: list[Row] = []
     room = max(20, width - 10)
     for finding in by_severity(findings):
@@ -140,8 +140,8 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
 
 
 def in_force_rows(report: InForceReport, width: int) -> list[Row]:
-    """Return the table of a server's settings: asked, in force, and where that was read. A narrow page has the place
-    below each row."""
+    """Return the table of a server's settings: the value in the plan, the value that the server uses, and where that
+    value was read. On a narrow page, the third text is below its row."""
     wide = width >= WIDE_TABLE
     name_w, asked_w, force_w = (24, 22, 34) if wide else (width * 3 // 10, width * 3 // 10, width * 4 // 10 - 2)
     head = cell("setting", name_w) + cell("asked", asked_w) + cell("in force", force_w)

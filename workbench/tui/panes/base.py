@@ -47,8 +47,8 @@ class Pane(Painted, can_focus=True):
         self._looks: object = None  # with which it was drawn last
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Let Textual draw the pane. Textual also asks for that when the focus moves, which changes nothing in a pane
-        except what `repaint` sends, and would send the whole pane to the terminal."""
+        """Let Textual draw the pane, except if only the focus has moved. Textual would then send the whole pane to the
+        terminal, although `repaint` has sent everything that changed."""
         looks = looks_of(self)
         if regions or layout or recompose or not repaint or looks != self._looks:
             self._looks = looks

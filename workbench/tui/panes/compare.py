@@ -45,7 +45,7 @@ class Compare(Pane, Scrolled):
         self.trails = IntervalTrails()
 
     def show(self, state: SessionState) -> None:
-        """Draw the comparison or the experiment, whichever changed last."""
+        """Draw the comparison of two results or the experiment, whichever has changed more recently."""
         before, self.state = self.state, state
         self.trails.add(state.experiment)
         if before is None or before.comparison is not state.comparison:
@@ -78,7 +78,8 @@ class Compare(Pane, Scrolled):
         return comparison_rows(comparison, width, height)
 
     def _experiment(self, e: Experiment, width: int, height: int) -> list[Row]:
-        """Return the interval as it narrowed, then the comparison of the pairs so far."""
+        """Return a row with the confidence interval after each pair of the experiment, then the comparison of all pairs
+        so far."""
         if e.comparison is None:
             done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
             return paragraph(f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim")

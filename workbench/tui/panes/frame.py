@@ -31,8 +31,8 @@ class PaneFrame(Vertical):
         yield self.body
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Let Textual draw the frame. If only its colours or texts have changed, it is the border that is drawn, and
-        not the pane inside."""
+        """Let Textual draw the frame. If only a border text or a border colour has changed, draw the border without the
+        pane inside."""
         looks, before = looks_of(self), self._looks
         self._looks = looks
         if regions or layout or recompose or not repaint or looks != before or looks is None:

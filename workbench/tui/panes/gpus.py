@@ -139,7 +139,8 @@ class GpuPane(Pane, Scrolled):
         ]
 
     def _beside(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
-        """Return the GPU's limit for a reading, as text that follows the value; "" if there is none."""
+        """Return the text behind a GPU's value, such as " of 3090" with the highest clock or " (slows at 90)"; "" if
+        there is none. `name` is a field of GpuSample."""
         if name == "power_w":
             return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
         if i is None:
@@ -194,8 +195,8 @@ def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """Return rows about GPU `index` (-1: the host): the settings that this Workbench altered, with their drift, and
-    those that other users altered."""
+    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1: those that this Workbench
+    changed, each with a note if another program has changed it since, then those that other users changed."""
     rows: list[Row] = []
     for alteration in state.alterations:
         if alteration.gpu_index == index:

@@ -73,7 +73,8 @@ class Launch(Pane, PickList):
 
     @property
     def footer_keys(self) -> list[Key]:
-        """Return the keys for the footer of a small terminal; first that of the engine, if the host lacks it."""
+        """Return the keys for the footer of a small terminal. The first one chooses the engine's program, if that
+        program was not found on the host."""
         plan = self.session.state.plan
         if plan is None:
             return []
@@ -89,7 +90,8 @@ class Launch(Pane, PickList):
         self._fill(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Edit the flag that matches best. If no flag matches, edit a new flag with `text` as its name."""
+        """Open the editor for the flag that matches the search best. If no flag matches, open it for a new flag named
+        `text`."""
         row = self.current
         if row is None and text.strip():
             row = FlagRow(text.strip().lstrip("-"), None, None, Origin.DEFAULT, None)
@@ -104,17 +106,18 @@ class Launch(Pane, PickList):
     # groups
     @property
     def groups(self) -> tuple[str, ...]:
-        """Return the headings of all flags in their order."""
+        """Return the names of the groups of all flags, in the order of the list."""
         return tuple(dict.fromkeys(row.heading for row in self.session.plans.flag_rows("all")))
 
     def go_to_group(self, name: str) -> None:
-        """List all flags, and move the cursor to the first flag of a group."""
+        """List all flags, and move the cursor to the first flag of the group `name`."""
         self.all, self.query_text = True, ""
         self._fill(keep=True)
         self._go_below(self.items.index(name))
 
     def jump(self, by: int) -> None:
-        """Go to the next group of flags, or with -1 to the beginning of this one or of the group before."""
+        """Move the cursor to the next group of flags (`by` 1). With -1, move to the first flag of the cursor's group,
+        and from there to the group before."""
         if not self.all or self.query_text:
             self.go_to_group(self.groups[0])
             return

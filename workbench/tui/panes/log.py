@@ -146,8 +146,8 @@ class LogPane(Pane):
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
     def _explained(self, shown: Sequence[tuple[str, Row]], width: int, room: int) -> list[tuple[Row, bool]]:
-        """Return the rows of the lines, with the cause and the fix below the first line of each known kind. The second
-        value says whether the row is a line of the log."""
+        """Return pairs (row, whether it is a log line) for the lines `shown`. Rows with cause and fix follow the first
+        line of each kind that Workbench can explain."""
         server = self.state.server if self.state else None
         if server is None:
             return [(row, True) for _, row in shown]

@@ -83,8 +83,8 @@ class Presets(Pane, PickList):
         await controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
-        """Show the presets that match the search. Without a search, presets that fit the GPUs of the host come
-        first."""
+        """Show the presets that match the search, the best match first; without a search, all presets, those for the
+        host's GPUs first. With `keep`, the cursor stays on its preset."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
         self.set_items(found, keep=keep)

@@ -1,4 +1,5 @@
-"""Pane 4, Bench: the results with the newest first, and the limit by memory bandwidth."""
+"""Pane 4, Bench: the results with the newest first, and the highest tok/s that the memory bandwidth of the GPUs
+allows."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Results(Pane, PickList):
     BINDINGS = bindings_for(KEYS)
 
     class OlderWanted(Message):
-        """A message of the pane: the cursor is on the last result of the list, and there are older ones."""
+        """A message of the pane to the screen: the cursor is on the last result of the list, and older results are
+        stored."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -119,7 +121,7 @@ class Results(Pane, PickList):
 
     # the order
     def _sorted(self, state: SessionState) -> list[BenchRow]:
-        """Return the results in the present order. Those without a value in its column come last."""
+        """Return the results in the chosen order. Results without a value in the column of that order come last."""
         column, highest = self.order
         value = ORDERS[column][0]
         known = [row for row in state.results if value(row) is not None]
@@ -127,7 +129,7 @@ class Results(Pane, PickList):
         return [*sorted(known, key=lambda row: (value(row), row.id), reverse=highest), *absent]
 
     def sort_by(self, column: str) -> None:
-        """Sort by a column; the second time in the opposite order."""
+        """Sort the results by a column. A second call with the same column reverses the order."""
         again = column == self.order[0]
         self.order = (column, not self.order[1] if again else ORDERS[column][1])
         if self.state is not None:
@@ -139,8 +141,8 @@ class Results(Pane, PickList):
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
     def head_clicked(self, x: int) -> None:
-        """Sort by the column whose head is at `x`. Heads are aligned right, so a place before a head belongs to that
-        head."""
+        """Sort by the column whose title was clicked, at the cell `x` of the row. Titles are aligned right, so the
+        blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
         last = {word: at + len(word) for word, at in starts.items()}
@@ -227,7 +229,8 @@ class Results(Pane, PickList):
         return [*self._limit(width), *self._advice(width, height)]
 
     def _advice(self, width: int, height: int) -> list[Row]:
-        """Return one row for each of the first findings on the newest valid result, as many as there is room for."""
+        """Return one row for each of the most important findings on the newest result with advice; as many rows as fit
+        into `height`."""
         newest = next((row for row in self.state.results if row.advice), None) if self.state else None
         most = min(ADVICE, (height - 4) // 2)
         if newest is None or most < 1:

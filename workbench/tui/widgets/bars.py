@@ -1,4 +1,4 @@
-"""The small rows of the main screen: the tabs, the command with its findings, the message, and the keys."""
+"""Rows of the main screen: the tabs, the command with its findings, the message, and the keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the text of the run at the position `offset`; "" if there is none."""
+    """Return the text of the run at the position `offset` of `rows`; "" if `offset` is None or outside the rows."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -99,7 +99,8 @@ class CommandBar(Painted):
 
     @staticmethod
     def _command(command: Command, width: int) -> Row:
-        """Return the whole line if it fits, else the command with the number of its environment variables in front."""
+        """Return the shell command in one row. If it is longer than `width`, the environment variables are replaced by
+        their number, and the end is cut."""
         line, count = command.shell(), ""
         if len(line) > width - 2 and command.env:
             line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
@@ -107,8 +108,8 @@ class CommandBar(Painted):
 
     @staticmethod
     def _checks(plan: PlanView, width: int) -> Row:
-        """Return the numbers of errors and warnings, the memory estimate, and the first error. Where there is little
-        room, the keys, then the estimate have fewer words."""
+        """Return a row with the number of errors and warnings, the memory estimate, the first error and, at the right,
+        key hints. If the row is longer than `width`, first the key hints and then the estimate are shortened."""
         errors = [f for f in plan.findings if f.level is Level.ERROR]
         warnings = [f for f in plan.findings if f.level is Level.WARN]
         warned = ("! " + count_of(len(warnings), "warning"), "warn") if warnings else ("0 warnings", "dim")
@@ -136,7 +137,8 @@ class CommandBar(Painted):
 
 
 def _estimates(text: str) -> tuple[str, ...]:
-    """Return a memory estimate in fewer and fewer words; the last one is only the memory."""
+    """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest one has only the
+    memory."""
     brief = text.partition(" (")[0]
     return tuple(dict.fromkeys((text, brief, brief.replace("full-length ", ""), brief.partition(", ")[0])))
 
@@ -211,7 +213,8 @@ class Footer(Painted):
             self.repaint()
 
     def show_pane(self, keys: Sequence[Key]) -> None:
-        """Show the keys of the only visible pane, which has no border for them. () stands for several panes."""
+        """Show the keys of the visible pane, on a small terminal that shows only one pane without a border. `keys` is
+        () if several panes are visible."""
         if tuple(keys) != self._pane:
             self._pane = tuple(keys)
             self.repaint()
@@ -223,7 +226,8 @@ class Footer(Painted):
             self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return (key as printed, its word, its id, or name on the page) of every key, the most needed ones first."""
+        """Return (key as printed, label, id) of every key to show, the most important one first. For a key of the open
+        page, the third text is the name of the key instead."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]

@@ -65,7 +65,8 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    """Return the differences as texts. Those in preset and port come last, because they matter least."""
+    """Return the differences between the conditions of the two results as texts. Differences of the preset and of the
+    port come last, because they matter least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
     return [_difference(d) for d in chosen]
 
@@ -77,15 +78,14 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 
 def _listed_first(texts: Sequence[str], height: int) -> bool:
-    """Return whether a pane of `height` rows has room for the metrics and for a row of each of the differences `texts`
-    of the conditions above them.
-    """
+    """Return whether a pane of `height` rows is high enough to show each of the differences `texts` in a row of its
+    own, above the table of metrics."""
     return len(texts) + 14 <= height
 
 
 def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
-    """Return rows with the two results and their differences. Without room for one row each, the differences share one
-    row."""
+    """Return rows with the two results and the differences between their conditions. If there are not enough rows for
+    one difference each, one row has all differences."""
     texts = _differences(comparison)
     count = count_of(len(texts), "difference")
     head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
@@ -117,7 +117,8 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int, int]:
-    """Return the widths of the columns: the name of a metric, each value, and the change."""
+    """Return the widths in cells of three columns: the name of a metric, a value (there are two such columns), and the
+    change."""
     return (18, 10, 16) if width >= 66 else (14, 7, 14)
 
 

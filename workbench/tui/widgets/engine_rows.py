@@ -1,4 +1,4 @@
-"""The rows of the telemetry strip below the GPUs: what the engine of the watched server does, on the same time axis."""
+"""The rows below the GPUs in the telemetry strip: metrics of the selected server's engine, with the same time axis."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `short` is its label in a row that it shares with its value. `fields` are its fields in
-    the history, whose sum is drawn. `top` is the end of its scale, or None for a scale that grows."""
+    """A metric of the engine. `short` is the label for graphs of one row. `fields` are the fields of the history whose
+    sum is drawn. `text` formats their values. `top` is the upper end of the scale, or None for a scale that grows with
+    the values."""
 
     label: str
     short: str
@@ -65,7 +66,8 @@ _SECOND = (
 
 
 class EngineRows:
-    """Draws the metrics of the engine in the columns of the GPUs. A scale without a fixed end only grows."""
+    """The graphs of the engine's metrics, in the same columns as the graphs of the GPUs. The scale of a metric without
+    a fixed upper end grows, but never shrinks."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -73,7 +75,8 @@ class EngineRows:
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
     def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
-        """Return the number of rows that the engine needs: none without a server, one if its metrics cannot be read."""
+        """Return the number of rows for the engine's graphs: 0 without a server, 1 if the engine's metrics cannot be
+        read."""
         if state.engine is None:
             return 0
         value_behind = bool(columns.after[0])
@@ -87,7 +90,7 @@ class EngineRows:
         return 1 if state.engine.problem is not None else self._lines * self._each
 
     def rows(self, state: SessionState, window: Window, columns: Columns, width: int) -> list[Row]:
-        """Return the rows with the values of now, or of the cell under the cursor."""
+        """Return the rows with the engine's graphs and, as text, the present values, or those under the time cursor."""
         view = state.engine
         if view is None:
             return []
@@ -110,7 +113,8 @@ class EngineRows:
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
-        """Return the metrics of the second line: those that the engine reports now or has reported."""
+        """Return the metrics of the second line of graphs: those that the engine reports now or has reported
+        earlier."""
         return [m for m in _SECOND if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)]
 
     def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
@@ -133,7 +137,8 @@ class EngineRows:
         return [None if None in cell else sum(v for v in cell if v is not None) for cell in zip(*several, strict=True)]
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
-        """Return the end of the scale: the highest value so far, rounded up, so that the drawn past seldom changes."""
+        """Return the upper end of the metric's scale: `metric.top`, or else the highest value so far, rounded up.
+        Because of the rounding, the scale seldom changes."""
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:

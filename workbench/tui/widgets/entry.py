@@ -13,8 +13,8 @@ LINE_END = "\N{SYMBOL FOR NEWLINE}"
 
 
 class Entry(Input):
-    """Textual's Input with function calls in place of messages. The next key thus reaches a page that `on_submit` has
-    opened."""
+    """Textual's Input, which calls functions where Textual posts messages. A page that `on_submit` opens thus exists
+    before the next key is handled."""
 
     DEFAULT_CSS = """
     Entry { border: none; height: 1; padding: 0 0; background: $wb-bar; color: $wb-text; width: 1fr; }
@@ -37,9 +37,9 @@ class Entry(Input):
         secret: bool = False,
         lines: bool = False,
     ) -> None:
-        """With `select`, the first key replaces the value, as in a form with suggestions. With `secret`, the value is
-        shown as dots. With `lines`, a pasted text keeps its line breaks, each as LINE_END; otherwise only its first
-        line is taken."""
+        """`on_submit` is called on enter, and `on_change` after each edit. With `select`, the first typed key replaces
+        the value. With `secret`, the value is shown as dots. With `lines`, the line breaks of a pasted text are kept,
+        each as LINE_END; otherwise only its first line is pasted."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
         self.submit, self.change, self.select, self.lines = on_submit, on_change, select, lines

@@ -1,4 +1,4 @@
-"""An experiment as rows: A and B, the verdict, every pair and every metric on one axis, and the runs."""
+"""An experiment as rows: A and B, the verdict, every pair and metric as an interval on one axis, and the runs."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def gpu_words(gpu: GpuSettings) -> list[str]:
 
 
 def arm_words(arm: Arm) -> list[str]:
-    """Return an arm as words such as "@vllm-any", "max-num-seqs=512", "-enforce-eager", "$K=V" and
-    "gpu.power-limit=400"."""
+    """Return an arm as the words of the experiment's form: "@PRESET", "flag=value", "-flag" (unset), "$NAME=value" and
+    "gpu.SETTING=value"."""
     target = [arm.target.words if "://" in arm.target.name else f"@{arm.target.words}"] if arm.target else []
     return [
         *target,
@@ -99,8 +99,8 @@ def design_text(e: Experiment) -> str:
 
 
 def doing_text(e: Experiment, doing: str) -> str:
-    """Return the run that is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if there is none. `doing` is the
-    progress of the benchmark that runs."""
+    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if none is.
+    `doing` is the progress of the running benchmark."""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if now is None or e.state != "running":
         return e.phase if e.state == "running" else ""
@@ -171,7 +171,8 @@ def _metrics(e: Experiment) -> list[MetricChange]:
 
 @dataclass(frozen=True, slots=True)
 class _Forest:
-    """The table of pairs and metrics: the numbers of cells for name, value and verdict, and the axis."""
+    """The widths in cells of a table of pairs and metrics (name, value, verdict), and the axis on which the table draws
+    changes with their intervals."""
 
     name: int
     value: int
@@ -196,8 +197,9 @@ class _Forest:
         verdict: Run = ("", "dim"),
         drawn: str = "",
     ) -> Row:
-        """Return a row of the table. `half` is the half width of the interval of `change`; None without an interval.
-        `drawn` is the role on the axis."""
+        """Return a row of the table: name, values of A and B, change in percent, interval, verdict. `half` is half the
+        width of the interval in percentage points, None without an interval. `drawn` is the role of the interval's bar,
+        by default `role`."""
         text = pad(name, self.name) + "".join(pad(value, self.value, True) for value in values)
         width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
         changed = pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
@@ -217,7 +219,8 @@ class _Forest:
 
 
 def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return the table: a row for each pair, for each earlier interval of the deciding metric, and for each metric."""
+    """Return the table of an experiment: a row for each pair, for each earlier interval of the deciding metric in
+    `trail`, and for each metric."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
@@ -241,8 +244,8 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def _machine_rows(e: Experiment, table: _Forest) -> list[Row]:
-    """Return the row with the effect of the machine on twins: the first host in the column of A, the second in that of
-    B."""
+    """Return the row with the difference between the two hosts of an experiment on twins: the mean of the first host in
+    the column of A, that of the second host in the column of B. Return [] for an experiment on one host."""
     machine = e.comparison.machine if e.comparison is not None else None
     if machine is None or machine.change_pct is None:
         return []
@@ -252,8 +255,8 @@ def _machine_rows(e: Experiment, table: _Forest) -> list[Row]:
 
 
 def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return the deciding metric with its interval after each pair, on one axis, so that it is seen to narrow. [] if no
-    pair is complete."""
+    """Return a row for each number of completed pairs, with the change of the deciding metric and its interval on a
+    common axis, so that the user sees the interval become narrower. Return [] if no pair is complete."""
     primary = _primary(e)
     if primary is None or primary.change_pct is None:
         return []
@@ -277,8 +280,8 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
-    """Return the runs so far, followed by the planned runs if the experiment is running. A narrow interval may end the
-    experiment earlier."""
+    """Return the runs so far and, while the experiment is running, the planned runs. If the experiment ends at a given
+    width of the interval, only the runs of the next pair count as planned."""
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
@@ -295,7 +298,7 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
-    """Return (number of runs done, number of all runs, planned ones included). Dropped and discarded runs are not
+    """Return (number of completed runs, number of all runs with the planned ones). Dropped and discarded runs are not
     counted."""
     runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)

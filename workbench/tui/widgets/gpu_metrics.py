@@ -23,10 +23,9 @@ UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the ends of the
-    scale of its graph, which never change for a card. `lines` are the fields of the limits that are drawn across the
-    graph. `setting` is the beginning of the key of the GPU setting that changes these limits. `unit` follows the
-    value."""
+    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the lower and
+    upper end of its graph's scale, which never change for a GPU. `lines` are fields of limits, which are drawn as lines
+    across the graph. `setting` is the prefix of the GPU setting that changes these limits. `unit` follows the value."""
 
     label: str
     field: str
@@ -152,8 +151,8 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
 
 
 def node_name(node: str, room: int) -> str:
-    """Return the name of a node. If it has more than `room` cells, only what follows its machine or user: "spark-01" of
-    "nvidia@spark-01", "pct:101" of "proxmox/pct:101"."""
+    """Return the name of a cluster's node. If it has more than `room` cells, return only the part that follows its
+    machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of "proxmox/pct:101"."""
     return node if len(node) <= room else re.split("[@/]", node)[-1]
 
 
@@ -168,7 +167,8 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
 
 
 def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
-    """Return the means of the cell under the cursor in the form of a reading of the GPU."""
+    """Return a GpuSample for the GPU of `sample` whose values are the means over the seconds of the cell under the time
+    cursor."""
     from workbench.model.gpu import GpuSample
 
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s
@@ -181,7 +181,8 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
 
 
 def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:
-    """Return label, value and note of a group of GPUs in a block of `rows` rows: highest, mean and lowest value."""
+    """Return (label, value, note) with the highest, the mean and the lowest of the GPUs' values, for a graph of a group
+    of GPUs. A graph of one row has only lowest-highest, and one of two rows no mean."""
     known = [v for v in values if v is not None]
     if not known:
         return metric.label, NA, ""
@@ -193,7 +194,8 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
 
 
 def elsewhere(state: SessionState) -> str:
-    """Return a sentence without its full stop if the GPUs on the screen are not those of the server; otherwise ""."""
+    """Return a text for a status row if the selected server runs on another node than the GPUs on the screen; otherwise
+    ""."""
     server = state.server
     if server is None or server.node is None or not server.alive:
         return ""

@@ -1,4 +1,4 @@
-"""The telemetry strip: utilization, power and clocks of every GPU as graphs on one time axis, at every size."""
+"""The telemetry strip: rows with graphs of each GPU's utilization, power, clocks and more on one time axis."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes o
 
 
 class GpuStrip(Painted):
-    """The graphs of the GPUs with their time axis. A cursor shows the values and events of an earlier second."""
+    """The telemetry strip: the graphs of the GPUs with their time axis. The user can move a time cursor, which shows
+    the values and events of an earlier second."""
 
     FIELDS = frozenset(
         {
@@ -73,7 +74,8 @@ class GpuStrip(Painted):
     )
 
     class ViewChanged(Message):
-        """Posted when the user has moved the cursor, changed the length of a cell, or folded GPUs."""
+        """A message to the screen: the user has moved the time cursor, changed the seconds per cell, or chosen whether
+        GPUs of the same type share a row."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
@@ -106,13 +108,14 @@ class GpuStrip(Painted):
 
     @property
     def now_s(self) -> float:
-        """Return the Unix time of the newest cell: of the newest reading, or of this moment if that is old."""
+        """Return the Unix time of the newest cell: the time of the newest reading, or the present time if that reading
+        is older than FRESH_S seconds."""
         now = self.history.clock()
         return self._read_s if now - self._read_s < FRESH_S else now
 
     @property
     def back(self) -> bool:
-        """Whether the cursor is on an earlier second."""
+        """Return whether the time cursor is shown, so that the strip shows the values of an earlier second."""
         return not self.view.live
 
     def wanted_height(self, width: int, height: int) -> int:
@@ -141,8 +144,8 @@ class GpuStrip(Painted):
 
     @staticmethod
     def _named(telemetry: Telemetry) -> int:
-        """Return the length of the longest name in front of the graphs: of a cluster's node, with the GPU if it has
-        several. 0 on any other host, whose GPUs have numbers."""
+        """Return the length of the longest name to show in front of the graphs: the name of a cluster's node, with the
+        GPU's number if the node has several GPUs. Return 0 without a cluster, because GPUs are then shown by number."""
         nodes = [info.node for info in telemetry.infos if info.node]
         names = [
             node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "") for n, node in enumerate(nodes)
@@ -150,7 +153,7 @@ class GpuStrip(Painted):
         return min(max(map(len, names), default=0), MOST_NAME)
 
     def _groups(self) -> list[Group]:
-        """Return the GPUs in groups of equal ones."""
+        """Return groups of GPU indexes. The GPUs of a group have the same short name and memory size."""
         telemetry = self.state.telemetry if self.state else None
         groups: dict[str, list[int]] = {}
         for sample in telemetry.gpus if telemetry else ():
@@ -180,7 +183,7 @@ class GpuStrip(Painted):
 
     @property
     def _elsewhere(self) -> bool:
-        """Whether a row says that the server's GPUs are those of another node."""
+        """Return whether the strip has a row saying that the selected server runs on another node than these GPUs."""
         return bool(self.state and elsewhere(self.state))
 
     def _of_another(self, width: int) -> list[Row]:
@@ -240,7 +243,8 @@ class GpuStrip(Painted):
         return "text" if self.stale is None else "dim"
 
     def _signs_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return the signs of all GPUs in one row; equal signs are shown once."""
+        """Return one row with the warnings about all GPUs: old readings, the conditions of `_signs`, and throttle
+        reasons. GPUs with the same warning share a text."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
@@ -261,7 +265,8 @@ class GpuStrip(Painted):
         return row if row_width(row) <= room else fit(row, room)
 
     def _signs(self) -> list[tuple[int, Run]]:
-        """Return (GPU, sign) for each lasting condition: a lost GPU, changed settings, the effect of a lock."""
+        """Return (GPU index, text with role) for each condition that lasts: a lost GPU, altered settings, a clock lock
+        with or without effect."""
         state = self.state
         if state is None or state.telemetry is None:
             return []
@@ -309,7 +314,8 @@ class GpuStrip(Painted):
         return rows
 
     def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
-        """Return the texts at the left of the graphs, from the top: the GPU, and values without a graph."""
+        """Return the texts at the left of a GPU's graphs, from the top: the name of the GPU, and values without a
+        graph."""
         width, role = layout.columns.lead, "title" if self.stale is None else "dim"
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:
@@ -396,7 +402,8 @@ class GpuStrip(Painted):
 
     # the cursor
     def _moment(self, window: Window, width: int) -> Row:
-        """Return the row about the cell under the cursor: its time, and its events."""
+        """Return the row that shows, while there is a time cursor, the time and the events of the cell under the
+        cursor."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
         when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"
@@ -412,21 +419,23 @@ class GpuStrip(Painted):
         return spread(left, (("  esc", "key"), (" now", "dim")), width)
 
     def _was_read(self, window: Window) -> bool:
-        """Return whether a GPU was read in the cell under the cursor."""
+        """Return whether the history has a reading of any GPU in the cell under the time cursor."""
         column = window.cursor_column or 0
         return any(self._cells(group[0], UTIL.field, window)[column] is not None for group in self._groups())
 
     def move(self, cells: int) -> None:
-        """Move the cursor by `cells` cells; it begins at the newest one."""
+        """Move the time cursor by `cells` cells; negative numbers go back in time. Without a cursor, start at the
+        newest cell."""
         self.view.move(cells, self.now_s)
         self.post_message(self.ViewChanged())
 
     def action_move(self, by: int) -> None:
-        """Move the cursor with the mouse wheel: up goes back in time."""
+        """Move the time cursor by `by` cells when the user turns the mouse wheel; up goes back in time."""
         self.move(by)
 
     def to_event(self, by: int) -> bool:
-        """Put the cursor on the next event before (`by` -1) or after (1) it. Return False if there is none."""
+        """Put the time cursor on the last event before it (`by` -1) or on the next event after it (`by` 1). Return
+        False if there is none."""
         cell_s = self.view.cell_s
         at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
@@ -441,12 +450,13 @@ class GpuStrip(Painted):
         self.post_message(self.ViewChanged())
 
     def zoom(self, by: int) -> None:
-        """Make the cells longer (`by` 1) or shorter (-1)."""
+        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of the possible values."""
         self.view.zoom(by)
         self.post_message(self.ViewChanged())
 
     def fold(self) -> bool:
-        """Fold equal GPUs into one row, or unfold them. Return False if no GPUs are equal."""
+        """Switch between one row for all GPUs of the same type, and a row for each GPU. Return False if no two GPUs are
+        of the same type."""
         layout = self.arranged
         if layout is None or not any(len(group) > 1 for group in self._groups()):
             return False
@@ -455,7 +465,7 @@ class GpuStrip(Painted):
         return True
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor on the cell of a graph that was clicked."""
+        """Put the time cursor on the clicked cell of a graph."""
         at = event.get_content_offset(self)
         if at is None or self.arranged is None:
             return

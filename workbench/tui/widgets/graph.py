@@ -75,7 +75,7 @@ class Columns:
         self, graphs: Sequence[Graph], height: int, lead: Sequence[Run] = (), cursor: int | None = None
     ) -> list[Row]:
         """Return `height` rows with one graph in each column. `lead` are the texts at the left, from the top. `cursor`
-        is the highlighted cell of each graph, None for none."""
+        is the cell of each graph that is highlighted; None for no cell."""
         drawn = [draw(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
@@ -118,9 +118,9 @@ def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
 
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:
-    """Return the height of a value in eighths of a row, from 1 to `most`; 0 for no value. In a graph of one row, the
-    full block is kept for values at the top of the scale. Higher graphs leave the full block out, so that they do not
-    touch the row above."""
+    """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row, from 1 to `most`; 0
+    for None. In a graph of one row, only a value at `top` gets the full block. In a higher graph no value does, so that
+    the graph does not touch the row above."""
     if value is None:
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
@@ -131,7 +131,8 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _column(level: int, height: int) -> tuple[str, ...]:
-    """Return the characters of one column of a graph, from the top."""
+    """Return the characters of one column of a graph, from the top. `level` is the height of its bar in eighths of a
+    row, and `height` the number of rows."""
     return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
 
 
@@ -140,8 +141,8 @@ def _part(level: int) -> str:
 
 
 def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
-    """Return the row of each cell of a line, from the bottom. It is -1 where the line is at the top of the scale, which
-    needs no line."""
+    """Return, for each cell of the limit line `line`, in which row of the graph it is drawn, counted from 0 at the
+    bottom. The row is -1 where the limit is None or at the top of the scale, because no line is drawn there."""
     most = EIGHTHS * height
     return [
         -1 if v is None or v >= 0.995 * graph.top else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
@@ -150,9 +151,12 @@ def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
 
 
 def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str) -> Row:
-    """Return row number `row` of a graph, counted from the bottom, with its lines. A line is drawn in the cells where
-    the graph is blank. Cells of the graph that a line crosses have the role "limited" if their value is held at the
-    limit; in a graph of one row, all held cells have that role."""
+    """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over `text`. `held` says
+    for each cell whether its value is at the limit, and `marks` has the row of each cell for each line.
+
+    Blank cells on a line show the line. Other cells on a line have the role "limited" if they are held; in a graph of
+    one row, all held cells have that role.
+    """
     crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
     if not any(crossed):
         return ((text, role),)
@@ -166,7 +170,8 @@ def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]],
 
 
 def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
-    """Return one row of a graph of several GPUs: solid up to the lowest, faint up to the highest."""
+    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. The bars are solid up to the lowest
+    of the GPUs' values (`low`), and faint from there up to the highest (`high`); both are in eighths of a row."""
     below = EIGHTHS * row
     return merged(_banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True))
 
@@ -178,7 +183,7 @@ def _banded_cell(high: int, low: int, role: str) -> Run:
 
 
 def _lit(row: Row, cursor: int | None) -> Row:
-    """Return the row with the cell at `cursor` highlighted."""
+    """Return the row with the background of the time cursor in the cell `cursor`; unchanged for None."""
     if cursor is None:
         return row
     cells = list(_characters(row))

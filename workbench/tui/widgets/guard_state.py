@@ -1,4 +1,5 @@
-"""The rows about the state of the guard, in the GPUs pane and below the report of a change."""
+"""The rows about the guard, the process on the host that reverts GPU settings. They are part of the GPUs pane and of
+the report of a change."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
-    """Return rows about the guard: the conditions under which it reverts GPU settings, and its last action.
-    `trial_left_s` are the seconds that a trial has left; None takes them from `guard`."""
+    """Return rows about the guard: when it will revert GPU settings, and what it did last. `trial_left_s` are the
+    seconds until the end of a trial; None takes the number that `guard` has."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
     rows: list[Row] = []

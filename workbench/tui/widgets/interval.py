@@ -42,9 +42,11 @@ class Axis:
 
 
 def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
-    """Return an axis with a round limit for `spans` of (change, half width) in percent, in at most `cells`.
+    """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half the width of its
+    interval) in percent.
 
-    The axis contains the whole first interval, and the changes of the others up to FAR times the first.
+    The axis contains the first change with its whole interval. It contains each further change, without interval, that
+    is at most FAR times as far from 0 as the first.
     """
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
@@ -55,8 +57,9 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
-    """Return the cells of a change with its interval on the axis. Parts beyond the axis end in "<" or ">". `half_pct`
-    is None without an interval."""
+    """Return the cells of a change, drawn as a dot on the axis, with its interval as a bar. What lies beyond the axis
+    is shown as "<" or ">". `half_pct` is half the width of the interval in percentage points, None without an
+    interval."""
     if not axis.cells:
         return ()
     cells: list[Run] = [(" ", "text")] * axis.cells

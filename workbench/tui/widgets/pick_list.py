@@ -1,7 +1,7 @@
-"""A list with a cursor: the base of presets, flags, results and choices.
+"""A list with a cursor: the base class of the lists of presets, flags, results and choices.
 
-Textual's OptionList reports a choice by a message, which later keys overtake, and a move of its cursor sends the whole
-list to the terminal.
+Textual's OptionList reports a choice by a message, which may be handled only after later keys. When its cursor moves,
+it sends the whole list to the terminal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PickList(Painted, can_focus=True):
         return ((str(item), "text"),)
 
     def is_heading(self, item: Any) -> bool:
-        """Return whether the cursor passes over this item."""
+        """Return whether `item` is a heading, on which the cursor cannot be."""
         return False
 
     def head_rows(self, width: int) -> list[Row]:
@@ -130,8 +130,8 @@ class PickList(Painted, can_focus=True):
             self.repaint()
 
     def _beside_headings(self, index: int, step: int) -> int:
-        """Return the index of the item at `index`, or of the next one in the direction `step` if that is a heading; at
-        an end of the list, of the next one in the other direction."""
+        """Return the index of the item nearest to `index` that is not a heading, searching in the direction `step` (1
+        or -1) first, then in the other one."""
         last = len(self.items) - 1
         index = max(0, min(index, last))
         for way in (step, -step):

@@ -1,4 +1,5 @@
-"""Plots of results, and of sweeps over their value, by plotext 6. They are drawn on demand, never with a reading."""
+"""Plots of results, and of a sweep's points over the swept value, drawn with plotext 6. Plotting takes long, so a new
+GPU reading does not draw them again."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ LOG_FROM = 8.0  # from this ratio of the largest x to the smallest, points are a
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a plot, drawn as `sign`, with `label` below the x axis."""
+    """A point of a plot: `sign` is the character that marks the point, and `label` is below the x axis."""
 
     x: float
     y: float
@@ -64,8 +65,8 @@ def curve(
     role: str = "spark",
     named: str = "",
 ) -> list[Row]:
-    """Return a plot of `height` rows, the first of which is the title. `joined` draws a line through the points.
-    `named` explains the knee's sign in the title."""
+    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line connects the points.
+    `named` is the rule by which the knee of a sweep was found; the title shows `named` behind the sign of the knee."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
         head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
@@ -105,8 +106,9 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Return (lowest value, highest value, ticks) of the y axis, all of them round. The axis is long enough that a
-    small difference does not look like a slope."""
+    """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high` and has about `count`
+    steps, all of them round numbers. If `low` and `high` are close, the axis is longer, so that the plot does not
+    exaggerate their difference."""
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:
         middle = (high + low) / 2
@@ -134,10 +136,11 @@ def _spaced(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Return the places of the values on the x axis, and whether a line may join the points. None stands for a value
-    that is no number.
+    """Return the positions of the values on the x axis, and whether a line may connect the points. Numbers in a narrow
+    range are their own positions.
 
-    Such values, and numbers of a wide range such as 1 to 256, are at equal distances.
+    If a value is None (not a number), or the numbers have a wide range such as 1 to 256, the points have equal
+    distances. A line would be meaningless where a value is None.
     """
     known = [v for v in values if v is not None]
     if len(known) < len(values):

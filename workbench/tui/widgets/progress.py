@@ -1,5 +1,5 @@
-"""The rows above the footer about work that takes long: what runs, how far it is, the time left, what it waits for, and
-the key that stops it. Without such work there are no rows."""
+"""The rows above the footer about running work, such as a measurement or a start: what is running, its progress, the
+time left, what it waits for, and the key that stops it. Without such work there are no rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One piece of work. `share` is the share that is done, from 0 to 1, and None if it is not known. `left` is a text
+    """Running work to show in a row. `share` is the completed share from 0 to 1, None if unknown. `left` is a text
     about the time left."""
 
     what: str
@@ -36,7 +36,7 @@ class Work:
     sign: str = "~"
 
     def row(self, width: int) -> Row:
-        """Return the row of the work. The gauge takes the room that the texts leave."""
+        """Return the row about this work in `width` cells. The progress bar takes the cells that the texts leave."""
         left: Row = ((f"{self.sign} ", "warn"), (self.what, "warnb"), (f"  {self.how_far}", "text"))
         ends = ((f"  {self.left}", "strong"),) if self.left else ()
         keys = ((f"  {self.key} ", "key"), (self.stops, "dim")) if self.key else ()
@@ -51,8 +51,8 @@ def about(left_s: float | None) -> str:
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
-    """Return the work of a server that is starting. Its time left is estimated from earlier starts of the same engine
-    and model."""
+    """Return the row data of a server that is starting. The time left is estimated from earlier starts of the same
+    engine and model."""
     known = [
         one.ready_after_s
         for one in state.servers
@@ -68,7 +68,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
 
 
 def bench_work(state: SessionState) -> Work:
-    """Return the work of the running benchmark. Its time left is estimated from the requests or seconds so far."""
+    """Return the row data of the running benchmark. The time left is estimated from the requests or seconds so far."""
     bench = state.bench
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
@@ -84,7 +84,7 @@ def bench_work(state: SessionState) -> Work:
 
 
 def model_work(work: ModelWorkView) -> Work:
-    """Return the work on model files."""
+    """Return the row data of a running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
 
     if not work.total:
@@ -107,7 +107,7 @@ class ProgressRows(Painted):
         self.works: list[Work] = []
 
     def show(self, state: SessionState) -> None:
-        """Draw the work of `state` with its elapsed times."""
+        """Draw the rows about the running work, with its elapsed times."""
         before, self.works = len(self.works), self.of(state)[:MOST_ROWS]
         if len(self.works) != before:
             self.display = bool(self.works)
@@ -117,7 +117,7 @@ class ProgressRows(Painted):
             self.repaint()
 
     def of(self, state: SessionState) -> list[Work]:
-        """Return the running work, measurements first."""
+        """Return all running work, measurements first."""
         series = self._series(state)
         measured = series or self._load(state)
         found = [measured] if measured else []
@@ -133,7 +133,7 @@ class ProgressRows(Painted):
         return found
 
     def _series(self, state: SessionState) -> Work | None:
-        """Return the work of the running experiment or sweep."""
+        """Return the work of the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
         now = progress_text(state)
         if experiment is not None and experiment.state == "running":
@@ -156,7 +156,8 @@ class ProgressRows(Painted):
         return Work(what, how_far, left, done / max(1, count), "K")
 
     def _load(self, state: SessionState) -> Work | None:
-        """Return the work of the check of GPU settings, or of the running or waiting benchmark."""
+        """Return the work of the running check of GPU settings, or of the running or waiting benchmark; None if there
+        is none."""
         server = state.server
         if self.counted is not None:
             what, began, seconds = self.counted

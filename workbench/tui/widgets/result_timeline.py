@@ -1,5 +1,5 @@
-"""The timelines of one or two results as graphs: power, SM clock, utilization and token rate around the benchmark. Time
-is counted from the benchmark's first request, so that the timelines of two results are aligned."""
+"""Graphs of the seconds around one or two benchmarks: power, SM clock, utilization and token rate. Time 0 is the
+benchmark's first request, so that the graphs of two results can be compared cell by cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class _Metric(NamedTuple):
-    """A line of graphs: the field of a GPU's readings, and how the values of several GPUs become one."""
+    """A metric that is drawn as a graph: `field` is its name in the history of a GPU, `fold` computes one value from
+    the values of several GPUs, and `top` is the least upper end of the scale."""
 
     label: str
     unit: str
@@ -42,8 +43,8 @@ _TOKENS = _Metric("tokens", "tok/s", CLIENT_TOK_S[1], sum)
 
 
 class _Span(NamedTuple):
-    """The cells of the graphs: `cells` cells of `cell_s` seconds. The first begins `first_s` after the benchmark's
-    begin, so it is negative."""
+    """The time range of the graphs: `cells` cells of `cell_s` seconds each. The first cell begins `first_s` seconds
+    after the benchmark's first request, so `first_s` is negative."""
 
     first_s: int
     cell_s: int
@@ -54,7 +55,7 @@ class _Span(NamedTuple):
 
 
 def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
-    """Return the section of a result's page with its timeline, or why there is none."""
+    """Return the rows with the graphs of a result's timeline; without a timeline, a row that says why there is none."""
     title: list[Row] = [(), (("Timeline", "title"),)]
     if timeline is None:
         return [*title, *paragraph(NONE, width, "dim")]
@@ -62,7 +63,8 @@ def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
 
 
 def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
-    """Return the timelines by the names of their results, metric by metric, one over the other."""
+    """Return the graphs of several timelines. `timelines` maps the names of results to their timelines. For each
+    metric, the graphs of all results are one below the other."""
     missing = [row for name, t in timelines.items() if t is None for row in paragraph(f"{name}: {NONE}", width, "dim")]
     known = {name: t for name, t in timelines.items() if t is not None}
     return [*_rows(known, width), *missing] if known else missing
@@ -105,7 +107,7 @@ def _span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
 
 
 def _cells(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:
-    """Return the means of a metric in the cells of the span."""
+    """Return the mean of the metric for each cell of `span`; None for cells without readings."""
     history, step_s = timeline.history, timeline.step_s
     keys = [key for key in history if key[1] == metric.field]
     count = (timeline.last_s - timeline.first_s) // step_s + 1
@@ -127,7 +129,7 @@ def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float |
 
 
 def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
-    """Return the row with the marks of the events."""
+    """Return a row with the name of the result and, for each event of its timeline, the sign of the event's kind."""
     cells: list[Run] = [(" ", "dim")] * span.cells
     for event in timeline.history.events:
         column = span.column(event.unix_s - int(timeline.begin_s))
@@ -137,7 +139,7 @@ def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
 
 
 def _axis(span: _Span) -> Row:
-    """Return the row with the seconds after the first request."""
+    """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
     step_s = next((s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s)
     text = [" "] * span.cells
     for second in range(-(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s, step_s):

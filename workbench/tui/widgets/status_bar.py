@@ -1,4 +1,5 @@
-"""The first row: host, server, preset and altered GPUs. SIMULATED is always in it."""
+"""The first row of the main screen: host, server, altered GPU settings and preset. On a simulated host it always has
+the word SIMULATED."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 
 
 def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = False) -> Row:
-    """Return the server part of the row: "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
+    """Return the text about the server: "● READY vllm :8000 12m41s", or "● READY :8000" with `least`.
 
-    `now_s` is the time of this machine. The server's times are those of the host's clock, which may differ.
+    `now_s` is the Unix time of this machine. The server's times are those of the host, whose clock may differ.
     """
     if server is None:
         return ((f"{G.off} no server", "dim"),)
@@ -81,7 +82,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
 
 
 def replay_runs(replay: ReplayView) -> Row:
-    """Return the time that a recording shows, and how fast it plays."""
+    """Return the text about a replay: the recorded time that the screen shows, and the speed."""
     pace = "ended" if replay.ended else "paused" if replay.paused else f"{replay.speed:g}x"
     return ((f" {clock(replay.unix_s)} {pace}", "text"),)
 
@@ -99,10 +100,10 @@ class StatusBar(Painted):
         self.repaint()
 
     def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
-        """Return the parts of the row, the most needed ones first.
+        """Return the parts of the row, the most important ones first: host, server, altered GPU settings, preset.
 
-        `brief` leaves out what a small screen can do without. `least` leaves out more, so that altered GPUs, or
-        the key that applies a preset, fit.
+        `brief` shortens the texts for a small screen. `least` shortens them more, to make room for the warning about
+        altered or unapplied GPU settings.
         """
         now_s = time.time()
         link = link_runs(state, now_s)
@@ -123,7 +124,8 @@ class StatusBar(Painted):
         return parts
 
     def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
-        """Return the altered GPUs, a trial with its time left, a missing guard, and a preset's unapplied settings."""
+        """Return the warnings about GPU settings: altered settings, the time left of a trial, a missing guard, and
+        settings of the preset that were not applied."""
         carried: list[Row] = []
         if state.unapplied:
             said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
@@ -167,8 +169,8 @@ class StatusBar(Painted):
 
 
 def stale_age_s(state: SessionState) -> float | None:
-    """Return the seconds since the last reading if it is too old to be live. Return None for live readings, and without
-    readings."""
+    """Return the age of the last GPU reading in seconds if it is too old to be shown as the present; None otherwise,
+    and without readings."""
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s

@@ -1,4 +1,4 @@
-"""The arrangement of the telemetry strip: which GPUs share a row, and the heights and positions of the graphs."""
+"""The arrangement of the telemetry strip: which GPUs share a row, and the positions and heights of the graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front 
 
 @dataclass(frozen=True, slots=True)
 class StripLayout:
-    """The blocks of the strip, one per GPU or group of GPUs. `heights` are the heights of the graphs in each line of a
-    block."""
+    """The arrangement of the strip, with one block of rows per entry of `groups`, a GPU or a group of GPUs. `heights`
+    has the rows of each line of graphs in a block."""
 
     groups: tuple[Group, ...]
     columns: Columns
@@ -36,22 +36,22 @@ class StripLayout:
 
     @property
     def figures_in_lead(self) -> bool:
-        """Whether temperature and memory are shown as numbers at the left of a GPU's graphs."""
+        """Return whether temperature and memory are numbers at the left of a GPU's graphs, and not graphs."""
         return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
 
 
 def most_rows(height: int) -> int:
-    """Return the rows that the GPUs may take of a terminal with `height` rows: 5 of 24, 12 of 40, 24 of 60."""
+    """Return the largest number of rows for the GPUs on a terminal of `height` rows: 5 on 24 rows, 12 on 40, and 24 on
+    60."""
     return max(1, 5 + round((height - 24) * (0.44 if height <= 40 else 0.527)) if height >= 24 else height // 5)
 
 
 def arrange(
     groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool, named: int = 0
 ) -> StripLayout:
-    """Return the layout of `groups` in at most `most` rows. `unfolded` is the user's choice of a row per GPU; without
-    one, equal GPUs are folded only if they do not fit. With `header` there is a header even if that takes a row more.
-    `named` is the length of the longest name in front of a GPU's graphs, 0 for GPUs that have only numbers.
-    """
+    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block, False gives each
+    group a block, and None gives each GPU a block if they all fit. `header` requires a header even if it adds a row.
+    `named` is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     single = tuple((index,) for group in groups for index in group)
     if unfolded:
         most = max(most, len(single) + 1)
@@ -81,8 +81,8 @@ def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Co
 
 
 def row_columns(width: int, named: int = 0) -> Columns:
-    """Return the columns of graphs with one row, which have their value behind them. `named` is the length of the
-    longest name in front of them."""
+    """Return the positions of graphs that are one row high, each with its value behind it. `named` is the length of the
+    longest name in front of the graphs, 0 if the GPUs are shown by number."""
     across = _across(width)
     lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS) if width >= WIDE else max(ROW_LEAD, named and named + 1)
     return _filled(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])

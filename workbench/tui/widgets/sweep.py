@@ -45,8 +45,9 @@ def sweep_rows(
 
 
 def doing_text(s: Sweep, doing: str) -> str:
-    """Return the point that is measured, such as "; 400 W: measuring 31/64", or what follows the points; "" if nothing
-    is under way. `doing` is the progress of the benchmark that runs."""
+    """Return what the sweep is doing, to be appended to its progress: the point that it measures, such as "; 400 W:
+    measuring 31/64", or the work after the last point; "" if the sweep has ended. `doing` is the progress of the
+    running benchmark."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
         return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
@@ -72,8 +73,8 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns of the table that fit into the width, the most important ones first. Metrics that no point has
-    are left out."""
+    """Return the columns of the sweep's table that fit into `width` cells, the most important ones first, without
+    metrics that no point has."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)

@@ -43,8 +43,9 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`count` cells of `cell_s` seconds each. A cell has a number: its Unix time divided by `cell_s`. `end` is the
-    number of the last cell, `now` of the cell of this moment, and `cursor` of the one under the cursor, if any."""
+    """The time range of the graphs: `count` cells of `cell_s` seconds each. A cell has a number, its Unix time divided
+    by `cell_s`. `end` is the number of the last cell, `now` that of the present second's cell, and `cursor` that of the
+    cell under the time cursor, None without a cursor."""
 
     cell_s: int
     end: int
@@ -58,7 +59,7 @@ class Window:
 
     @property
     def end_s(self) -> float:
-        """Return a Unix time within the last cell."""
+        """Return the Unix time of the middle of the last cell."""
         return (self.end + 0.5) * self.cell_s
 
     @property
@@ -71,8 +72,8 @@ class Window:
 
 
 class TimeView:
-    """The part of the history that the user sees: the length of a cell, and the cursor if the user went back in time.
-    With a cursor, the window moves only to keep the cursor inside. Without a cursor, the window follows the time."""
+    """What the user sees of the history: the seconds per cell, and the time cursor, if any. With a cursor, the window
+    moves only to keep the cursor inside. Without a cursor, the window follows the time."""
 
     def __init__(self) -> None:
         self.cell_s = 1
@@ -84,7 +85,8 @@ class TimeView:
         return self.cursor_s is None
 
     def window(self, now_s: float, count: int) -> Window:
-        """Return the window of `count` cells at the time `now_s`."""
+        """Return the window of `count` cells to draw at the Unix time `now_s`. The window is moved seldom and several
+        cells at once, because each move changes every drawn cell."""
         now = int(now_s // self.cell_s)
         if self.cursor_s is None:
             step = max(1, count // (_STILL * self.cell_s))
@@ -97,14 +99,16 @@ class TimeView:
         return Window(self.cell_s, end, count, now, cursor)
 
     def move(self, cells: int, now_s: float) -> None:
-        """Move the cursor by `cells`; from the present it starts at the newest cell, where it is removed."""
+        """Move the time cursor by `cells` cells; negative numbers go back in time. Without a cursor, start at the
+        newest cell. A cursor that reaches the newest cell is removed."""
         at = self.cursor_s
         if at is None:
             at = int(now_s // self.cell_s) * self.cell_s
         self.point(max(at + cells * self.cell_s, int(now_s) - DAY_S), now_s)
 
     def point(self, unix_s: float, now_s: float) -> None:
-        """Put the cursor on the cell that contains `unix_s`, or remove it if that is the newest one."""
+        """Put the time cursor on the cell that contains the Unix time `unix_s`. If that is the newest cell, remove the
+        cursor."""
         newest = unix_s // self.cell_s >= now_s // self.cell_s
         self.cursor_s = None if newest else int(unix_s // self.cell_s) * self.cell_s
 
@@ -112,21 +116,21 @@ class TimeView:
         self.cursor_s = None
 
     def zoom(self, by: int) -> None:
-        """Make the cells longer (`by` 1) or shorter (-1)."""
+        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of ZOOMS."""
         steps = list(ZOOMS)
         self.cell_s = steps[min(max(steps.index(self.cell_s) + by, 0), len(steps) - 1)]
 
 
 def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
-    """Return the events of the window, or of its cell with the number `cell`, oldest first."""
+    """Return the events in the window, or only those in its cell with the number `cell`, oldest first."""
     first, last = (window.first, window.end) if cell is None else (cell, cell)
     begin = bisect_left(events, float(first * window.cell_s), key=_time)
     return events[begin : bisect_left(events, float((last + 1) * window.cell_s), key=_time)]
 
 
 def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
-    """Return the row below the graphs in `window.count` cells: the times, and the marks of the events. If `measuring`
-    is True, a benchmark that has begun and not ended is drawn up to now."""
+    """Return the row below the graphs, of `window.count` cells: the times and the marks of the events. With
+    `measuring`, a benchmark without an end event is drawn up to the present."""
     cells: list[Run] = [_BLANK] * window.count
     for begin, end, what in _spans(window, events, measuring):
         for column in range(max(0, begin), min(end + 1, window.count)):
@@ -155,7 +159,8 @@ def _time(event: Event) -> float:
 
 
 def _labels(window: Window) -> Iterator[tuple[int, str]]:
-    """Yield (column, text) of each label of the axis: seconds before now, or times of day while there is a cursor."""
+    """Yield (column, text) of each label of the time axis: seconds before the present, or times of day while there is a
+    time cursor."""
     if window.cursor is not None:
         yield 0, clock(window.first * window.cell_s)
         if window.count >= 20:
@@ -170,7 +175,8 @@ def _labels(window: Window) -> Iterator[tuple[int, str]]:
 
 
 def _spans(window: Window, events: Sequence[Event], measuring: bool) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield (first column, last column, filling) of each event that lasts, such as a benchmark."""
+    """Yield (first column, last column, (character, role)) of each event with a duration, such as a benchmark. The
+    character fills the columns. With `measuring`, a benchmark without an end event lasts up to the present."""
     earlier = bisect_left(events, float(window.first * window.cell_s), key=_time)
     inside = events_in(events, window)
     for (begin, end), what in _SPANS.items():

@@ -39,7 +39,7 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
     with asyncio.Runner() as runner:
         app = runner.run(_load(session))(session)
         code = runner.run(app.run_async(mouse=mouse))
-    return _code_of(app, code, session.state.host.name)
+    return _exit_code(app, code, session.state.host.name)
 
 
 def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
@@ -59,7 +59,7 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
     return "SSH_CONNECTION" not in os.environ if mouse is None else mouse
 
 
-def _code_of(app: PlainEnd, code: int | None, host: str) -> int:
+def _exit_code(app: PlainEnd, code: int | None, host: str) -> int:
     """Return the exit code of the process after `app` has ended: `code`, or 1 if an unexpected exception ended `app`.
     Write a message about such an exception, which names `host`, to standard error."""
     import sys
@@ -97,13 +97,13 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
     try:
         while True:
             app = FleetApp(fleet, view)
-            code = _code_of(app, await app.run_async(mouse=mouse), "fleet")
+            code = _exit_code(app, await app.run_async(mouse=mouse), "fleet")
             if app.opened is None or code:
                 return code
             gc.collect()  # the next screen's first frame freezes what is there
             session = await asyncio.to_thread(Session.of_host, app.opened)
             shown = (await _load(session))(session)
-            code = _code_of(shown, await shown.run_async(mouse=mouse), app.opened)
+            code = _exit_code(shown, await shown.run_async(mouse=mouse), app.opened)
             if code:
                 return code
             gc.collect()

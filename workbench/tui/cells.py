@@ -60,7 +60,7 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def safe(row: Row) -> Row:
-    """Return the row without control sequences, for texts that were not cleaned when they entered Workbench."""
+    """Return the row with all control sequences removed from its texts, which may come from outside Workbench."""
     if all(text.isprintable() for text, _ in row):
         return row
     return tuple((clean(text), role) for text, role in row)
@@ -73,7 +73,7 @@ def border_text(text: str) -> Content:
 
 
 def cell(text: str, width: int) -> str:
-    """Return `text` in a table cell of `width`, with at least one blank at its end."""
+    """Return `text`, cut or filled with blanks to `width` cells, of which the last one is blank."""
     return pad(cut(text, width - 1), width)
 
 
@@ -184,8 +184,8 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a Textual strip with the background role `ground`. The strip has as few segments as possible,
-    because each one costs a change of colour."""
+    """Return the row as a Textual strip with the background role `ground`. Adjacent runs of the same role become one
+    segment, because the terminal gets a colour change for each segment."""
     return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
 

@@ -20,7 +20,8 @@ OFF = f"{IN_TMUX} only, because set-clipboard is off; `tmux set -s set-clipboard
 
 
 async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
-    """Copy `text` to the clipboard, and return a message about the outcome."""
+    """Copy `text` to the clipboard, and return a message about the outcome. `env` is the environment of this process,
+    from which the function knows whether tmux or screen is in use."""
     if env.get("TMUX"):
         said = await _by_tmux(text)
         if said:

@@ -12,8 +12,9 @@ class Countdown:
         self._at_s = 0.0
 
     def left(self, source: object, left_s: float | None) -> float | None:
-        """Return `left_s` minus the seconds since the first call with this `source`; None if `left_s` is None. Another
-        `source` starts a new countdown."""
+        """Return the seconds left now; None if `left_s` is None. `source` is the object that reported `left_s`. The
+        first call with a `source` starts the countdown at `left_s`; each later call with the same `source` returns
+        less."""
         if source is not self._source:
             self._source, self._at_s = source, time.monotonic()
         return None if left_s is None else max(0.0, left_s - (time.monotonic() - self._at_s))

@@ -94,7 +94,7 @@ class MainScreen(Screen[None]):
         return self.services.working
 
     async def page_opened(self) -> None:
-        """Wait until the screen, and the open page, if any, are mounted and take the keys."""
+        """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
         await self.panes.pages.mounted()
         if self.is_current and (page := self.panes.pages.top) is not None and self.focused is not page:
@@ -141,7 +141,7 @@ class MainScreen(Screen[None]):
         return self.panes.shown(self.panes.of(LogPane)) and self.is_current
 
     def show(self, state: SessionState, changed: frozenset[str]) -> None:
-        """Draw `changed`, the names of the fields of `state` that have changed."""
+        """Draw all parts of the screen that show one of the fields `changed` of `state`."""
         if changed != LOG:
             self.status_bar.show(state)
         if changed & self.progress.FIELDS:

@@ -86,7 +86,8 @@ class Scene:
         await self.pilot.pause()
 
     async def shot(self, name: str, size: tuple[int, int] | None = None) -> None:
-        """Write a picture of the screen. `size` (columns, rows) resizes the terminal first."""
+        """Write a picture of the screen with the file name `name`. `size` (columns, rows) resizes the terminal
+        first."""
         if size is not None:
             await self.pilot.resize_terminal(*size)
         await asyncio.sleep(0.6)  # every widget repaints once
@@ -308,8 +309,8 @@ async def _cluster(scene: Scene) -> None:
 
 
 async def _job(scene: Scene) -> None:
-    """Take a picture of a server as a job under load. It needs a Slurm on this machine, which runs a simulated
-    engine."""
+    """Take a picture of a server that runs as a batch job under load. This machine must have Slurm, which runs a
+    simulated engine."""
     session = scene.session
     if (await session.host.run(["sh", "-c", "squeue"])).returncode != 0:
         return
@@ -415,7 +416,7 @@ async def _fleet_shots(folder: Path) -> list[Path]:
 
 
 def take_all(folder: Path) -> Sequence[Path]:
-    """Take every picture, write them into `folder`, and return their paths. The scenes run side by side, each in a
+    """Take every picture, write them into `folder`, and return their paths. The scenes run at the same time, each in a
     process of its own. The user's own files are not touched."""
     return asyncio.run(_take_all(folder))
 
@@ -441,7 +442,7 @@ async def _take_in_child(folder: Path, name: str) -> list[Path]:
 
 
 def take(folder: Path, name: str) -> list[Path]:
-    """Play one scene, and return its pictures."""
+    """Play the scene `name`, write its pictures into `folder`, and return their paths."""
     with _own_directories():
         if name == FLEET:
             return asyncio.run(_play_fleet(folder))

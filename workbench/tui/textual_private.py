@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def frames_waiting(app: App[Any]) -> int:
-    """Return the number of frames that the terminal has not taken; 0 if the driver has no queue (tests, Windows).
+    """Return the number of frames that wait to be written to the terminal; 0 if the driver has no queue (tests,
+    Windows).
 
     The driver's queue has room for 30 frames, and its `put` blocks the whole event loop when it is full.
     """

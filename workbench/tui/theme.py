@@ -182,7 +182,7 @@ def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
-    """Return the style of a role such as "warn" on a ground such as "box". The role "select" is the cursor of the
+    """Return the style of a role such as "warn" on a background such as "box". The role "select" is the cursor of the
     focused list, and "rest" that of any other list."""
     palette = _Current.palette
     back = palette.grounds[ground]

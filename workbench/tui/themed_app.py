@@ -139,7 +139,8 @@ class ThemedApp(PlainEnd):
         await super().on_event(event)
 
     async def take_key(self, event: events.Key) -> bool:
-        """Run the action of a key now. Return False for a key that Textual handles."""
+        """Run the action of a key now, and return True. Return False if Textual has to handle the key, as this base
+        class does for every key."""
         return False
 
     async def ask_login(self, prompt: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The keys that explain: the terms on the screen, a term by its name, and every key."""
+"""The keys that explain the terms on the screen or a chosen term, and the key that lists all keys."""
 
 from __future__ import annotations
 

@@ -163,7 +163,8 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Ask what to do about settings that another program has changed. The revert has left these settings alone."""
+        """Ask what to do about settings that another program has changed, and that the revert has therefore not
+        changed."""
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
@@ -248,8 +249,8 @@ class GpuController(Controller):
         self.say(f"trial ended: the GPU settings stay until you press r to revert them{silence}")
 
     async def leave_on(self) -> None:
-        """Ask whether the GPU settings stay on when Workbench ends. If the user agrees, tell the guard to leave them
-        alone."""
+        """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell the guard not to
+        revert them."""
         alterations = self.state.alterations
         if not alterations:
             self.say("no GPU setting is altered")

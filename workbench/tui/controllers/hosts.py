@@ -119,11 +119,12 @@ class HostController(Controller):
         return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
 
     def check(self) -> None:
-        """Check the host or the cluster under the cursor of the list, by default the present one."""
+        """Open the page with the check of the host or cluster under the cursor of the host list; without a list, of the
+        present host."""
         self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
     async def add(self) -> None:
-        """Ask for a host, write it to hosts.toml, and open the list of hosts again."""
+        """Show a form for a new host, add the host to hosts.toml, and open the list of hosts again."""
 
         async def submit(values: Values) -> None:
             self.session.hosts.add(values["name"], values["ssh"], values["container"], values["label"])

@@ -82,7 +82,7 @@ class ModelController(Controller):
             self.copy(copy.path, copy.path)
 
     def check(self) -> None:
-        """Hash every byte of the copy under the cursor on its host, and show its files with their hashes."""
+        """Hash every byte of the model copy under the cursor, on its host, and show its files with their hashes."""
         copy = self._current()
         if copy is None:
             return
@@ -102,7 +102,7 @@ class ModelController(Controller):
         )
 
     async def copy_to(self) -> None:
-        """Ask for the host that gets the copy under the cursor, and copy it there."""
+        """Ask for a target host, and copy the model copy under the cursor to that host."""
         copy = self._current()
         if copy is None:
             return

@@ -159,7 +159,7 @@ class PlanController(Controller):
             await self._edit_executable(row)
 
     async def choose_launcher(self) -> None:
-        """Choose what runs the server on its host."""
+        """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
         if self._plan() is not None:
             await self.edit_row(next(row for row in self.session.plans.flag_rows("all") if row.name == "run-as"))
 

@@ -18,7 +18,8 @@ class SeriesController(Controller, Generic[M]):
     STARTING = "starting: everything is checked before anything is changed"
 
     async def open(self) -> None:
-        """Open the page of the measurement that runs or ran last. Without one, open the form for a new measurement."""
+        """Open the page of the measurement that is running or ran last. If there is none, open the form for a new
+        measurement."""
         if self.measured is not None:
             self.services.pages.open(self.new_page())
         else:
@@ -27,7 +28,7 @@ class SeriesController(Controller, Generic[M]):
     # of a subclass
     @property
     def measured(self) -> M | None:
-        """Return the sweep or experiment that runs or ran last; None if there is none."""
+        """Return the sweep or experiment that is running or ran last; None if there is none."""
         raise AssertionError("a subclass of SeriesController must define this method")
 
     def new_page(self) -> Live:
@@ -37,7 +38,7 @@ class SeriesController(Controller, Generic[M]):
         """Show the form for a new measurement."""
 
     async def stop(self) -> None:
-        """Stop the measurement that runs."""
+        """Stop the running measurement."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
         """Return (text for the page, function that resumes the measurement) for the measurement on `page`. Return None

@@ -95,7 +95,7 @@ def state_runs(host: FleetHost) -> list[Run]:
 
 
 def mark_runs(host: FleetHost) -> list[Run]:
-    """Return the marks of altered settings and of throttled GPUs."""
+    """Return the marks of the host, in MARK_CELLS cells: one for altered settings, and one for throttled GPUs."""
     return [
         (G.alert if host.altered else " ", "warn"),
         ("!" if host.live and host.throttled else " ", "warnb"),

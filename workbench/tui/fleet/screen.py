@@ -34,8 +34,8 @@ MOST_FRAMES_WAITING = 2
 
 @dataclass(slots=True)
 class FleetView:
-    """The user's choices in the fleet: the host under the cursor, the order and the filter. They outlive the screen
-    while a host is open."""
+    """The user's choices in the fleet: the host under the cursor, the order and the filter. They are remembered while
+    the user works on a host."""
 
     host: str | None = None
     order: str = "host"
@@ -116,7 +116,7 @@ class FleetScreen(Screen[str]):
 
     @property
     def _index(self) -> int:
-        """The index of the chosen host among those that are shown; of the first one if it is not among them."""
+        """Return the index of the host under the cursor among the shown hosts; 0 if that host is not shown."""
         return next((n for n, host in enumerate(self._hosts) if host.name == self.view.host), 0)
 
     def _draw(self) -> None:
@@ -141,8 +141,8 @@ class FleetScreen(Screen[str]):
         return True
 
     async def action_do(self, key: str) -> None:
-        """Run the method of a key. `key` is the id of the key, such as "fleet enter". The ids of the application's keys
-        do nothing here."""
+        """Run the method of a key. `key` is the id of the key, such as "fleet enter". Ignore ids of keys that the
+        application handles itself."""
         running: Awaitable[None] | None = KEYS[key].run(self) if key in KEYS else None
         if running is not None:
             await running
@@ -173,7 +173,7 @@ class FleetScreen(Screen[str]):
         self._draw()
 
     def retry(self) -> None:
-        """Connect again to the host under the cursor, whose login may ask questions."""
+        """Connect again to the host under the cursor. The SSH login may ask the user questions."""
         if self._hosts:
             self.fleet.retry(self._hosts[self._index].name, getattr(self.app, "ask_login", None))
 

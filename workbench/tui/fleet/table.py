@@ -64,7 +64,7 @@ class FleetTable(Painted):
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
     def shown_hosts(self, height: int) -> int:
-        """Return the number of hosts that fit below the head."""
+        """Return the number of hosts that fit below the row of column titles, on a table that is `height` rows high."""
         return max(1, (height - 1) // self.lines_of(height))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:

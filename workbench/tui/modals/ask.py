@@ -113,7 +113,7 @@ def leaving_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def bench_rows(state: SessionState, width: int) -> list[Row]:
-    """Return a warning about the benchmark that runs; [] if there is none."""
+    """Return a warning about the running benchmark; [] if none is running."""
     if not state.bench.running:
         return []
     text = "! a benchmark is running: it ends, and what it has measured is kept as a partial result"

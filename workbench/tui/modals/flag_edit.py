@@ -54,7 +54,8 @@ class FlagEdit(Modal[bool]):
 
     @staticmethod
     def options(row: FlagRow) -> tuple[str, ...]:
-        """Return the allowed values for a list; () if the user has to type the value."""
+        """Return the allowed values of a flag, from which the user chooses one; () if the user has to type the
+        value."""
         spec = row.spec
         if spec is None or spec.repeatable:
             return ()
@@ -84,14 +85,15 @@ class FlagEdit(Modal[bool]):
 
     @property
     def text(self) -> str:
-        """The value that enter would set; "" if enter would remove the flag."""
+        """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
         chosen = self.field.current[0] if isinstance(self.field, Choices) and self.field.current is not None else ""
         return "" if chosen == UNSET else str(chosen)
 
     def _effect(self, width: int) -> list[Row]:
-        """Return the estimate for the value under edit."""
+        """Return the row that says how the value under edit would change the memory estimate; [] if that is not
+        known."""
         if self.estimate is None:
             return []
         try:

@@ -299,8 +299,8 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
 
 
 def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
-    """Return the number in a field, whose text may end with its unit. None for an empty field. Raise InputError unless
-    the number is above 0."""
+    """Return the number in the field `name`, which may have `unit` at its end; None for an empty field. Raise
+    InputError, with `label` in the message, unless the number is above 0."""
     text = values.get(name, "").rstrip(f"{unit} ")
     try:
         number = float(text) if text else None

@@ -48,7 +48,8 @@ def place_of(index: int) -> str:
 def concerned_rows(
     state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
 ) -> list[Row]:
-    """Return rows with the names of the GPUs and the processes on them. `processes` is None if they are unknown."""
+    """Return rows with the names of the GPUs `indexes` and the processes on these GPUs. `processes` is None if
+    unknown."""
     rows: list[Row] = []
     telemetry = state.telemetry
     for index in indexes:
@@ -226,12 +227,12 @@ def _sizes(width: int) -> tuple[int, ...]:
 def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
-        said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _nameless(o))
+        said = (o.ok, str(o.before), str(o.requested), str(o.read_back), o.in_force, _message_without_gpu(o))
         alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
     return [row for same in alike.values() for row in _outcome_rows(same, width)]
 
 
-def _nameless(o: SettingOutcome) -> str:
+def _message_without_gpu(o: SettingOutcome) -> str:
     """Return the setting's message without the UUID and the index of its GPU, so that several GPUs with the same
     message can share a row."""
     return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")

@@ -25,8 +25,8 @@ class Wanted(NamedTuple):
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the settings, the GPU and the trial time. An empty field leaves its setting alone. Raise InputError for an
-    invalid field."""
+    """Return the settings, the GPU and the trial time from the texts in the form. A setting with an empty field is not
+    changed. Raise InputError for an invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
     settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
     if not settings:

@@ -116,8 +116,8 @@ def _is_value(what: str, text: str) -> bool:
 def sweep_form(
     state: SessionState, flag: FlagRow | None, load: BenchSpec, last: Mapping[str, str] | None = None
 ) -> Form:
-    """Return the form of a new sweep. `load` is the load at each value, that of the last benchmark. `last` are the
-    values of the form that the user accepted last."""
+    """Return the form of a new sweep. `flag` is the flag whose values are suggested. `load` is the benchmark to run at
+    each value. `last` has the texts of the fields when the user last accepted the form."""
     count = len(state.telemetry.gpus) if state.telemetry else 0
     kinds = tuple(KINDS) if count else (STREAMS, FLAG)
     first = kinds[0]

@@ -1,4 +1,4 @@
-"""The pages of an experiment and of a sweep. They follow a measurement that runs, or show an earlier one."""
+"""The pages of an experiment and of a sweep. They show a running measurement as it proceeds, or an earlier one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Live(Page):
     OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` is the countdown of the progress line, so that the page and the line show the same time left."""
+        """`left` is the countdown that the progress line uses too, so that the page and the line show the same time
+        left."""
         super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
@@ -86,7 +87,7 @@ class Live(Page):
 
     @property
     def measured(self) -> Experiment | Sweep | None:
-        """Return the sweep or experiment that runs or ran last; None if there is none."""
+        """Return the sweep or experiment that is running or ran last; None if there is none."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""The page of models: the copies on this host or on all hosts, and what is known of the one under the cursor."""
+"""The page of models: the copies of models on this host or on all hosts, and details of the copy under the cursor."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelsPage(PickList, Page):
 
     @property
     def copy(self) -> ModelCopy | None:
-        """The copy under the cursor; None if there is none."""
+        """Return the model copy under the cursor; None if there is none."""
         return None if isinstance(self.current, str) else self.current
 
     def is_heading(self, item: Any) -> bool:

@@ -19,8 +19,8 @@ LABEL = 12
 
 
 def result_rows(result: BenchResult, width: int, timeline: Sequence[Row] = (), advice: Sequence[Row] = ()) -> list[Row]:
-    """Return the rows of the page. `timeline` are the rows of the seconds around the benchmark, `advice` those of the
-    first findings of the advisor."""
+    """Return the rows of a result's page. `timeline` are rows with graphs of the seconds around the benchmark, `advice`
+    rows with the most important findings of the advisor."""
     s, c = result.summary, result.conditions
     rows: list[Row] = []
     if s.refused:
@@ -186,6 +186,6 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return labels of settings with verdicts, such as [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks": "no
-    effect"}."""
+    """Return pairs (label of a setting, verdict), such as [("GPU0 GPU clocks", "no effect")] for {"gpu0.gpu_clocks":
+    "no effect"}."""
     return [(setting_name(name), said) for name, said in in_force.items()]

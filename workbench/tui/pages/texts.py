@@ -82,7 +82,8 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
 
 
 def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) -> list[Row]:
-    """Return the page of a flag: help, value, default, and the notes of the preset and its document."""
+    """Return the rows of a flag's page: help, value, default, and remarks of the preset and its write-up on the
+    flag."""
     spec = item.spec
     rows = paragraph(about_text(item), width)
     facts = [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")] if spec else []

@@ -66,7 +66,7 @@ class Pane(Painted, can_focus=True):
 
     @property
     def detail(self) -> str:
-        """Return the text after the title in the border; "" for none."""
+        """Return the text that follows the title in the border; "" for none."""
         return ""
 
     @property
@@ -81,7 +81,7 @@ class Pane(Painted, can_focus=True):
 
     @property
     def badge(self) -> str:
-        """Return the sign in the pane's tab on a small terminal; "" for none."""
+        """Return the short text in the pane's tab on a small terminal, such as the number of results; "" for none."""
         return ""
 
     # search

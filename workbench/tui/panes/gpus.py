@@ -120,7 +120,7 @@ class GpuPane(Pane, Scrolled):
         from workbench.model.gpu import READINGS  # not for the first frame
 
         pairs = [
-            (label, whole(getattr(s, name), unit) + self._beside(name, s, i))
+            (label, whole(getattr(s, name), unit) + self._after_value(name, s, i))
             for name, (label, unit) in READINGS.items()
         ]
         memory = NA if s.memory_used_bytes is None else f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB"
@@ -138,7 +138,7 @@ class GpuPane(Pane, Scrolled):
             ("virtual", (i.virtualization if i else None) or NA),
         ]
 
-    def _beside(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
+    def _after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
         """Return the text behind a GPU's value, such as " of 3090" with the highest clock or " (slows at 90)"; "" if
         there is none. `name` is a field of GpuSample."""
         if name == "power_w":
@@ -184,7 +184,7 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
-    """Return rows with the clocks to which the driver can lock a GPU; none before the GPU's properties are known."""
+    """Return rows with the clocks to which the driver can lock a GPU; [] before the GPU's properties are known."""
     from workbench.model.gpu import clocks_text  # not for the first frame
 
     if info is None:

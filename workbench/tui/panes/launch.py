@@ -130,7 +130,7 @@ class Launch(Pane, PickList):
 
     def _go_below(self, heading: int) -> None:
         self.top = heading
-        self.cursor = self._beside_headings(heading, 1)
+        self.cursor = self._nearest_item(heading, 1)
         self.repaint()
 
     def is_heading(self, item: Any) -> bool:

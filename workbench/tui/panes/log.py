@@ -162,8 +162,8 @@ class LogPane(Pane):
         return rows
 
     def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
-        """Return the newest lines, each with the number of lines that share its row: successive lines about the same
-        HTTP request."""
+        """Return the newest lines of the log for `room` rows, each with the number of successive lines about the same
+        HTTP request that share its row. `total` is the number of lines in the log."""
         shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)

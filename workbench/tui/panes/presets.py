@@ -149,8 +149,8 @@ class Presets(Pane, PickList):
 
 
 def _rank(item: PresetEntry) -> tuple[int, bool]:
-    """Return the rank in the list: 0 for presets of the GPUs of the host, 1 for any GPU, 2 for GPUs that are not here,
-    or not known to be here, 3 for broken files. In each group, variants of another preset come last."""
+    """Return the sort key of a preset: its group, and whether it is a variant of another preset. Groups: 0 made for the
+    host's GPUs, 1 for any GPU, 2 for GPUs that the host lacks or may lack, 3 broken files."""
     if item.problem:
         group = 3
     elif item.hardware == "any GPU":

@@ -207,7 +207,7 @@ class Footer(Painted):
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
 
     def show_first(self, keys: Sequence[Key]) -> None:
-        """Show these keys before the others, because the present situation needs them."""
+        """Show these keys before the others, because the user most likely needs them next."""
         if tuple(keys) != self._first:
             self._first = tuple(keys)
             self.repaint()
@@ -220,7 +220,7 @@ class Footer(Painted):
             self.repaint()
 
     def show(self, page: Page | None) -> None:
-        """Show the keys of `page`; None stands for the main screen alone."""
+        """Show the keys of `page`; for None, which means that no page is open, only those of the main screen."""
         if page is not None or page is not self.page:
             self.page = page
             self.repaint()

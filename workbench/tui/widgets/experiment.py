@@ -65,14 +65,14 @@ def arm_words(arm: Arm) -> list[str]:
 def experiment_rows(
     e: Experiment, width: int, *, left_s: float | None = None, now: str = "", trail: Trail | None = None
 ) -> list[Row]:
-    """Return the page of an experiment. `left_s` are the seconds left, `now` is the progress of the benchmark that
-    runs, and `trail` has the earlier intervals."""
+    """Return the rows of an experiment's page. `left_s` are the seconds left, `now` is the progress of the running
+    benchmark, and `trail` has the earlier intervals."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
         rows += beside(f"{arm} ", role, paragraph(text, width - 2))
     rows += [(), *_verdict(e, width), ()]
-    rows += _forest(e, width, trail or {})
+    rows += _pairs_and_metrics(e, width, trail or {})
     rows += [(), *_runs(e, width), (), *paragraph(design_text(e), width, "dim")]
     for text in e.note.splitlines():
         rows += paragraph(text, width, "dim", "  ")
@@ -170,7 +170,7 @@ def _metrics(e: Experiment) -> list[MetricChange]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Forest:
+class _PairTable:
     """The widths in cells of a table of pairs and metrics (name, value, verdict), and the axis on which the table draws
     changes with their intervals."""
 
@@ -218,7 +218,7 @@ class _Forest:
         )
 
 
-def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
+def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     """Return the table of an experiment: a row for each pair, for each earlier interval of the deciding metric in
     `trail`, and for each metric."""
     pairs, metrics = pair_values(e), _metrics(e)
@@ -228,7 +228,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
     axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
-    table = _Forest(name, value, verdict, axis)
+    table = _PairTable(name, value, verdict, axis)
     rows = [table.head(short_title(e.spec.metric))]
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
@@ -243,7 +243,7 @@ def _forest(e: Experiment, width: int, trail: Trail) -> list[Row]:
     return [*rows, *_machine_rows(e, table)]
 
 
-def _machine_rows(e: Experiment, table: _Forest) -> list[Row]:
+def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     """Return the row with the difference between the two hosts of an experiment on twins: the mean of the first host in
     the column of A, that of the second host in the column of B. Return [] for an experiment on one host."""
     machine = e.comparison.machine if e.comparison is not None else None

@@ -41,7 +41,7 @@ class Metric:
         return value
 
     def figure(self, value: float | None) -> str:
-        """Return a value from the history as text with its unit."""
+        """Return a value from the history as text with its unit; "n/a" for None."""
         if value is None:
             return NA
         return f"{value / GIB:.1f}{self.unit}" if self.field == "memory_used_bytes" else f"{value:.0f}{self.unit}"

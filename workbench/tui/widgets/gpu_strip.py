@@ -130,7 +130,7 @@ class GpuStrip(Painted):
             width,
             most_rows(height),
             unfolded=self.unfolded,
-            header=bool(self._signs()),
+            header=bool(self._lasting_conditions()),
             named=self._named(telemetry),
         )
         self._engine_rows = self._engine_height(self.arranged.columns, height)
@@ -178,7 +178,7 @@ class GpuStrip(Painted):
             rows.append(layout.columns.under(axis(window, self.history.events, measuring)))
         rows += self._engine(window, layout.columns, width)
         if self.back:
-            rows.append(self._moment(window, width))
+            rows.append(self._cursor_row(window, width))
         return rows
 
     @property
@@ -225,10 +225,10 @@ class GpuStrip(Painted):
                 f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W" if limits else ""
             )
             legend = [(f"highest, mean, lowest{limit}  ", "dim"), (" F", "key"), (" unfolds", "dim")]
-            signs = self._signs_row(telemetry, width)
+            signs = self._warnings_row(telemetry, width)
             if row_width((*left, *legend, *signs)) < width:  # else the labels of the values say it
                 left += legend
-        signs = self._signs_row(telemetry, max(20, width - row_width(left) - 2))
+        signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
         if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].live:
             sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
@@ -242,14 +242,14 @@ class GpuStrip(Painted):
     def _role(self) -> str:
         return "text" if self.stale is None else "dim"
 
-    def _signs_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return one row with the warnings about all GPUs: old readings, the conditions of `_signs`, and throttle
-        reasons. GPUs with the same warning share a text."""
+    def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
+        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered settings, locks with or
+        without effect, throttle reasons. GPUs with the same warning share a text."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
             found[f"STALE {self.stale:.0f} s", "warnb"] = []
-        for index, sign in self._signs():
+        for index, sign in self._lasting_conditions():
             found.setdefault(sign, []).append(index)
         for sample in telemetry.gpus:
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
@@ -264,7 +264,7 @@ class GpuStrip(Painted):
             row = tuple((text.removesuffix(REVERTS), role) for text, role in row)
         return row if row_width(row) <= room else fit(row, room)
 
-    def _signs(self) -> list[tuple[int, Run]]:
+    def _lasting_conditions(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, altered settings, a clock lock
         with or without effect."""
         state = self.state
@@ -295,7 +295,7 @@ class GpuStrip(Painted):
 
     # the graphs
     def _block(self, telemetry: Telemetry, group: Group, layout: StripLayout, window: Window, width: int) -> list[Row]:
-        """Return the rows of one GPU, or of a group of equal GPUs that are drawn together."""
+        """Return the rows of one GPU, or of a group of GPUs of the same type that share one block of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
         if len(samples) == 1 and not samples[0].live and not self.back:
             return self._lost_block(samples[0], layout, width)
@@ -314,8 +314,8 @@ class GpuStrip(Painted):
         return rows
 
     def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
-        """Return the texts at the left of a GPU's graphs, from the top: the name of the GPU, and values without a
-        graph."""
+        """Return the texts at the left of the graphs of `samples`, from the top: the name of the GPU or group, and
+        values that have no graph."""
         width, role = layout.columns.lead, "title" if self.stale is None else "dim"
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:
@@ -401,7 +401,7 @@ class GpuStrip(Painted):
         return rows + [()] * (height - len(rows))
 
     # the cursor
-    def _moment(self, window: Window, width: int) -> Row:
+    def _cursor_row(self, window: Window, width: int) -> Row:
         """Return the row that shows, while there is a time cursor, the time and the events of the cell under the
         cursor."""
         cell = window.cursor or 0

@@ -91,7 +91,8 @@ class Columns:
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return the text in front of row `y` of a graph, in `width` cells."""
+    """Return the text in front of row `y` of a graph, in `width` cells: the label and, unless `value_after` is true,
+    the value and the note below it."""
     if value_after or height > 1:
         texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
         text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
@@ -106,15 +107,17 @@ def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
     levels = [level_of(v, graph.floor, graph.top, most) for v in graph.cells]
     if graph.low is not None and height > 1:
         low = [level_of(v, graph.floor, graph.top, most) for v in graph.low]
-        return [_lit(_banded(levels, low, height - 1 - y, graph.role), cursor) for y in range(height)]
+        return [_highlighted(_banded(levels, low, height - 1 - y, graph.role), cursor) for y in range(height)]
     texts = ["".join(row) for row in zip(*(_column(level, height) for level in levels), strict=True)]
     if not graph.lines:
-        return [_lit(((text, graph.role),), cursor) for text in texts]
+        return [_highlighted(((text, graph.role),), cursor) for text in texts]
     held = [
         v is not None and v >= AT_LIMIT * (at or math.inf) for v, at in zip(graph.cells, graph.lines[0], strict=True)
     ]
     marks = [_line_rows(line, graph, height) for line in graph.lines] if height > 1 else []
-    return [_lit(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor) for y, text in enumerate(texts)]
+    return [
+        _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor) for y, text in enumerate(texts)
+    ]
 
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:
@@ -182,7 +185,7 @@ def _banded_cell(high: int, low: int, role: str) -> Run:
     return _part(high), "band" if high > 0 else role
 
 
-def _lit(row: Row, cursor: int | None) -> Row:
+def _highlighted(row: Row, cursor: int | None) -> Row:
     """Return the row with the background of the time cursor in the cell `cursor`; unchanged for None."""
     if cursor is None:
         return row

@@ -73,7 +73,7 @@ class PickList(Painted, can_focus=True):
             self.cursor = next((i for i, item in enumerate(items) if self.key_of(item) == old), self.cursor)
         elif not keep:
             self.cursor = self.top = 0
-        self.cursor = self._beside_headings(self.cursor, 1)
+        self.cursor = self._nearest_item(self.cursor, 1)
         self.repaint()
 
     def select(self, key: Hashable) -> None:
@@ -106,8 +106,8 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the row of column heads
-        is for `head_clicked`."""
+        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the row of column titles
+        calls `head_clicked`."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == self._head - 1:
             event.stop()
@@ -125,11 +125,11 @@ class PickList(Painted, can_focus=True):
 
     def action_move(self, by: int) -> None:
         before = self.cursor
-        self.cursor = self._beside_headings(self.cursor + by, 1 if by > 0 else -1)
+        self.cursor = self._nearest_item(self.cursor + by, 1 if by > 0 else -1)
         if self.cursor != before:
             self.repaint()
 
-    def _beside_headings(self, index: int, step: int) -> int:
+    def _nearest_item(self, index: int, step: int) -> int:
         """Return the index of the item nearest to `index` that is not a heading, searching in the direction `step` (1
         or -1) first, then in the other one."""
         last = len(self.items) - 1

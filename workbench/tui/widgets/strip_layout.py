@@ -49,9 +49,9 @@ def most_rows(height: int) -> int:
 def arrange(
     groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool, named: int = 0
 ) -> StripLayout:
-    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block, False gives each
-    group a block, and None gives each GPU a block if they all fit. `header` requires a header even if it adds a row.
-    `named` is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
+    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block, even in more rows;
+    False gives each group a block; None gives each GPU a block if they all fit. `header` requires a header even if it
+    adds a row. `named` is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     single = tuple((index,) for group in groups for index in group)
     if unfolded:
         most = max(most, len(single) + 1)

@@ -31,8 +31,8 @@ def sweep_rows(
     now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """Return the page of a sweep. `left_s` are the seconds left, `now` is the progress of the benchmark that runs, and
-    `draw` makes the plots."""
+    """Return the rows of a sweep's page. `left_s` are the seconds left, `now` is the progress of the running benchmark,
+    and `draw` makes the plots."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]

@@ -1,4 +1,5 @@
-"""The time that the graphs show: the window, its axis with the marks of events, and the cursor that goes back."""
+"""The time axis of the graphs: its window, its row with the marks of events, and the time cursor, which selects an
+earlier second."""
 
 from __future__ import annotations
 

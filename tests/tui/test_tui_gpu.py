@@ -54,7 +54,7 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
     ("typed", "wrong"),
     [
         ({"power-limit": "lots"}, "power limit: 'lots' is not valid, expected watts"),
-        ({"gpu": "4"}, "GPU: expected all or 0..3"),
+        ({"gpu": "4"}, "GPU: expected “all” or a number 0..3"),
         ({"gpu-clocks": "3000,210"}, "expected a range whose minimum is not above its maximum"),
         ({"persistence": "yes"}, "expected on or off"),
         ({"power-limit": "400", "trial": "-1"}, "trial: expected a number above 0, got “-1”"),

@@ -95,7 +95,7 @@ def test_a_download_goes_on_behind_other_pages_and_is_cancelled(
         await s.press("n")
         await s.until("Download to sim:four-pcie", "ORG/NAME")
         await s.press("enter")
-        await s.until("the id of a model is needed")
+        await s.until("enter the id of a model")
         await s.press(*"org/new", "enter")
         await s.until("downloading org/new  Fetching 5 files: 20%", (hub.parent / "pid").exists)
         await s.press("n", *"org/second", "enter")

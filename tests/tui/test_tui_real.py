@@ -69,7 +69,7 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
         text = await s.until("no such GPU")
         assert "not supported" not in text
         await s.press("enter")
-        await s.until("GPU: expected all or 0..3, got 9")
+        await s.until("GPU: expected “all” or a number 0..3, got 9")
         assert s.app.focused is form.inputs["gpu"]  # type: ignore[attr-defined]
 
     shown(scenario)

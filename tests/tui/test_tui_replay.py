@@ -108,7 +108,7 @@ def test_the_keys_of_a_replay_say_what_they_are_for_on_a_host() -> None:
     async def scenario() -> None:
         async with real_screen() as s:
             await s.press("P")
-            await s.until("this key works in a replay")
+            await s.until("this key works in a replay, but")
 
     asyncio.run(scenario())
 

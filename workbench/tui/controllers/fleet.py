@@ -27,7 +27,7 @@ class FleetController(Controller):
         own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
         names = tuple(dict.fromkeys((*own, *names)))
         if len(names) > MOST_HOSTS:
-            self.say(f"{len(names)} hosts are known: the fleet shows the first {MOST_HOSTS}")
+            self.say(f"{len(names)} hosts are known; the fleet shows only the first {MOST_HOSTS}")
         self.view = self.view or FleetView()
         self.view.host = now.name
 

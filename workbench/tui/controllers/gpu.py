@@ -281,7 +281,7 @@ class GpuController(Controller):
     def verify(self) -> None:
         """Put load on the server for some seconds, then show which of the altered GPU settings are in force."""
         if not self.state.alterations:
-            self.say("no GPU setting is altered: there is nothing to check", next_step="press g to change settings")
+            self.say("no GPU setting is altered: there is nothing to check", next_step="press g to change GPU settings")
         elif (server := self._ready_server()) is None:
             return
         elif self.state.bench.running:
@@ -293,7 +293,9 @@ class GpuController(Controller):
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
             self.say(
-                "the load needs a server that is READY, and there is none", Level.WARN, "press s to start a server"
+                "the check under load needs a server that is READY, and there is none",
+                Level.WARN,
+                "press s to start a server",
             )
             return None
         return server

@@ -139,7 +139,7 @@ class HostController(Controller):
     async def demo(self) -> None:
         """Switch to a simulated host with four GPUs, for trying Workbench without a GPU."""
         if self.state.simulated:
-            self.say(f"{self.state.host.name} is simulated already; h works on another host")
+            self.say(f"{self.state.host.name} is simulated already; press h to work on another host")
         else:
             await self.switch(f"sim:{DEMO_PROFILE}")
 

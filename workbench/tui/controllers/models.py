@@ -164,7 +164,7 @@ class ModelController(Controller):
 
         def check(values: Values) -> None:
             if not values["model"].strip():
-                raise InputError("the id of a model is needed, as ORGANIZATION/NAME")
+                raise InputError("enter the id of a model, as ORGANIZATION/NAME")
 
         def agreed(values: Values | None) -> None:
             if values is None:

@@ -59,7 +59,7 @@ class RecipeController(Controller):
 
         def check(values: Values) -> None:
             if not values["source"].strip():
-                raise InputError("a path or a command line is needed")
+                raise InputError("enter the path of a recipe, or its text")
 
         async def submit(values: Values) -> None:
             source = values["source"].replace(LINE_END, "\n").strip()

@@ -24,7 +24,7 @@ class ReplayController(Controller):
 
         if not isinstance(self.session, Replay):
             raise InputError(
-                "this key works in a replay, and the screen shows a host",
+                "this key works in a replay, but the screen shows a host",
                 next_step="`workbench replay FILE` shows a recording",
             )
         return self.session

@@ -29,10 +29,10 @@ class SeriesController(Controller, Generic[M]):
     @property
     def measured(self) -> M | None:
         """Return the sweep or experiment that is running or ran last; None if there is none."""
-        raise AssertionError("a subclass of SeriesController must define this method")
+        raise AssertionError("a subclass of SeriesController must define measured")
 
     def new_page(self) -> Live:
-        raise AssertionError("a subclass of SeriesController must define this method")
+        raise AssertionError("a subclass of SeriesController must define new_page")
 
     async def new(self) -> None:
         """Show the form for a new measurement."""
@@ -46,7 +46,7 @@ class SeriesController(Controller, Generic[M]):
 
     def summary(self, measured: M) -> tuple[str, str]:
         """Return (message, next step) about a measurement that has ended."""
-        raise AssertionError("a subclass of SeriesController must define this method")
+        raise AssertionError("a subclass of SeriesController must define summary")
 
     def pick(self) -> None:
         """Show a list of the measurements on this host, and open the page of the chosen one."""

@@ -318,5 +318,5 @@ def gpu_index(values: Values, count: int) -> int | None:
     if text in ("", "all"):
         return None
     if not text.isdecimal() or int(text) >= count:
-        raise InputError(f"GPU: expected all or 0..{count - 1}, got {text}")
+        raise InputError(f"GPU: expected “all” or a number 0..{count - 1}, got {text}")
     return int(text)

@@ -30,7 +30,7 @@ def parse(values: Values, count: int) -> Wanted:
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
     settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
     if not settings:
-        raise InputError("no setting is given: fill in at least one field")
+        raise InputError("no setting is given: enter a value in at least one field")
     return Wanted(settings, gpu, trial_s)
 
 

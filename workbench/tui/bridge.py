@@ -94,8 +94,8 @@ class Bridge:
         self._draw(self.viewer.show, self.session.state, changed)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
-        """Call `draw` with the arguments `what`, unless the screen is being removed or the application is ending. An
-        exception in drawing is shown as a message."""
+        """Call `draw(*what)`, unless the screen is being removed or the application is ending. If drawing raises an
+        exception, show it as a message."""
         if not (self.viewer.display and self.viewer.app.is_running):  # Textual removes the panes before the screen
             return
         try:

@@ -54,7 +54,8 @@ def whole(value: float | None, unit: str = "") -> str:
 
 
 def gauge(share: float, cells: int) -> str:
-    """Return a bar such as ▓▓▓░░ for a share from 0 to 1. Any share above 0 has at least one full cell."""
+    """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has at least one full
+    cell."""
     full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
     return G.bar_full * full + G.bar_empty * (cells - full)
 

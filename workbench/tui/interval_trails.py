@@ -1,5 +1,5 @@
-"""The confidence intervals of experiments after each completed pair. The page of an experiment draws them, so that the
-user sees the interval become narrower."""
+"""The store of the confidence intervals that experiments had after each completed pair. The page of an experiment draws
+them, so that the user sees the interval become narrower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Trail = Mapping[int, tuple[float, float]]  # complete pairs -> (change, half wid
 
 
 class IntervalTrails:
-    """The confidence intervals of each experiment that this screen has shown, by the number of completed pairs."""
+    """Stores, for each experiment that this screen has shown, the confidence interval after each completed pair."""
 
     def __init__(self) -> None:
         self._trails: dict[int, dict[int, tuple[float, float]]] = {}  # experiment id -> trail

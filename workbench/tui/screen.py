@@ -186,7 +186,8 @@ class MainScreen(Screen[None]):
             self.panes.pages.top.show(state)
 
     def _host_changed(self, state: SessionState) -> None:
-        """Ask about an unknown host key, or show a message if the host cannot be reached. Each reason is shown once."""
+        """If the host's key is unknown, ask the user about it. If the host cannot be reached, show a message, once for
+        each reason."""
         message = state.host.message
         if state.host.link == "connecting":  # a new attempt: its outcome is shown again
             self._host_message = ""
@@ -216,8 +217,8 @@ class MainScreen(Screen[None]):
             box.dismiss(None)
 
     def _server_changed(self, state: SessionState) -> None:
-        """Ring the bell if the server has become READY or has failed. After a failure, show the first error in the
-        log."""
+        """Ring the terminal's bell if the server has become READY or has failed. After a failure, move the Log pane to
+        the first error."""
         server = state.server
         before, self._server_state = self._server_state, (state.run_id, server.state if server else None)
         if server is None or before == self._server_state or before[0] != state.run_id:

@@ -1,4 +1,5 @@
-"""The base class of the controllers. It gives them the session, its state, and the services of the screen."""
+"""The base class of the controllers. Its attributes are the session, the session's state, and the services of the
+screen."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ class TimelineController(Controller):
         self.strip.move(cells)
 
     def to_event(self, by: int) -> None:
-        """Move the time cursor to the last event before it (`by` -1) or to the next event after it (`by` 1)."""
+        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by`
+        1)."""
         if not self.strip.to_event(by):
             self.say("no event is known before this time" if by < 0 else "no event is known after this time")
 

@@ -6,7 +6,7 @@ from workbench.tui.fleet.screen import FleetScreen
 
 
 class FleetOverMain(FleetScreen):
-    """The screen of the fleet over the main screen. The hosts are read only while it is shown."""
+    """The screen of the fleet, opened over the main screen of a host. It reads the hosts only while it is open."""
 
     leaves_by_escape = True
 

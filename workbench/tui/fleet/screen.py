@@ -125,7 +125,8 @@ class FleetScreen(Screen[str]):
     # ---- keys
 
     def take_key(self, event: events.Key) -> bool:
-        """Handle a key while the filter is typed. Return False for keys that have their usual meaning."""
+        """Handle a key while the user types the filter, and return True. Return False for a key that has its usual
+        meaning, such as enter."""
         if not self.typing:
             return False
         if event.key in ("enter", "escape"):
@@ -181,7 +182,7 @@ class FleetScreen(Screen[str]):
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))
 
     def back(self) -> None:
-        """Remove the filter. Without one, go back to the screen below, if there is one."""
+        """Remove the filter. Without a filter, close this screen if another screen is below it."""
         if self.leaves_by_escape and not self.view.words:
             self.leave()
         else:

@@ -108,8 +108,8 @@ def _block(host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width
 
 
 def _name(host: FleetHost, cells: int) -> str:
-    """Return the name of the host in at most `cells` cells. The end of a long name is kept, because long names differ
-    there."""
+    """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept, because long names
+    differ at the end."""
     return cut_middle(host.name, cells) if host.name.isascii() else cut(host.name, cells)
 
 

@@ -86,7 +86,7 @@ class Text(Scrolled, can_focus=False):
         return max(0, min(len(self.made(self.make, width)), viewport.height - ROOM_AROUND - self.reserve))
 
     def make_again(self) -> None:
-        """Make and draw the rows again, and fit the height to their number."""
+        """Make the rows again, draw them, and adapt the height of the text to their number."""
         self._painted = []
         self.refresh(layout=True)
         self.repaint()

@@ -63,8 +63,8 @@ class BenchForm(Form):
     """The form of a benchmark. A chosen profile fills the other fields, and the user may then change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`spec` has the first values of the fields. `standing` tells where `spec` comes from, for example "as before"
-        for the last benchmark: a key of STANDING."""
+        """`spec` has the first values of the fields, and `about` is the text above the fields. `standing`, a key of
+        STANDING, names the source of `spec`: the last benchmark, the preset, or Workbench's standard."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",

@@ -87,7 +87,8 @@ def parse_arm(text: str) -> Arm:
 
 
 def parse(values: Values) -> Wanted:
-    """Return the two arms and the options of the experiment. Raise InputError for an invalid field."""
+    """Return the two arms and the options of the experiment from the texts in the form. Raise InputError for an invalid
+    field."""
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")

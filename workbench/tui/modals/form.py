@@ -262,7 +262,8 @@ class Form(Modal[Values]):
             self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
 
     async def _submitted(self, submit: Submit, values: Values) -> None:
-        """Await `submit` for the values. Close the form after a success, otherwise show the error."""
+        """Run `submit` with the accepted values. If it succeeds, close the form; otherwise show its error in the
+        form."""
         problem = ""
         try:
             await submit(values)
@@ -281,8 +282,8 @@ class Form(Modal[Values]):
 
 
 def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
-    """Return the field whose name or label begins a text such as "power limit: expected watts"; None if there is
-    none."""
+    """Return the field whose name or label is at the beginning of `problem`, an error such as "power limit: expected
+    watts"; None if there is none."""
     subject = problem.partition(":")[0].lower()
     named = [(f.name.lower(), f.label.lower(), f) for f in fields]
     exact = [f for name, label, f in named if subject in (name, label)]

@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
 
 def parse(values: Values, count: int) -> Wanted:
     """Return the settings, the GPU and the trial time from the texts in the form. A setting with an empty field is not
-    changed. Raise InputError for an invalid field."""
+    changed. `count` is the number of GPUs on the host. Raise InputError for an invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
     settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
     if not settings:
@@ -74,8 +74,8 @@ def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
 def settings_form(
     state: SessionState, suggested: Suggestion | None = None, look_up: Submit | None = None
 ) -> SettingsForm:
-    """Return the form of GPU settings. `look_up` finds the commands for the accepted values, or raises the error that
-    the form shows."""
+    """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up` finds the commands for
+    the accepted values, or raises the error that the form shows."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     given = dict(suggested.values if suggested else {})
@@ -119,8 +119,8 @@ def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
-    """Return a function that gives the hint of each field: the present, the allowed and the previous value on the
-    chosen GPUs."""
+    """Return a function that maps the texts in the form to the hint of each field, by field name: the present, the
+    allowed and the previous value on the chosen GPUs."""
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()

@@ -108,7 +108,7 @@ class StartPlan(Modal[bool]):
         changes: Sequence[PlanDifference],
         disturbed: Make = lambda width: [],
     ) -> None:
-        """`disturbed` makes rows about measurements that the start disturbs."""
+        """`disturbed` gets the width in cells, and returns warnings about measurements that the start would disturb."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state.alive or bool(server.outlived))
         verb = "restart" if self.restart else "start"

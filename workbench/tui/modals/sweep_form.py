@@ -78,7 +78,8 @@ def around(row: FlagRow | None) -> str:
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the swept quantity, its values, the GPU and the flags. Raise InputError for an invalid field."""
+    """Return the swept quantity, its values, the GPU and the flags from the texts in the form. `count` is the number of
+    GPUs on the host. Raise InputError for an invalid field."""
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))

@@ -1,4 +1,4 @@
-"""The base class of the pages: a text to read, with keys of its own."""
+"""The base class of the pages, which are texts to read with keys of their own."""
 
 from __future__ import annotations
 

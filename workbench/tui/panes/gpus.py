@@ -116,7 +116,7 @@ class GpuPane(Pane, Scrolled):
         return [*rows, *self._processes(sample, width), *_absent_rows(absent, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
-        """Return (label, text) of each value of a GPU."""
+        """Return pairs (label, text) with the values of a GPU."""
         from workbench.model.gpu import READINGS  # not for the first frame
 
         pairs = [

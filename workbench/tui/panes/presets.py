@@ -75,7 +75,8 @@ class Presets(Pane, PickList):
         self._narrow_down(keep=True)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Load the preset that matches best. A name may be typed before the presets have been read."""
+        """Load the preset that matches the typed text best. If the presets have not been read yet, wait for them, at
+        most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current

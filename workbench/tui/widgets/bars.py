@@ -226,8 +226,8 @@ class Footer(Painted):
             self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return (key as printed, label, id) of every key to show, the most important one first. For a key of the open
-        page, the third text is the name of the key instead."""
+        """Return (key as printed, label, id) of every key to show, the most important one first. The id of a key of the
+        open page is the name of the key."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]

@@ -38,7 +38,7 @@ class _Metric:
 
 
 def _tokens(values: Sequence[float]) -> str:
-    """Return tokens per second in at most 5 cells."""
+    """Return the first of `values`, in tokens per second, as text of at most 5 cells."""
     value = values[0]
     return f"{value:,.0f}" if value < 9_999.5 else f"{value / 1e3:.1f}k" if value < 99_950 else f"{value / 1e3:.0f}k"
 

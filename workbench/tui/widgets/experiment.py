@@ -1,4 +1,5 @@
-"""An experiment as rows: A and B, the verdict, every pair and metric as an interval on one axis, and the runs."""
+"""The rows of an experiment's page: the arms A and B, the verdict, each pair and metric as an interval on a common
+axis, and the runs."""
 
 from __future__ import annotations
 

@@ -434,8 +434,8 @@ class GpuStrip(Painted):
         self.move(by)
 
     def to_event(self, by: int) -> bool:
-        """Put the time cursor on the last event before it (`by` -1) or on the next event after it (`by` 1). Return
-        False if there is none."""
+        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by` 1).
+        Return False if there is no such event."""
         cell_s = self.view.cell_s
         at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]

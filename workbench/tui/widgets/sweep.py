@@ -1,4 +1,5 @@
-"""A sweep as rows: its progress, a table of its points, the knee with its rule, and two plots."""
+"""The rows of a sweep's page: its progress, a table of its points, the knee with the rule by which it was found, and
+two plots."""
 
 from __future__ import annotations
 

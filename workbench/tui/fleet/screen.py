@@ -126,7 +126,7 @@ class FleetScreen(Screen[str]):
 
     def take_key(self, event: events.Key) -> bool:
         """Handle a key while the user types the filter, and return True. Return False for a key that has its usual
-        meaning, such as enter."""
+        meaning, such as an arrow key."""
         if not self.typing:
             return False
         if event.key in ("enter", "escape"):

@@ -84,8 +84,8 @@ class ApplyController(Controller):
     def _show_outcome(self, applied: AppliedPreset) -> None:
         if not applied.not_applied:
             count = count_of(len(applied.parts), "part")
-            text = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
-            self.say(text, next_step="press r to revert the GPU settings")
+            done = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
+            self.say(done, next_step="press r to revert the GPU settings")
             return
         self.services.hush()
 

@@ -19,6 +19,7 @@ counters, stop it, and adopt servers that already run.
   log_lines               the log as clean lines in bounded memory
   log_reading             the log of a watched run, read from its host
   log_patterns            known log lines with cause and fix
+  start_lines             what the log says while a server starts: phase, version, port
   explained_log           a whole log: known lines, first error, warnings that are not known
   in_force                what was asked of a server, and what is in force in it
   metrics                 the engine's counters, from its Prometheus page

@@ -27,7 +27,7 @@ _LEVELS = {
 }
 _LONGEST_LINE = 1500  # characters of a line that are searched
 _NUMBERS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
-_MOST_FORMS = 5000
+MOST_FORMS = 5000  # of lines that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ class LogScan:
         """The findings that need attention, the most severe first."""
         return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
 
-    def feed(self, lines: Sequence[str], first: int | None) -> None:
-        """Search new lines. `first` is the number of the first of them in the log, from 1; None if it is unknown."""
-        forms = _forms(lines)
+    def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
+        """Search new lines, whose `forms` are given. `first` is the number of the first of them in the log, from 1;
+        None if it is unknown."""
         fresh = set(forms) - self._forms
         if not fresh:
             return
-        self._forms = self._forms | fresh if len(self._forms) < _MOST_FORMS else fresh
+        self._forms = self._forms | fresh if len(self._forms) < MOST_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
         for pattern, index, line in sorted(_matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]):
             finding = pattern.finding(line, self.engine)
@@ -177,7 +177,7 @@ class LogScan:
                 self.found = (*self.found, replace(finding, line=number))
 
 
-def _forms(lines: Sequence[str]) -> list[str]:
+def forms_of(lines: Sequence[str]) -> list[str]:
     """Return the lines without their numbers, so that lines which differ only in numbers are equal."""
     text = "\n".join(lines)
     if text.isascii():

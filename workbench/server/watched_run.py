@@ -26,6 +26,7 @@ from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import ReadyFacts, RunFacts, RunRecord, decode_ready
 from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
+from workbench.server.start_lines import StartLines
 
 if TYPE_CHECKING:
     import httpx
@@ -69,9 +70,7 @@ class WatchedRun:
         self._silent_since_s: float | None = None  # monotonic time when the first of them began
         self.unanswered: str | None = None  # why the last readiness check failed
         self._last_line, self._last_line_s = "", time.monotonic()  # of the log, and when its last bytes were read
-        self._phase: str | None = None
-        self._version = record.engine_version
-        self._moved_port: int | None = None  # another port, chosen by the engine itself (TabbyAPI)
+        self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
         self._http: httpx.AsyncClient | None = None
@@ -84,7 +83,7 @@ class WatchedRun:
 
     @property
     def port(self) -> int:
-        return self.facts.ready.port if self.facts.ready else self._moved_port or self.record.command.port
+        return self.facts.ready.port if self.facts.ready else self._start.port or self.record.command.port
 
     @property
     def address(self) -> str:
@@ -169,14 +168,16 @@ class WatchedRun:
     def read(self, data: bytes, at: int) -> LogBatch | None:
         """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
         complete. Until the server is ready, its phase, version and port are taken from these lines."""
-        first = self._version is None and self.follower.ring.total < _FIRST_LINES  # also of a READY run of another
+        first = (
+            self._start.version is None and self.follower.ring.total < _FIRST_LINES
+        )  # also of a READY run of another
         batch = self.follower.feed(data, at)
-        self._examine(batch)
+        forms = self._examine(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
             self._last_line_s = time.monotonic()
-        if self.engine is not None and (self.facts.ready is None or first):
-            for line in (*(batch.lines if batch else ()), self.follower.unfinished):
-                self._read_start_line(self.engine, line)
+        if self.facts.ready is None or first:
+            self._start.feed(batch.lines if batch else (), forms)
+            self._start.read(self.follower.unfinished)
         return batch
 
     def finish_log(self) -> LogBatch | None:
@@ -185,20 +186,14 @@ class WatchedRun:
         self._examine(batch)
         return batch
 
-    def _examine(self, batch: LogBatch | None) -> None:
-        """Search the new lines for lines with a known cause."""
+    def _examine(self, batch: LogBatch | None) -> list[str]:
+        """Search the new lines for lines with a known cause. Return the lines without their numbers."""
         if batch is None or not batch.lines:
-            return
-        ring = self.follower.ring
+            return []
+        ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
         self._last_line = batch.lines[-1]
-        self.scan.feed(batch.lines, None if ring.skipped else ring.total - len(batch.lines) + 1)
-
-    def _read_start_line(self, engine: Engine, line: str) -> None:
-        self._phase = engine.phase(line) or self._phase
-        if self._version is None and (found := engine.version_log.search(line)):
-            self._version = next((version for version in found.groupdict().values() if version), None)
-        if engine.moved_port_log and (moved := engine.moved_port_log.search(line)):
-            self._moved_port = int(moved["port"])
+        self.scan.feed(batch.lines, forms, None if ring.skipped else ring.total - len(batch.lines) + 1)
+        return forms
 
     def set_lost(self, why: str | None) -> None:
         """Record why the host cannot be queried (`why`), or with None that it can be queried again."""
@@ -219,7 +214,7 @@ class WatchedRun:
         return before != self.status
 
     def _current_status(self) -> ServerStatus:
-        status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._phase)
+        status = status_of(self.facts, now_unix_s=self.now_unix_s, silent_s=self._silent_s(), phase=self._start.phase)
         reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
@@ -229,7 +224,7 @@ class WatchedRun:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = time.monotonic() - self._last_line_s
         if status.state is ServerState.STARTING and self.record.answers and silent_s > STUCK_S:
-            found = (*log_patterns.stuck(self._last_line, self.record.engine, self._phase, silent_s), *found)
+            found = (*log_patterns.stuck(self._last_line, self.record.engine, self._start.phase, silent_s), *found)
         status = replace(
             status,
             host=self.host.name,
@@ -238,7 +233,7 @@ class WatchedRun:
             reason=reason or status.reason,
             findings=(*(self.at_start if self.facts.alive else ()), *status.findings, *found),
             run_dir=self.run_dir,
-            engine_version=self._version,
+            engine_version=self._start.version,
             adopted=self.adopted,
         )
         if self._lost and not self.settled:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from workbench import engines
 from workbench.model import secrets
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_command, mask_data, mask_env, mask_text
+from workbench.model.secrets import (
+    MASK,
+    is_secret_name,
+    mask_argv,
+    mask_command,
+    mask_data,
+    mask_env,
+    mask_lines,
+    mask_text,
+)
 
 SECRET = (
     *("api-key", "--api-key", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "admin-api-key", "apiKey", "SSL_PASSPHRASE"),
@@ -167,6 +176,15 @@ def test_the_quick_check_of_a_line_hides_no_secret(parts: list[str]) -> None:
         patch.setattr(secrets, "_HINTS", ("",))  # every line is searched
         whole = mask_text(line)
     assert mask_text(line) == whole
+
+
+PARTS = ["token", "s", "1", "23", "Bearer ", "abcdefgh12", "key", "=", "?", " ", "hf_", "a1" * 9, "-", "Σ", "mine", "x"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), max_size=12))
+def test_lines_are_masked_the_same_together_and_one_by_one(lines: list[str]) -> None:
+    for known in ((), ("mine",)):
+        assert mask_lines(lines, known) == [mask_text(line, known) for line in lines]
 
 
 def test_lines_about_throughput_are_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

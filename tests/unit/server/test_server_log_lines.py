@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.model.plan import Command
 from workbench.model.secrets import mask_command, mask_text, secret_values
-from workbench.server.log_lines import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line
+from workbench.server.log_lines import READ_BYTES, LineAssembler, LogFollower, LogRing, level_of, log_line, log_lines
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -72,6 +72,20 @@ def test_a_line_without_end_is_given_out_in_pieces() -> None:
 )
 def test_control_sequences_of_a_command_are_removed(raw: bytes, shown: str) -> None:
     assert log_line(raw) == shown
+
+
+RAW = st.one_of(
+    st.binary(max_size=12),
+    st.text(max_size=12).map(str.encode),
+    st.sampled_from([b"INFO ready", b"key sesam", b"hf_" + b"A1" * 10, b"8 tokens", b"token", b"s=1", b"x" * 8193]),
+    st.sampled_from(["Σ ✓ 100 %".encode(), b"\xe2\x9c", b"a\tb", b"1%\r2%", b"\x1b[1mhi\x1b[0m", "a\u2028b".encode()]),
+)
+
+
+@given(st.lists(RAW.map(lambda raw: raw.replace(b"\n", b"")), max_size=12))
+def test_lines_are_the_same_together_and_one_by_one(raw: list[bytes]) -> None:
+    for secrets in ((), ("sesam",)):
+        assert log_lines(raw, secrets) == [log_line(line, secrets) for line in raw]
 
 
 def test_very_long_lines_are_cut_and_say_so() -> None:
@@ -147,6 +161,17 @@ def test_the_ring_counts_every_line_once(lines: list[str], head: int, tail: int)
     gap = 1 if ring.dropped else 0
     assert ring.dropped + len(kept) - gap == ring.total == len(lines)
     assert kept[: min(head, len(lines))] == lines[:head]
+
+
+def test_a_part_of_the_ring_has_the_lines_of_its_indexes() -> None:
+    for count in (0, 2, 3, 5, 20):
+        ring = LogRing(head_lines=3, tail_lines=4)
+        ring.extend(f"line {n}" for n in range(count))
+        whole = list(ring.lines())
+        assert len(whole) == len(ring)
+        for start in range(-2, len(whole) + 2):
+            for size in range(len(whole) + 2):
+                assert list(ring.lines(start, size)) == whole[max(start, 0) : max(start + size, 0)]
 
 
 def test_find_goes_both_ways_and_ignores_case() -> None:

@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 from workbench import engines
 from workbench.model.findings import Level, by_severity
 from workbench.server.log_lines import level_of
-from workbench.server.log_patterns import LogScan, explain, first_error, match, patterns, plain, stuck
+from workbench.server.log_patterns import LogScan, explain, first_error, forms_of, match, patterns, plain, stuck
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
 
 def lines(name: str) -> list[str]:
     return (LOGS / f"{name}.txt").read_text("utf-8").split("\n")
+
+
+def feed(scan: LogScan, batch: list[str], first: int | None) -> None:
+    scan.feed(batch, forms_of(batch), first)
 
 
 @pytest.mark.parametrize("pattern", patterns(), ids=lambda p: p.id)
@@ -202,7 +206,7 @@ def test_two_thousand_lines_a_second_cost_little() -> None:
     for _ in range(5):
         start = time.process_time()
         for i in range(0, 2000, 500):
-            scan.feed(busy[i : i + 500], i + 1)
+            feed(scan, busy[i : i + 500], i + 1)
         spent.append(time.process_time() - start)
     assert min(spent) < 0.005
 
@@ -268,22 +272,24 @@ def test_quoted_texts_are_no_findings(line: str) -> None:
 
 def test_a_growing_log_gives_each_finding_once_with_its_line() -> None:
     scan = LogScan("vllm")
-    scan.feed(["INFO start", "WARNING Enforce eager set, disabling torch.compile"], 1)
+    feed(scan, ["INFO start", "WARNING Enforce eager set, disabling torch.compile"], 1)
     assert [(f.code, f.line) for f in scan.to_act_on] == [("log.eager", 2)]
-    scan.feed(
-        [f"INFO {n} requests é" for n in range(3)] + ["WARNING Enforce eager set", "NCCL initialization failed"], 3
+    feed(
+        scan,
+        [f"INFO {n} requests é" for n in range(3)] + ["WARNING Enforce eager set", "NCCL initialization failed"],
+        3,
     )
     assert [(f.code, f.line) for f in scan.to_act_on] == [("log.nccl-init", 7), ("log.eager", 2)]
-    scan.feed(["port 1: [Errno 98] Address already in use"], None)
+    feed(scan, ["port 1: [Errno 98] Address already in use"], None)
     assert [(f.code, f.line) for f in scan.found][-1] == ("log.port-taken", None)
 
 
 def test_a_line_is_found_after_many_that_differ_only_in_numbers() -> None:
     scan = LogScan()
     for n in range(100):
-        scan.feed([f"INFO request {n:x} took {n} s" for _ in range(20)], 20 * n + 1)
+        feed(scan, [f"INFO request {n:x} took {n} s" for _ in range(20)], 20 * n + 1)
     assert scan.found == ()
-    scan.feed(["INFO request ff took 3 s", "torch.OutOfMemoryError: CUDA out of memory."], 2001)
+    feed(scan, ["INFO request ff took 3 s", "torch.OutOfMemoryError: CUDA out of memory."], 2001)
     assert [(f.code, f.line) for f in scan.found] == [("log.cuda-oom", 2002)]
 
 
@@ -320,7 +326,7 @@ def test_a_growing_log_finds_what_a_whole_log_has(text: list[str], size: int) ->
     text = [*text, "CUDA out of memory", *text]
     scan = LogScan()
     for start in range(0, len(text), size):
-        scan.feed(text[start : start + size], start + 1)
+        feed(scan, text[start : start + size], start + 1)
     assert {f.code for f in scan.found} == {f.code for f in match(text)}
 
 

@@ -1,0 +1,50 @@
+"""What the log of a server says while it starts: the phase of the start, the engine's version, and a port that the
+engine has chosen by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.server.log_patterns import MOST_FORMS
+
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+
+
+class StartLines:
+    """Reads the lines of a server's log that report its start. `phase`, `version` and `port` are None until a line
+    names them.
+
+    An engine has a dozen regular expressions for its phases. A line is not searched if an earlier line that differed
+    only in numbers said nothing.
+    """
+
+    def __init__(self, engine: Engine | None, version: str | None) -> None:
+        self.phase: str | None = None
+        self.version = version
+        self.port: int | None = None
+        self._engine = engine
+        self._silent: set[str] = set()
+
+    def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
+        """Read new lines. `forms` are the lines without their numbers (log_patterns.forms_of)."""
+        if len(self._silent) > MOST_FORMS:
+            self._silent.clear()
+        for line, form in zip(lines, forms, strict=True):
+            if form not in self._silent and not self.read(line):
+                self._silent.add(form)
+
+    def read(self, line: str) -> bool:
+        """Read one line, and return whether it said anything."""
+        engine = self._engine
+        if engine is None:
+            return False
+        phase, port = engine.phase(line), engine.moved_port_log and engine.moved_port_log.search(line)
+        version = engine.version_log.search(line) if self.version is None else None
+        self.phase = phase or self.phase
+        if port:
+            self.port = int(port["port"])
+        if version:
+            self.version = next((one for one in version.groupdict().values() if one), None)
+        return bool(phase or port or version)

@@ -3,7 +3,7 @@ its record."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from operator import sub
 
 from workbench.bench import records
 from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
@@ -52,9 +52,9 @@ class Exchange:
         """Parse bytes of the answer that arrived at `stamp_ns`; b"" means that the server closed the connection. Return
         whether the answer is complete. Raises HttpError or SseError for bytes that are not a valid answer."""
         stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
-        if self._text_chunk is not None and self._text_chunk.matches(data):
+        if self._text_chunk is not None and (count := self._text_chunk.count(data)):
             self.response.received += len(data)
-            self.reply.stamps_ns.append(stamp_ns)
+            self.reply.stamps_ns.extend([stamp_ns] * count)
             return False
         return self._parse(data, stamp_ns)
 
@@ -158,7 +158,7 @@ class Exchange:
             error=error,
             detail=detail and clean(detail),
             ttft_us=(stamps[0] - sent) // 1000 if stamps else None,
-            gaps_us=tuple((b - a) // 1000 for a, b in pairwise(stamps)),
+            gaps_us=tuple(gap // 1000 for gap in map(sub, stamps[1:], stamps)),
             chunks=len(stamps),
             prompt_tokens=reply.prompt_tokens,
             output_tokens=reply.output_tokens,

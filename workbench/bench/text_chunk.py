@@ -1,8 +1,8 @@
-"""The fast path of the load client: recognizes an HTTP chunk that contains nothing but one more piece of text.
+"""The fast path of the load client: recognizes HTTP chunks that contain nothing but one more piece of text each.
 
-In most reads of a paced stream, one such chunk arrives. It differs from the chunk before only in its size and its text.
-Comparing bytes takes half of the time of the three parsers (http1.py, sse.py, reply.py), to which everything else is
-left.
+In most reads of a stream, one such chunk arrives, and of a quick server several. It differs from the chunk before only
+in its size and its text. Comparing bytes takes a third of the time of the three parsers (http1.py, sse.py, reply.py),
+to which everything else is left.
 """
 
 from __future__ import annotations
@@ -18,14 +18,33 @@ class TextChunk:
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self._lead = b"\r\ndata: " + prefix
         self._trail = suffix + b"\n\n\r\n"
+        self._heads: dict[int, bytes] = {}  # what stands before the text of a chunk, by the length of the chunk
 
-    def matches(self, data: bytes) -> bool:
-        """Return whether `data` is exactly one such chunk."""
-        lead, trail = self._lead, self._trail
-        line_end = data.find(b"\r\n", 0, 9)
+    def count(self, data: bytes) -> int:
+        """Return how many such chunks `data` is; 0 if it is anything else."""
+        if self._is_one(data):
+            return 1
+        trail = self._trail
+        chunks = data.split(trail)
+        if chunks.pop() or not all(self._is_one(chunk + trail) or self._learn(chunk + trail) for chunk in chunks):
+            return 0
+        return len(chunks)
+
+    def _is_one(self, data: bytes) -> bool:
+        """Return whether `data` is a chunk of a length that was seen before. Its size is then the same."""
+        head, trail = self._heads.get(len(data)), self._trail
         return (
-            data.startswith(lead, line_end)
+            head is not None
+            and data.startswith(head)
             and data.endswith(trail)
-            and chunk_size(data[:line_end]) == len(data) - line_end - 4
-            and is_json_text(data[line_end + len(lead) : len(data) - len(trail)])
+            and is_json_text(data[len(head) : len(data) - len(trail)])
         )
+
+    def _learn(self, data: bytes) -> bool:
+        """Return whether `data`, which ends as a chunk does, is one. If it is, keep what stands before its text."""
+        line_end = data.find(b"\r\n", 0, 9)
+        head = data[: line_end + len(self._lead)]
+        if not head.endswith(self._lead) or chunk_size(data[:line_end]) != len(data) - line_end - 4:
+            return False
+        self._heads[len(data)] = head
+        return is_json_text(data[len(head) : len(data) - len(self._trail)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 
 from workbench.model.bench import Distribution
 
@@ -19,7 +21,8 @@ def quantile(ordered: Sequence[float], p: float) -> float:
 def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
     """Return the statistics of `values`, divided by `unit` and rounded to four decimals; None if there are no
     values."""
-    ordered = sorted(values)
+    counts = sorted(Counter(values).items())  # gaps occur often: to sort each of a million takes three times as long
+    ordered = list(chain.from_iterable(repeat(value, count) for value, count in counts))
     if not ordered:
         return None
     p50, p90, p95, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.95, 0.99))

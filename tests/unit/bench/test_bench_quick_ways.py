@@ -216,14 +216,17 @@ def taken(exchange: Exchange, pieces: list[bytes]) -> tuple[Any, ...]:
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), pool=st.lists(EVENT, min_size=1, max_size=3))
-def test_reads_of_one_chunk(data: st.DataObject, pool: list[bytes]) -> None:
-    """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside."""
+def test_reads_of_chunks(data: st.DataObject, pool: list[bytes]) -> None:
+    """Reads that contain one chunk each, as of a paced stream, some of them changed or cut inside, or several."""
     events = [b"data: " + e + b"\n\n" for e in data.draw(st.lists(st.sampled_from(pool), max_size=14))]
-    chunks = [b"%x\r\n%b\r\n" % (len(e), e) for e in events]
+    form = data.draw(st.sampled_from([b"%x\r\n%b\r\n", b"%X\r\n%b\r\n", b"%04x\r\n%b\r\n"]))
+    chunks = [form % (len(e), e) for e in events]
     broken = [broken_in_places(data.draw, c) if data.draw(st.booleans()) else c for c in chunks]
     pieces = [
         EVENT_STREAM,
         *(p for c in broken for p in (cut(c, data.draw(CUTS)) if data.draw(st.booleans()) else [c])),
     ]
+    together = data.draw(st.integers(1, 4))
+    pieces = [b"".join(pieces[at : at + together]) for at in range(0, len(pieces), together)]
     pieces = [p for p in pieces if p]
     assert taken(Exchange(0, False, b""), pieces) == taken(Parsing(0, False, b""), pieces)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.gpu.telemetry.source_of_host import read_once, source_of
 from workbench.hosts.base import Host
@@ -97,8 +98,12 @@ class TelemetryWatch:
             hear(telemetry)
 
     async def _watch_age(self) -> None:
+        keep = self._core.host.is_local and self._core.host.simulated is None
         while self._source is not None:
             telemetry = self._core.state.telemetry
+            if telemetry is not None and keep:
+                keep = False
+                await asyncio.to_thread(remote_programs.keep_part_of_pynvml)
             absent = _without_gpus(telemetry) if telemetry is not None else None
             self._core.update_host(telemetry_problem=self._source.problem or absent)
             await asyncio.sleep(_AGE_S)

@@ -157,6 +157,22 @@ def test_another_machine_needs_no_pynvml(agent: Callable[..., Child], driver: Dr
     assert len(remote_programs.AGENT.frame(False)) < 24_000
 
 
+def test_with_the_kept_part_of_pynvml_it_reads_the_same_in_less_memory(
+    agent: Callable[..., Child], driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def anonymous_kib(child: Child) -> int:
+        return int(Path(f"/proc/{child.process.pid}/status").read_text().split("RssAnon:")[1].split()[0])
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole = agent()
+    infos, whole_kib = whole.infos(), anonymous_kib(whole)
+    remote_programs.keep_part_of_pynvml()
+    agent().infos()  # compiles the part
+    part = agent()
+    assert part.infos() == infos
+    assert anonymous_kib(part) < whole_kib - 1000
+
+
 def test_it_dies_with_sigterm(agent: Callable[..., Child], driver: Driver) -> None:
     child = agent()
     child.sample()

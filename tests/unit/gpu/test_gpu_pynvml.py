@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from workbench.gpu import remote_programs
+from workbench.gpu import pynvml_part, remote_programs
 from workbench.gpu.telemetry import agent, clock_event_reasons, nvml_library, readings
 
 
@@ -64,3 +67,65 @@ def test_event_reasons_stand_at_their_bits(bit: str, name: str) -> None:
 def test_it_parses_as_python_3_8() -> None:
     """Its source goes to hosts whose python3 may be that old."""
     ast.parse(Path(pynvml.__file__).read_text(), feature_version=(3, 8))
+
+
+# -- the part that is kept on this machine ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "workbench"
+
+
+def place() -> Path:
+    return Path(remote_programs.AGENT.places()[0])
+
+
+def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
+    whole = Path(pynvml.__file__)
+    assert place() == whole.parent
+    remote_programs.keep_part_of_pynvml()
+    assert place().parent == cache
+    assert (place() / "pynvml.py").read_text() == remote_programs.AGENT.library()["pynvml"]
+    written = (place() / "pynvml.py").stat().st_mtime_ns
+    remote_programs.keep_part_of_pynvml()
+    assert (place() / "pynvml.py").stat().st_mtime_ns == written
+
+
+def test_a_part_for_other_sources_is_not_used(cache: Path, tmp_path: Path) -> None:
+    user = tmp_path / "user.py"
+    user.write_text("pynvml.nvmlInitWithFlags(0)")
+    pynvml_part.keep([user])
+    kept = pynvml_part.kept([user])
+    assert kept is not None and "def nvmlInitWithFlags" in (kept / "pynvml.py").read_text()
+    user.write_text("pynvml.nvmlDeviceGetCount_v2()")
+    assert pynvml_part.kept([user]) is None
+
+
+@pytest.mark.parametrize("what", ["cache", "folder", "file", "link"])
+def test_a_part_that_another_user_can_write_is_not_used(cache: Path, what: str) -> None:
+    remote_programs.keep_part_of_pynvml()
+    folder = place()
+    if what == "link":
+        folder.rename(cache / "moved")
+        folder.symlink_to(cache / "moved")
+    else:
+        os.chmod({"cache": cache, "folder": folder, "file": folder / "pynvml.py"}[what], 0o777)
+    assert place() == Path(pynvml.__file__).parent
+
+
+def test_a_cache_that_cannot_be_written_stays_as_it_is(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file")
+    remote_programs.keep_part_of_pynvml()
+    assert place() == Path(pynvml.__file__).parent and cache.read_text() == "a file"
+
+
+def test_no_module_of_the_agent_needs_typing() -> None:
+    """It takes half a MiB in each agent."""
+    paths = repr([str(Path(agent.__file__).parents[3]), str(Path(pynvml.__file__).parent)])
+    stub = "sys.modules['ctypes.util'] = type(sys)('util'); sys.modules['ctypes.util'].find_library = None"
+    code = f"import sys; {stub}; sys.path += {paths}; from workbench.gpu.telemetry import agent; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typing", "pathlib", "glob", "asyncio", "subprocess"} & set(done.stdout.split())

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from workbench.gpu import remote_programs
-from workbench.gpu.remote_programs import REGISTER, used_definitions
+from workbench.gpu.pynvml_part import used_definitions
+from workbench.gpu.remote_programs import REGISTER
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import ASKED, FRAME, MISSING, TOO_OLD
 

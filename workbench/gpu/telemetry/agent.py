@@ -18,12 +18,11 @@ host_file(path) -> str | None in that file replaces /proc/meminfo and the CPU go
 simulated host's /sys, with its CPU cores.
 """
 
-# ruff: noqa: PTH116, PTH123, PTH207
-# (pathlib is slow to import, and this runs on every host)
+# ruff: noqa: PTH116, PTH123, PTH208
+# (pathlib and glob are slow to import, typing takes half a MiB, and this runs on every host)
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import select
@@ -31,7 +30,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from pynvml import NVML_ERROR_GPU_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH, NVML_ERROR_UNKNOWN, NVMLError
 
@@ -48,15 +46,17 @@ from workbench.gpu.telemetry.nvml_library import (
 from workbench.gpu.telemetry.readings import GpuReader
 from workbench.model import core_values, process_container
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 SLOW_S = 5.0  # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
 INFO_S = 30.0
 HUNG_S = 3.0  # a call that takes longer is said to hang
 OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-CORES = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu/cpu[0-9]*"
-GOVERNORS = CORES + "/cpufreq/scaling_governor"
-C_STATES = CORES + "/cpuidle"
+CORES = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu"
 
 
 class HostReader:
@@ -100,15 +100,20 @@ class HostReader:
     def read_cores(self) -> None:
         """Read the governor and the C-states of all cores, and store each as one text: a value that all cores have, or
         "mixed: powersave 30, performance 2" with the number of cores that have each value."""
-        paths = glob.glob(GOVERNORS) or [GOVERNORS.replace("[0-9]*", "0")]
-        self.governor = _counted((self.nvml.host_file(path) or "").strip() for path in paths)
-        self.c_states = _counted(self.c_states_of(core) for core in glob.glob(C_STATES))
+        try:
+            names = os.listdir(CORES)
+        except OSError:
+            names = ["cpu0"]
+        cores = [f"{CORES}/{name}" for name in names if name.startswith("cpu") and name[3:].isdecimal()]
+        governors = (self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores)
+        self.governor = _counted(map(str.strip, governors))
+        self.c_states = _counted(map(self.c_states_of, cores))
 
     def c_states_of(self, core: str) -> str:
         """Return the C-states of the core with the directory `core`: "on", "off", or "off:2-3" if only some are off; ""
         if they cannot be read."""
         texts: list[str] = []
-        while (text := self.nvml.host_file(f"{core}/state{len(texts)}/disable")) is not None:
+        while (text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")) is not None:
             texts.append(text)
         return core_values.c_states(texts) or ""
 

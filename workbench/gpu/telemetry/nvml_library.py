@@ -8,7 +8,7 @@ Workbench sends this module to the host, so it needs nothing but pynvml and Pyth
 """
 
 # ruff: noqa: PTH123
-# (pathlib is slow to import, and this runs on every host)
+# (pathlib is slow to import, typing takes half a MiB, and this runs on every host)
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pynvml
 from pynvml import (
@@ -36,6 +35,10 @@ from pynvml import (
     NVML_ERROR_UNKNOWN,
     NVMLError,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SETTLED = (  # will not change until the driver does
     NVML_ERROR_NOT_SUPPORTED,

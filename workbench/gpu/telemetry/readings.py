@@ -8,13 +8,24 @@ model/gpu.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import pynvml
 from pynvml import NVML_SUCCESS, NVMLError
 
 from workbench.gpu.telemetry import clock_event_reasons
 from workbench.gpu.telemetry.nvml_library import DRIVER_GONE, GPU_GONE, SETTLED, DriverGone, GpuDown, Nvml, reason
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class HostMemory(Protocol):
+        memory_total_bytes: int | None
+
+        def process_name(self, pid: int) -> str | None: ...
+
+        def process_place(self, pid: int) -> str: ...
+
 
 NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as 32 bits
 POWER, POWER_AVERAGE = pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
@@ -43,14 +54,6 @@ def field_value(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
     kind = slot.valueType
     return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
-
-
-class HostMemory(Protocol):
-    memory_total_bytes: int | None
-
-    def process_name(self, pid: int) -> str | None: ...
-
-    def process_place(self, pid: int) -> str: ...
 
 
 class GpuReader:

@@ -1,0 +1,110 @@
+"""The part of pynvml that the telemetry agent uses: a tenth of its source.
+
+Another machine receives only that, so it has less to receive and to compile. On this machine it is kept in the user's
+cache, because the whole takes 2 MB more in the memory of the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
+_NAMED = re.compile(r"(?:(?:@|#).*\n)*(?:(?:def|class)\s+(\w+)|(\w+)\s*=(?!=))")
+_DECORATED = re.compile(r"(?:(?:@|#).*\n)+")
+_NVML_ERROR = "NVML_ERROR_"  # pynvml makes a class for each name that begins with it
+
+
+@cache
+def whole() -> Path:
+    """Return the file of the installed pynvml."""
+    spec = find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pynvml is missing; the distribution nvidia-ml-py contains it")
+    return Path(spec.origin)
+
+
+def source(users: Sequence[Path]) -> str:
+    """Return the source of pynvml with only those definitions that the modules in the files `users` use, directly or
+    through others."""
+    all_of_it = whole().read_text("utf-8")
+    part = used_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
+    try:
+        compile(part, "pynvml", "exec")
+    except SyntaxError:  # a version that is laid out in another way
+        return all_of_it
+    return part
+
+
+def kept(users: Sequence[Path]) -> Path | None:
+    """Return the directory in which the part for `users` is kept; None if it is not there, or if another user could
+    have written it. Commands with sudo may have the cache of another user."""
+    try:
+        folder = _folder(users)
+        own = all(map(_is_own, (*folder.parents[:2], folder, folder / "pynvml.py")))
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        return None
+    return folder if own else None
+
+
+def keep(users: Sequence[Path]) -> None:
+    """Write the part for `users` into the user's cache, if it is not there. A cache that cannot be written stays as it
+    is."""
+    if kept(users) is not None:
+        return
+    try:
+        folder = _folder(users)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = folder / f"pynvml.{os.getpid()}"
+        new.write_text(source(users), "utf-8")
+        new.replace(folder / "pynvml.py")
+    except (OSError, RuntimeError):
+        return
+
+
+def _folder(users: Sequence[Path]) -> Path:
+    """Return the directory for the part. Its name changes with each file on which the part depends."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    cache_dir = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    files = [path.stat() for path in (whole(), Path(__file__), *users)]
+    stamp = zlib.crc32(repr([(file.st_mtime_ns, file.st_size) for file in files]).encode())
+    return cache_dir / "workbench" / f"pynvml-{stamp:08x}"
+
+
+def _is_own(path: Path) -> bool:
+    found = path.lstat()
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def used_definitions(source: str, user: str) -> str:
+    """Return `source`, the source of a Python module, without the functions, classes and variables that `user`, the
+    source of another module, needs neither directly nor through other definitions. All other statements, such as
+    imports and calls, stay."""
+    statements: list[str] = []
+    for text in _STATEMENT.split(source):
+        if statements and _DECORATED.fullmatch(statements[-1]):
+            statements[-1] += text
+        else:
+            statements.append(text)
+    by_name: dict[str, list[int]] = {}
+    kept, todo = set[int](), [user]
+    for number, text in enumerate(statements):
+        named = _NAMED.match(text)
+        name = (named[1] or named[2]) if named else ""
+        if name and not name.startswith(_NVML_ERROR):
+            by_name.setdefault(name, []).append(number)
+        else:
+            kept.add(number)
+            todo.append(text)
+    while todo:
+        for word in set(re.findall(r"\w+", todo.pop())):
+            for number in by_name.pop(word, ()):
+                kept.add(number)
+                todo.append(statements[number])
+    return "".join(statements[number] for number in sorted(kept))

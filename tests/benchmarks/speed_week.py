@@ -8,10 +8,12 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from speed_home import LAST_ROW, PRESET, SIMULATED, Home, new_home
+from support.serving import free_port
 
 HERE = Path(__file__).resolve().parent
 RESULTS, RUNS, PRESETS, LOG_MB, HOURS = 20_000, 500, 300, 1000, 24
@@ -41,6 +43,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     (*SIMULATED, "servers"),
     (*SIMULATED, "jobs"),
 )
+LOAD = ("--concurrency", "4", "--requests", "16", "--warmup", "4", "--max-tokens", "16")
 CODES = (0, 1, 2, 3)  # a machine without GPUs or jobs has no other answer, and that takes its time as well
 
 
@@ -55,6 +58,7 @@ def week(chosen: argparse.Namespace) -> Iterator[str]:
         for words in COMMANDS:
             if chosen.only in " ".join(words):
                 yield _row(f"`{' '.join(words)}`", _in_turns(chosen.runs, words, empty, used))
+        yield from _served(3, empty, used)
         yield _row("first frame", _frames(chosen.runs, empty, used))
     yield f"| memory of the screen, MiB PSS | {_hour()} | | |"
 
@@ -63,6 +67,27 @@ def _in_turns(runs: int, words: tuple[str, ...], *homes: Home) -> list[tuple[flo
     for home in homes:
         home.run(*words, codes=CODES)
     return [tuple(home.run(*words, codes=CODES) for home in homes) for _ in range(runs)]
+
+
+def _served(runs: int, *homes: Home) -> Iterator[str]:
+    """Yield the rows of the commands that start, measure and stop a simulated server."""
+    rounds = [[_serve(home) for home in homes] for _ in range(runs)]
+    for name in rounds[0][0]:
+        yield _row(f"`{' '.join((*SIMULATED, name))}`", [tuple(took[name] for took in each) for each in rounds])
+
+
+def _serve(home: Home) -> dict[str, float]:
+    """Return the milliseconds of each command in the life of a server. An experiment has seven runs."""
+    began = time.monotonic()
+    run_id = home.said(*SIMULATED, "start", PRESET, "--wait", "--set", f"port={free_port()}").split()[0]
+    took = {f"start {PRESET} --wait": 1000 * (time.monotonic() - began)}
+    try:
+        took["bench"] = home.run(*SIMULATED, "bench", run_id, *LOAD, codes=CODES)
+        arms = ("--a", run_id, "--b", run_id, "--pairs", "3", "--yes")
+        took["experiment"] = home.run(*SIMULATED, "experiment", *arms, *LOAD, codes=CODES)
+    finally:
+        took["stop"] = home.run(*SIMULATED, "stop", run_id)
+    return took
 
 
 def _frames(runs: int, *homes: Home) -> list[tuple[float, ...]]:

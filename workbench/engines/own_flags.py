@@ -46,7 +46,7 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
         raise InputError(
-            f"the program printed no flag list of {engine.title}: host, port or {engine.model_flags[0]} is missing"
+            f"the output is not the flag list of {engine.title}: host, port or {engine.model_flags[0]} is missing"
         )
     names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
     known = [

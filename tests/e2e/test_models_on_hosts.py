@@ -202,7 +202,7 @@ def test_a_full_disk_is_told_before_the_copy(pair: Pair, tmp_path: Path) -> None
     df.write_text("#!/bin/sh\necho head\necho /dev/x 9 9 1000000 9% /\n")
     df.chmod(0o755)
     in_directory(pair.models["right"] / "tiny")
-    with pytest.raises(HostError, match=r"has 1\.02 GB free, and 600 kB are missing there") as refused:
+    with pytest.raises(HostError, match=r"needs 600 kB more at .*; the disk has 1\.02 GB free") as refused:
         pair.copy("right", "left", model="tiny")
     assert "--to-dir" in str(refused.value.next_step) and not pair.models["left"].exists()
 

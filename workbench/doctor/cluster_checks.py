@@ -35,7 +35,8 @@ def nodes(report: ClusterReport) -> Iterator[Finding]:
 
 
 def addresses(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes whose address is not known, is not theirs, is that of another node, or is a loopback address."""
+    """Report nodes whose address is unknown, does not belong to the node, or is also the address of another node. A
+    loopback address is accepted."""
     for node in report.reached:
         place, fix = node.place, f'write address = "…" of {node.name} into hosts.toml'
         if place.address is None:
@@ -55,8 +56,8 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
 
 
 def names(report: ClusterReport) -> Iterator[Finding]:
-    """Report a node whose own name leads to a loopback address, and names of other nodes that do not lead to their
-    address."""
+    """Report nodes on which their own host name resolves to a loopback address, and nodes on which the name of another
+    node resolves to an address that the other node does not have."""
     by_name = {node.name: node for node in report.reached}
     for node in report.reached:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
@@ -87,7 +88,7 @@ def connections(report: ClusterReport) -> Iterator[Finding]:
 
 
 def interfaces(report: ClusterReport) -> Iterator[Finding]:
-    """Report interfaces that are missing, down, slow, or unlike those of the other nodes."""
+    """Report network interfaces that are missing, down or slow, and speeds or MTUs that differ between the nodes."""
     slow_gbit, source = limit("cluster_interface_gbit_s")
     found = []
     for node in report.reached:
@@ -122,7 +123,8 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
 
 
 def rdma(report: ClusterReport) -> Iterator[Finding]:
-    """Report RDMA devices that are missing or not active, and a limit of locked memory that keeps NCCL from them."""
+    """Report RDMA devices that are missing or not active, and a limit on locked memory that is too low for RDMA with
+    NCCL."""
     least_mib, _ = limit("rdma_memlock_mib")
     with_rdma = [node for node in report.reached if node.place.rdma]
     for node in with_rdma:
@@ -146,7 +148,12 @@ def rdma(report: ClusterReport) -> Iterator[Finding]:
     if with_rdma and len(with_rdma) < len(report.reached):
         without = ", ".join(node.name for node in report.reached if not node.place.rdma)
         text = f"no RDMA device is active on {without}: NCCL uses sockets between all nodes"
-        yield Finding(Level.WARN, "cluster.rdma-uneven", text, fix="check `rdma link` on each node")
+        yield Finding(
+            Level.WARN,
+            "cluster.rdma-uneven",
+            text,
+            fix="run `rdma link` on each node: it shows the state of the RDMA devices",
+        )
 
 
 def versions(report: ClusterReport) -> Iterator[Finding]:
@@ -230,7 +237,7 @@ def ports(report: ClusterReport) -> Iterator[Finding]:
 
 
 def clocks(report: ClusterReport) -> Iterator[Finding]:
-    """Report clocks that differ by more than the limit and the error of the measurement."""
+    """Report nodes whose clocks differ by more than the limit in table.json plus the error of the measurement."""
     most_s, source = limit("cluster_clock_s")
     known = [(n, n.clock_ahead_s) for n in report.reached if n.clock_ahead_s is not None]
     for (a, at), (b, bt) in combinations(known, 2):
@@ -242,8 +249,8 @@ def clocks(report: ClusterReport) -> Iterator[Finding]:
 
 
 def memory(report: ClusterReport) -> Iterator[Finding]:
-    """Report a node with less free memory than the plan needs. On unified memory, the reserve must stay free in
-    addition."""
+    """Report nodes with less free memory than the plan needs. On a node with unified memory, the reserve must stay free
+    in addition. Also report swap on such a node."""
     for node in report.reached:
         free = _free(node)
         if free is None:
@@ -265,7 +272,7 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
                 Level.ERROR,
                 "cluster.memory",
                 text,
-                fix=f"`ps aux --sort -rss` on {node.name} lists the programs that use it",
+                fix=f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists them",
             )
         swap = node.look.get("memory", {})
         if node.unified and swap.get("SwapTotal"):
@@ -275,7 +282,8 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
 
 
 def leftovers(report: ClusterReport) -> Iterator[Finding]:
-    """Report processes, Ray and shared memory segments that earlier servers have left on a node."""
+    """Report engine and Ray processes that run on a node, and shared memory segments that no process uses. Earlier
+    servers may have left them there."""
     least_mib, _ = limit("cluster_segments_mib")
     for node in report.reached:
         for key, whose, fix in (
@@ -300,8 +308,8 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
 
 
 def _free(node: NodeReport) -> int | None:
-    """Return the free bytes of a node: those of the host on unified memory, otherwise those of the GPU with the least
-    free memory."""
+    """Return the free memory of a node in bytes: on unified memory the host's available memory, otherwise the free
+    memory of the GPU that has the least. None if unknown."""
     if node.unified:
         return node.available_bytes
     each = [

@@ -1,4 +1,5 @@
-"""The facts that `workbench cluster check` collects about each node of a cluster, and about each pair of nodes."""
+"""Reads the properties of each node of a cluster for `workbench cluster check`, and tries a connection from each node
+to each other node."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ _NO_PYTHON = "it has no python3 from 3.8 on, which looks at names, ports, proces
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The facts about one node. `place` is its address in the network between the nodes. `look` is the answer of the
-    program cluster_node.py. `clock_ahead_s` is the node's clock minus the clock of this machine, with the error
-    `clock_error_s`. `problem` is the reason why nothing is known about the node, `unlooked` the reason why `look` is
-    empty."""
+    """What was read about one node. `place` is the node's address in the network between the nodes. `look` is the
+    answer of the program cluster_node.py to "look"; if it is empty, `unlooked` is the reason. `clock_ahead_s` is the
+    node's clock minus this machine's clock, in seconds, known to ± `clock_error_s`. If `problem` is not None, the node
+    could not be reached, for that reason."""
 
     place: NodePlace
     network: NodeNetwork = field(default_factory=NodeNetwork)
@@ -63,7 +64,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An attempt of one node to reach the address of another. `problem` says why it failed."""
+    """An attempt to connect from one node to the address of another. `ms` is the time that it took. If it failed,
+    `problem` is the reason."""
 
     source: str
     target: str
@@ -74,8 +76,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What was found on a cluster. `engine` is the engine of the plan and `need_bytes` the memory that it takes on each
-    GPU; None without a plan. `reserve_bytes` stay free on a node with unified memory."""
+    """The reports about all nodes of a cluster, and what a plan needs there. `need_bytes` is the memory that the plan
+    takes on each GPU. `engine`, `model` and `need_bytes` are None without a plan. `reserve_bytes` of memory must stay
+    free on a node with unified memory."""
 
     nodes: tuple[NodeReport, ...]
     connections: tuple[Connection, ...] = ()
@@ -90,7 +93,8 @@ class ClusterReport:
 
 
 class NodeProgram:
-    """The running program on a node. `ask` returns its answer; an answer with "error" raises HostError."""
+    """The program cluster_node.py, running on a node. `ask` sends a question and returns the answer. It raises
+    HostError if the answer reports an error or does not come in time."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self._host, self._stream = host, stream
@@ -107,14 +111,17 @@ class NodeProgram:
                             raise HostError(str(answer["error"]), host=self._host.name)
                         return dict(answer)
         except TimeoutError:
-            raise HostError(f"no answer within {ANSWER_S:g} s", host=self._host.name) from None
+            raise HostError(
+                f"the check program on {self._host.name} gave no answer within {ANSWER_S:g} s", host=self._host.name
+            ) from None
         if await self._stream.wait() == TOO_OLD:
             raise HostError(_NO_PYTHON, host=self._host.name)
         said = (await self._stream.stderr_tail()).splitlines()[-1:] or ["it ended"]
         raise HostError(said[0], host=self._host.name)
 
     async def clock(self) -> tuple[float, float]:
-        """Return (the node's clock minus ours, the error) in seconds, from the fastest of several answers."""
+        """Return (the node's clock minus this machine's clock, error of this difference), both in seconds. The fastest
+        of several answers counts."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
@@ -130,8 +137,9 @@ class NodeProgram:
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node, and the facts to collect there. `ports` are the ports that a server would use, `executables` the programs
-    of engines. `model` computes the digest of the model's files."""
+    """A node, and what is to be read there. `ports` are the ports that the plan's server would use. `executables` has
+    the path of the program of each engine that the user has named. `model` computes the fingerprint of the plan's model
+    files."""
 
     host: Host
     place: NodePlace
@@ -142,8 +150,8 @@ class NodeToCheck:
 
 
 async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
-    """Return the facts about each node, and the attempts of each node to connect to the others. The report of a node
-    that cannot be reached has only a problem."""
+    """Return (a report for each node, the attempts of each node to connect to each other node). The report of a node
+    that cannot be reached has only a `problem`."""
     names = [node.place.host for node in nodes]
     programs = dict(zip(names, await asyncio.gather(*map(_start, nodes)), strict=True))
     try:
@@ -154,7 +162,7 @@ async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[C
 
 
 async def _start(node: NodeToCheck) -> NodeProgram | str:
-    """Return the running program of a node, or why there is none."""
+    """Start the program cluster_node.py on a node and return it. If it cannot be started, return the reason."""
     try:
         return NodeProgram(node.host, await NODE_PROGRAM.stream(node.host, {}))
     except CommandNotFound:
@@ -190,7 +198,7 @@ async def _nothing() -> None:
 
 
 async def _connect(nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]) -> list[Connection]:
-    """Let each node listen at its address, and each other node connect to it. Return the attempts."""
+    """Let each node listen at its address, and let each other node connect to that address. Return the attempts."""
 
     async def listening(node: NodeToCheck) -> int | str | None:
         program = programs[node.place.host]

@@ -1,12 +1,13 @@
-"""The program that `workbench cluster check` runs on each node of a cluster. It reads JSON objects from stdin, one per
-line, and writes one answer per line. The end of stdin ends it.
+"""The program that `workbench cluster check` runs on each node of a cluster. It reads questions from stdin, one JSON
+object per line, and writes one JSON object per line as the answer. It exits at the end of stdin. Questions and answers
+are:
 
-{"ask": "look", "names": [...], "ports": [...]}      what is on the node, see `look`
-{"ask": "clock"}                                     {"unix_s"}
+{"ask": "look", "names": [...], "ports": [...], "engines": R}   what is on the node, see the function `look`
+{"ask": "clock"}                                     {"unix_s"}, the time of the node's clock
 {"ask": "listen", "address": A}                      {"port"}, on which the node then accepts connections
 {"ask": "connect", "address": A, "port": P}          {"ms"}, the time of one TCP connection
 
-An answer with "error" says why the question has no answer.
+If a question cannot be answered, the answer is {"error": reason}.
 """
 
 # ruff: noqa: PTH123, PTH208, PTH116, UP031
@@ -73,8 +74,9 @@ def connect(address: str, port: int) -> dict[str, Any]:
 
 
 def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
-    """Return the facts about this node: the addresses of `names`, those of `ports` that are in use, memory, processes
-    of engines and Ray, and shared memory segments."""
+    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name resolve, those of
+    `ports` that are in use, memory, processes of engines and of Ray, and unused shared memory segments. `engines` is a
+    regular expression for the command lines of engines."""
     processes = _processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
@@ -96,7 +98,7 @@ def _addresses(name: str) -> list[str]:
 
 
 def _taken(port: int) -> bool:
-    """Return whether a program listens on the port, at any address."""
+    """Return whether a program of this node listens on the port, on any address."""
     wanted = ":%04X" % port
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in (_text(table) or "").splitlines()[1:]:
@@ -107,7 +109,7 @@ def _taken(port: int) -> bool:
 
 
 def _memory() -> dict[str, int]:
-    """Return the values of /proc/meminfo in bytes, as far as it has them."""
+    """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing ones are left out."""
     values = {}
     for line in (_text("/proc/meminfo") or "").splitlines():
         words = line.split()
@@ -122,8 +124,8 @@ def _limit(kind: int) -> int | None:
 
 
 def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Return the processes of engines and of Ray: pid, kind, name, user, seconds of life, and the run of Workbench that
-    they belong to. The command line itself is not returned, because it may contain a secret."""
+    """Return the processes of engines and of Ray as dicts: pid, kind ("engine" or "ray"), name, uid, age_s, and run,
+    which says whether Workbench started the process. Command lines are left out, because they may contain secrets."""
     found = []
     up = float((_text("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
@@ -157,7 +159,8 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
 
 
 def _segments() -> list[dict[str, Any]]:
-    """Return the segments of shared memory of engines that no process has mapped: name and bytes."""
+    """Return the shared memory segments of engines that no process has mapped, as {"name": file name, "bytes":
+    size}."""
     try:
         entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
     except OSError:

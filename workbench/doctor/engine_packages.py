@@ -1,6 +1,7 @@
-"""The versions of the Python packages that an engine uses, asked once from the engine's own Python.
+"""The versions of the Python packages that an engine uses. A small program, run by the engine's own Python, prints
+them.
 
-The question reads package metadata and the file torch/version.py. It imports none of the packages: that would take
+The program reads package metadata and the file torch/version.py. It imports none of the packages: that would take
 seconds, and would touch the GPU.
 """
 
@@ -60,11 +61,11 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "needs": 
 
 @dataclass(frozen=True, slots=True)
 class EnginePackages:
-    """The packages that an engine's Python has.
+    """The packages that an engine's Python has. `versions` has the version of each package.
 
-    `needs` are the exact versions that a package asks for, by package and needed package; each of several versions is
-    right on another platform. `cuda` is the CUDA version that torch was built for: "12.8", "none" for a build without
-    CUDA, or None if unknown. `problem` says why nothing is known.
+    `needs` has the exact versions that a package requires of other packages, as {package: {required package:
+    versions}}. Several versions mean one per platform. `cuda` is the CUDA version that torch was built for: "12.8",
+    "none" for a build without CUDA, or None if unknown. If the packages could not be read, `problem` is the reason.
     """
 
     engine: str
@@ -77,8 +78,9 @@ class EnginePackages:
 
 
 async def ask(host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float) -> EnginePackages:
-    """Return the versions of the engine's own `packages` and of the packages of every engine, as `python` reports them.
-    If that Python does not answer in time, or answers something else, the result has a `problem`."""
+    """Return the versions of the engine's own `packages` and of the packages in TITLES, as the engine's `python`
+    reports them. If `python` does not answer within `timeout_s`, or its answer is invalid, the result has a
+    `problem`."""
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
@@ -91,7 +93,8 @@ async def ask(host: Host, engine: str, python: str, packages: Sequence[str], tim
 
 
 def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
-    """Return the packages in the answer of the program."""
+    """Return the packages in `answer`, the JSON that the program printed. If it is invalid, the result has a
+    `problem`."""
     try:
         document = clean_json(answer)
     except ValueError:

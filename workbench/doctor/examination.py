@@ -1,5 +1,5 @@
-"""The examination of one host: all its parts in parallel, each with a time limit. A part that fails or hangs is a
-problem of its own, and the others are shown."""
+"""The examination of one host. All parts are read in parallel, each with a time limit. A part that fails or takes too
+long becomes a finding, and the other parts are still shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ PACKAGES_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The facts about a host that an examination has found."""
+    """What was read from a host: its properties, the driver, the GPUs, the installed engines and their Python
+    packages."""
 
     facts: HostFacts
     values: HostValues = field(default_factory=HostValues)
@@ -44,7 +45,7 @@ class Examination:
 
     @property
     def pairs(self) -> Iterable[tuple[GpuInfo, GpuSample]]:
-        """Yield each GPU that has a reading, with the reading."""
+        """The GPUs that have a reading, each with its reading."""
         samples = {sample.uuid: sample for sample in self.samples}
         return ((gpu, samples[gpu.uuid]) for gpu in self.gpus if gpu.uuid in samples)
 
@@ -55,14 +56,14 @@ class Examination:
 
 
 class TimedParts:
-    """Reads the parts of an examination. A part that fails or takes too long becomes one of the `problems`."""
+    """Reads the parts of an examination. A part that fails or takes too long adds a finding to `problems`."""
 
     def __init__(self) -> None:
         self.problems: list[Finding] = []
 
     async def read(self, what: str, work: Awaitable[T], limit_s: float, otherwise: T) -> T:
-        """Return the result of `work`, or `otherwise` if it fails or takes longer than `limit_s`. Raises
-        HostUnreachable if there is no connection."""
+        """Return the result of `work`. If it fails or takes longer than `limit_s` seconds, add a finding about the part
+        called `what` to `problems`, and return `otherwise`. Raises HostUnreachable if there is no connection."""
         try:
             async with asyncio.timeout(limit_s):
                 return await work
@@ -78,8 +79,8 @@ class TimedParts:
 
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
-    """Return the facts about `host`. `executables` are the programs that the user has chosen, by engine. Raises
-    HostUnreachable if there is no connection."""
+    """Return what was read from `host`. `executables` has the program that the user has chosen for an engine, by engine
+    name. Parts that fail become `parts.problems`. Raises HostUnreachable if there is no connection."""
     engines = [registry.get(name) for name in registry.names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(

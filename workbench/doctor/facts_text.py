@@ -1,4 +1,4 @@
-"""The facts of an examined host as lines of text."""
+"""The properties of an examined host as lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.server.file_limit import UNLIMITED, limit_text
 
 
 def lines(seen: Examination) -> Iterator[tuple[str, str]]:
-    """Yield each fact about the host as (label, text)."""
+    """Yield each property of the host as (label, text)."""
     facts, driver, values = seen.facts, seen.driver, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
     memory = f"{facts.memory_total_bytes / 2**30:.0f} GiB" if facts.memory_total_bytes else "unknown memory"

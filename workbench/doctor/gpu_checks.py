@@ -1,4 +1,4 @@
-"""Checks of the driver, and of each GPU: its link, its persistence mode, and the processes that hold its memory."""
+"""Checks of the driver, and of each GPU: its PCIe link, its persistence mode, and the processes that use its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _BUSY_PSTATE = 2  # at P2 and below the GPU works, and its link runs at full spe
 
 
 def driver(seen: Examination) -> Iterator[Finding]:
-    """Report a driver that does not answer, and the module that keeps it from loading."""
+    """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's driver from using
+    the GPU."""
     found = seen.driver
     if found.status is DriverStatus.OK:
         return
@@ -32,7 +33,7 @@ def driver(seen: Examination) -> Iterator[Finding]:
 
 
 def driver_version(seen: Examination) -> Iterator[Finding]:
-    """Report a driver older than the GPU, and known problems of the driver with the GPU."""
+    """Report a driver that is too old for a GPU, and known problems of this driver version with a GPU."""
     have = seen.driver.driver_version
     if not have:
         return
@@ -63,7 +64,8 @@ def lost(seen: Examination) -> Iterator[Finding]:
 
 
 def virtualization(seen: Examination) -> Iterator[Finding]:
-    """Name the way in which the GPUs reach a virtual machine or a container, and what cannot be changed from there."""
+    """Report that the host is a virtual machine or a container that uses GPUs of another machine, and which settings
+    can only be changed on that machine."""
     guest, modes = guest_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
     evidence = f"virtualization {seen.facts.virtualization}, GPU {', '.join(sorted(map(str, modes))) or 'none'}"
     if "passthrough" in modes:
@@ -101,8 +103,8 @@ def persistence(seen: Examination) -> Iterator[Finding]:
 
 
 def link(seen: Examination) -> Iterator[Finding]:
-    """Compare the PCIe link of each GPU with what the card and the slot can do. The generation of a link falls while
-    the GPU is idle, so it is judged under load only."""
+    """Report a PCIe link with fewer lanes or a lower generation than the card or the slot supports. The present
+    generation is checked only while the GPU works, because an idle GPU lowers it."""
     table = data()["links"]
     for gpu, now in seen.pairs:
         kind = gpu_table.find(gpu.name)
@@ -132,7 +134,7 @@ def link(seen: Examination) -> Iterator[Finding]:
 
 
 def held_memory(seen: Examination) -> Iterator[Finding]:
-    """Report processes that hold much memory of a GPU and belong to no run of Workbench."""
+    """Report processes that use much memory of a GPU and were not started by Workbench."""
     least, source = limit("held_memory_bytes")
     own = seen.values.own
     if own is None:

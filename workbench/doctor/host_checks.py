@@ -29,11 +29,16 @@ def python(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.WARN, "host.python3", text, fix="install python3 on the host")
     elif facts.python3_version is None:
         text = f"{facts.python3} does not print its version: it is broken, or not a python3"
-        yield Finding(Level.ERROR, "host.python3", text, fix="repair that python3, or put a working one first on PATH")
+        yield Finding(
+            Level.ERROR,
+            "host.python3",
+            text,
+            fix=f"repair {facts.python3}, or put the directory of a working python3 first on PATH",
+        )
 
 
 def shell_programs(seen: Examination) -> Iterator[Finding]:
-    """Report usual programs that are missing, as in the image of a container that has only a server."""
+    """Report standard programs that Workbench uses and that are missing, for example in a minimal container image."""
     missing = str(seen.facts.extra.get("missing_programs", "")).split()
     if not missing:
         return
@@ -47,7 +52,7 @@ def shell_programs(seen: Examination) -> Iterator[Finding]:
 
 
 def main_process(seen: Examination) -> Iterator[Finding]:
-    """Name the main process of a container: when it ends, all servers in the container end too."""
+    """Report the main process of a container if all servers in the container end with it."""
     init = seen.facts.extra.get("init")
     if seen.facts.kind == "container" and init and init.split()[0].rpartition("/")[2] not in _REAPERS:
         text = f"every server in this container ends with its main process: {init}"

@@ -1,6 +1,5 @@
-"""Values of a host beside its properties (`HostFacts`): limits, memory, disk, idle states of the CPU, the CUDA toolkit,
-listening ports, and processes of engines. One script reads them, in one round trip.
-"""
+"""Values of a host that `HostFacts` does not have: limits, memory, disk, idle states of the CPU, the CUDA toolkit,
+listening ports, and processes of engines. One script reads them, in one round trip."""
 
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class HostValues:
-    """Values that the script read. None: unknown. A limit without a bound is UNLIMITED."""
+    """Values that the script read. None means that a value is unknown, UNLIMITED that there is no limit."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -138,8 +137,8 @@ class HostValues:
 
 
 async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
-    """Return the values of `host`. `ports` are the port numbers whose users are looked up. Raises HostError if the host
-    does not answer."""
+    """Return the values of `host`. For each of the numbers `ports`, the process that listens on that port is looked up.
+    Raises HostError if the host does not answer within `timeout_s` seconds."""
     words = (registry.worker_pattern(), *(f"{port:04X}" for port in ports))
     done = await run_swept(host, sh(_SCRIPT, *words), timeout_s=timeout_s)
     return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))

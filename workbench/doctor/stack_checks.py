@@ -16,7 +16,7 @@ _NEW_VENV = "install {} alone in a new venv, so that it brings the packages it w
 
 
 def known(seen: Examination) -> Iterator[Finding]:
-    """Report an engine whose Python does not answer, and GPUs that the table does not know."""
+    """Report engines whose Python does not answer, and GPUs that are too new for the table of versions."""
     for stack in seen.packages:
         if stack.problem:
             text = f"the packages of {stack.engine} are unknown: {stack.problem}"
@@ -45,7 +45,7 @@ def cpu_build(seen: Examination) -> Iterator[Finding]:
 
 
 def driver(seen: Examination) -> Iterator[Finding]:
-    """Compare the CUDA that torch was built for with the newest CUDA of the driver."""
+    """Report a torch that was built for a newer CUDA than the driver supports."""
     table = data()["drivers_of_cuda"]
     have = version_key(seen.driver.cuda_version)
     for stack in seen.packages:
@@ -65,7 +65,7 @@ def driver(seen: Examination) -> Iterator[Finding]:
 
 
 def cuda(seen: Examination) -> Iterator[Finding]:
-    """Compare the CUDA that torch was built for with the GPUs."""
+    """Report a torch that was built for a CUDA version without full support for a GPU of this host."""
     oldest = data()["oldest_architecture"]
     for stack, capability in product(seen.packages, seen.capabilities):
         built, row = version_key(stack.cuda), architecture(capability)
@@ -89,7 +89,7 @@ def cuda(seen: Examination) -> Iterator[Finding]:
 
 
 def packages(seen: Examination) -> Iterator[Finding]:
-    """Compare the versions of torch, FlashInfer and the engines with the GPUs."""
+    """Report versions of torch, FlashInfer and the engines that do not support a GPU of this host."""
     for stack, capability in product(seen.packages, seen.capabilities):
         row = architecture(capability)
         if row is None:
@@ -113,7 +113,7 @@ def _too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
 
 
 def pins(seen: Examination) -> Iterator[Finding]:
-    """Compare the packages with the versions that the engine, and torch, were built with."""
+    """Report packages whose installed version differs from the one that the engine, or torch, was built with."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
             needs: Mapping[str, tuple[str, ...]] = stack.needs.get(package) or {
@@ -132,7 +132,7 @@ def pins(seen: Examination) -> Iterator[Finding]:
 
 
 def nccl(seen: Examination) -> Iterator[Finding]:
-    """Report an NCCL for another CUDA than torch's."""
+    """Report an NCCL package that was built for another major version of CUDA than torch."""
     for stack in seen.packages:
         found = {name.rpartition("-cu")[2]: name for name in stack.versions if name.startswith("nvidia-nccl-cu")}
         built = version_key(stack.cuda)
@@ -143,14 +143,14 @@ def nccl(seen: Examination) -> Iterator[Finding]:
 
 
 def toolkit(seen: Examination) -> Iterator[Finding]:
-    """Check CUDA_HOME and nvcc, with which FlashInfer and others compile kernels at run time."""
+    """Report a CUDA_HOME that does not exist, and an nvcc that is missing, too old for a GPU, or of another CUDA
+    version than torch. FlashInfer and other packages compile kernels with nvcc at run time."""
     values = seen.values
     if values.cuda_home and values.cuda_home_missing:
         text = f"CUDA_HOME names {values.cuda_home}, which does not exist"
         evidence = f"CUDA_HOME={values.cuda_home}"
-        yield Finding(
-            Level.WARN, "cuda.home", text, fix="unset CUDA_HOME, or name the toolkit's directory", evidence=evidence
-        )
+        fix = "unset CUDA_HOME, or set CUDA_HOME to the directory of an installed CUDA toolkit"
+        yield Finding(Level.WARN, "cuda.home", text, fix=fix, evidence=evidence)
     jit = [s for s in seen.packages if FLASHINFER in s.versions and "flashinfer-jit-cache" not in s.versions]
     if values.nvcc is None:
         for stack in jit if seen.gpus else ():
@@ -180,8 +180,8 @@ def _below(stack: EnginePackages, package: str, bound: str) -> bool:
 
 
 def _same(have: str, wanted: str) -> bool:
-    """Return whether the installed version is the wanted one. The part after "+" is compared only if the wanted version
-    has one."""
+    """Return whether the installed version `have` equals `wanted`. A part after "+", such as "+cu128", is compared only
+    if `wanted` has one."""
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)
 
 

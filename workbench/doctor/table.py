@@ -1,4 +1,5 @@
-"""The versions and limits with which a host is compared. They are in table.json, with their sources."""
+"""The versions and limits with which a host is compared. They are read from table.json, which names the source of
+each."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from workbench.model.findings import Level
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The oldest versions that know a GPU architecture. Code built for `cuda` runs; only from `cuda_full` on does CUDA
-    compile for exactly this architecture. `driver` is a branch ("580"). None: no bound is known."""
+    """The oldest versions of CUDA, driver, torch, FlashInfer and nvcc that support a GPU architecture. Code compiled
+    with the CUDA version `cuda` runs on it, but only `cuda_full` and later can compile for exactly this architecture.
+    `driver` is a driver branch such as "580". `flashinfer` is None if no bound is known."""
 
     capability: str  # "12.0", as NVML gives it
     name: str  # "sm_120"
@@ -28,7 +30,8 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class PackageRule:
-    """A problem of the versions of `package` below `below`, on GPUs of the `capabilities`."""
+    """A known problem of all versions of `package` that are older than the version `below`, on GPUs with one of the
+    compute `capabilities`."""
 
     package: str
     capabilities: tuple[str, ...]
@@ -41,7 +44,7 @@ class PackageRule:
 
 @cache
 def data() -> Mapping[str, Any]:
-    """Return the table as it is in the file."""
+    """Return the content of table.json."""
     import json
     from importlib.resources import files
 
@@ -51,7 +54,7 @@ def data() -> Mapping[str, Any]:
 
 @cache
 def architecture(capability: str | None) -> Architecture | None:
-    """Return the row of a compute capability such as "12.0"; None if the table has none."""
+    """Return the architecture with a compute capability such as "12.0"; None if the table does not contain it."""
     return next((Architecture(**row) for row in data()["architectures"] if row["capability"] == capability), None)
 
 
@@ -64,13 +67,14 @@ def package_rules() -> tuple[PackageRule, ...]:
 
 
 def pinned(package: str, version: str) -> Mapping[str, str]:
-    """Return the versions that this release of an engine's package was built with, by package; {} if unknown."""
+    """Return the versions of other packages with which this release of an engine's package was built, by package name;
+    {} if unknown."""
     rows: list[dict[str, str]] = data()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: value for name, value in row.items() if name not in ("package", "version")}
 
 
 def limit(name: str) -> tuple[float, str]:
-    """Return (value, source) of a limit."""
+    """Return (value, source) of the limit called `name` in the table."""
     row = data()["limits"][name]
     return row["value"], row["source"]

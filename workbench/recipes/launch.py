@@ -1,7 +1,6 @@
-"""The data that an export writes: the command and the environment of a server, with secrets as references, its image
-and its GPUs.
+"""The data that an export writes: command line, environment, image and GPUs of a server.
 
-A secret is written as a reference to an environment variable. No export contains its value.
+An export contains no secret. In its place it has the name of an environment variable that the user must set.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _MARK = "\ue001"  # around the name of a variable, in place of its secret value
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A word of a command line that ends with the value of an environment variable."""
+    """A word of a command line that consists of `prefix` and a secret, which is the value of the environment variable
+    `variable`."""
 
     variable: str
     prefix: str = ""
@@ -36,8 +36,8 @@ Word = str | Secret
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server to start, as every form of export sees it. `in_image` are the words in a container of `image`. `nodes`
-    has the launch of each node of a server that spans several hosts."""
+    """A server to start, in the form that all exports use. `argv` is its command line on a host, `in_image` its command
+    line in a container of `image`. For a server that spans several hosts, `nodes` has each node with its own Launch."""
 
     name: str
     title: str
@@ -60,8 +60,9 @@ class Launch:
 
 
 def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None) -> Launch:
-    """Return the launch of a plan, with that of each node. `gpus` is the number of GPUs of all nodes, if it is known.
-    Raises PlanError for a plan that cannot be started."""
+    """Return the Launch of a plan, including one for each node of the plan. `gpus` is the number of GPUs of all nodes
+    together, or None to take it from the plan. Raises PlanError for a plan that cannot be started, and InputError if a
+    single node has a secret."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
     count = max(1, (gpus or plan.gpu_count) // max(1, len(plan.nodes)))
@@ -94,7 +95,8 @@ def _of_node(
 
 
 def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[LaunchPlan, tuple[str, ...]]:
-    """Return the plan with a placeholder for each secret, and the names of the variables that contain the secrets."""
+    """Return (the plan with a placeholder for each secret, the names of the environment variables that must contain the
+    secrets)."""
     secrets: list[str] = []
     masked = mask_plan(plan)
     flags: list[FlagSetting] = []
@@ -125,13 +127,13 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
         for name in (*node.flags, *node.env):
             if is_secret_name(name):
                 raise InputError(
-                    f"{node.name} has a secret of its own ({name})",
+                    f"the plan sets the secret {name} for the node {node.name} alone, which an export cannot express",
                     next_step="set the secret for the whole plan, not for one node",
                 )
     return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
 
 
 def word_of(word: str) -> Word:
-    """Return a word of a command line, a reference if it has the mark of a secret."""
+    """Return `word`, or the Secret for which it contains a placeholder."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
     return Secret(found[2], found[1]) if found else word

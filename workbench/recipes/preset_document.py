@@ -1,4 +1,4 @@
-"""Conversion of a recipe to the document of a user's preset."""
+"""Converts a recipe to the document of a preset, the content of its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.recipes.recipe import Recipe
 
 
 def preset_id_of(recipe: Recipe) -> str:
-    """Return an id for the preset of a recipe: its name or model, in the characters of an id."""
+    """Return a preset id for a recipe, made of its name, or of its engine and model if it has no name."""
     plan = recipe.plan
     model = plan.model.rstrip("/").rpartition("/")[2] if plan is not None else ""
     text = recipe.name or (f"{plan.engine}-{model}" if plan is not None else "recipe")
@@ -20,14 +20,15 @@ def preset_id_of(recipe: Recipe) -> str:
 
 
 def name_of(text: str) -> str:
-    """Return a text in the characters that ids of presets, containers and services accept."""
+    """Return `text` in lower case, with only the characters that ids of presets, containers and services may have. At
+    most 64 characters."""
     plain = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\$\{(\w+)\}", r"\1", text).lower()).strip("-.")[:64].strip("-.")
     return plain if len(plain) > 1 else "recipe"
 
 
 def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
-    """Return the document of a preset. `source` says where the recipe is from. Raises InputError if the recipe has no
-    server."""
+    """Return the content of the preset file for a recipe. `source` is where the recipe comes from, as text. Raises
+    InputError if the recipe has no server."""
     plan = recipe.plan
     if plan is None:
         text = recipe.findings[0].text if recipe.findings else f"the {recipe.form} starts no server"
@@ -61,7 +62,8 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
 
 
 def _note(findings: tuple[Finding, ...]) -> str | None:
-    """Return the parts of a recipe that its preset does not contain, as text; None if there are none."""
+    """Return a text that lists the parts of a recipe that its preset does not contain; None if it contains all of
+    them."""
     missing = [f.text for f in findings if f.level in ("error", "warn")]
     return _line(f"Not taken over: {'; '.join(missing)}", 2000) if missing else None
 

@@ -1,8 +1,8 @@
-"""A recipe of another tool, as far as Workbench understands it: a plan, its surroundings, and findings about the other
-parts.
+"""A recipe of another tool, as far as Workbench understands it: a plan, further properties such as title and GPUs, and
+findings about the parts that a plan cannot contain.
 
-`Notes` collects the findings while an import form reads. `finished` removes secrets and values that only a shell could
-compute, so that neither reaches a preset.
+`Notes` collects the findings while a recipe is read. `finished` removes secrets and values that only a shell could
+compute, so that neither is written into a preset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MOST_SHOWN = 200  # characters of a foreign text in a finding
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A foreign recipe as Workbench understood it. `plan` is None if no server was found in it."""
+    """A recipe of another tool as Workbench understood it. `plan` is None if the recipe starts no server. `form` is the
+    recipe's format, and `variables` are the values that the user must supply, as {name: description}."""
 
     plan: LaunchPlan | None
     form: str  # "sparkrun recipe"
@@ -45,7 +46,8 @@ class Recipe:
 
 @dataclass(slots=True)
 class Notes:
-    """The findings about a recipe, and the variables of the preset that it becomes."""
+    """The findings about a recipe, collected while it is read, and the variables of the preset into which it is
+    converted, as {name: description}."""
 
     findings: list[Finding] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
@@ -60,7 +62,8 @@ class Notes:
         self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
 
     def refused(self, what: str, code: Any) -> None:
-        """Add a note about a part of the recipe that is a program or a script. It is shown and never run."""
+        """Add a warning that a part of the recipe, which is a program or a script, is not run. `what` names the part,
+        and `code` is its text."""
         fix = "read it, and run it yourself on the host if the server needs it"
         self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
 
@@ -68,22 +71,23 @@ class Notes:
         self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
 
     def variable(self, name: str, where: str) -> str:
-        """Return the text by which a preset refers to the variable `name` of a recipe, whose value is not known."""
+        """Add a variable to the preset for the recipe's variable `name`, whose value is unknown, and return the
+        reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
         self.variables.setdefault(own, f"value of {name} in the {where}")
         return f"${{{own}}}"
 
 
 def short(value: Any) -> str:
-    """Return a foreign value as one line of text for a finding. Secrets are masked before the text is cut, because the
-    beginning of a secret is not recognized."""
+    """Return a value from a recipe as one line of at most _MOST_SHOWN characters, for a finding. Secrets are masked
+    before the text is cut, because a cut secret would not be recognized."""
     text = mask_text(" ".join(str(value).split()).replace(COMPUTED, "$(…)"))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def finished(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, and results of shell code. Each removed
-    value that the plan needs has a finding."""
+    """Return the recipe without values that a preset must not contain: secrets, and values that only a shell could
+    compute. There is a finding for each removed value that the plan needs."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_plan(plan)
@@ -145,6 +149,7 @@ def _kept(
 
 
 def _placeholder(value: Any) -> str | None:
-    """Return the name of a placeholder, None if `value` is none."""
+    """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER"; None if `value` is not
+    a placeholder."""
     found = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
     return next((text for text in found.groups() if text is not None), "value") if found else None

@@ -1,7 +1,7 @@
-"""The registry of recipe forms: those that Workbench reads and those that it writes.
+"""The registry of recipe formats: those that Workbench reads and those that it writes.
 
-A new form is one module and its entry here. The module of a form to read has `recognizes(document)` and
-`read(document, notes, entry)`. Modules are imported at the first use of their form.
+For a new format, write one module and add an entry here. A module that reads a format has `recognizes(document)` and
+`read(document, notes, entry)`. Modules are imported when their format is first used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportForm:
-    """A form of recipes in YAML or JSON. `module` is in the package `recipes.imports`."""
+    """A format of recipes in YAML or JSON that Workbench reads. `module` is the name of its module in the package
+    `recipes.imports`."""
 
     title: str
     module: str
@@ -47,9 +48,9 @@ IMPORT_FORMS = (  # in the order in which they are tried; any other text is a co
 
 @dataclass(frozen=True, slots=True)
 class ExportForm:
-    """A form in which a launch is written. `name` is what users type, `title` is what menus show. `module` is in the
-    package `recipes.exports`. Without `for_nodes`, the form is for one node of several; without `with_files`, it cannot
-    write files beside the server."""
+    """A format in which Workbench writes the start of a server. Users type `name`, and menus show `title`. `function`
+    of `module`, in the package `recipes.exports`, returns the text. `for_nodes` says whether the text can start a
+    server on several nodes, and `with_files` whether it can write files that the server needs."""
 
     name: str
     title: str
@@ -59,15 +60,18 @@ class ExportForm:
     with_files: bool = False
 
     def render(self, launch: Launch, notes: Notes) -> str:
-        """Return the launch as text in this form. Raises InputError if the form cannot express the launch."""
+        """Return the start of the server as text in this format. Raises InputError if this format cannot express it."""
         if launch.nodes and not self.for_nodes:
             names = ", ".join(node.name for node, _ in launch.nodes)
-            raise InputError(f"the {self.title} starts one node", next_step=f"choose the node with --node: {names}")
+            raise InputError(
+                f"a {self.title} can start one node, and the plan has several",
+                next_step=f"choose the node with --node: {names}",
+            )
         if launch.files and not self.with_files:
             names = ", ".join(launch.files)
             raise InputError(
-                f"the server needs the file {names}, which the {self.title} cannot contain",
-                next_step=f"use one of {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
+                f"the server needs the file {names}, which a {self.title} cannot write",
+                next_step=f"export in one of the formats {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
             )
         text: str = getattr(import_module(f"workbench.recipes.exports.{self.module}"), self.function)(launch, notes)
         return text
@@ -88,16 +92,19 @@ EXPORT_FORMS = (
 
 
 def export_form(name: str) -> ExportForm:
-    """Return the form called `name`. Raises InputError, with a list of the names, if there is none."""
+    """Return the export format called `name`. If there is none, raises InputError with a list of the names."""
     found = next((form for form in EXPORT_FORMS if form.name == name), None)
     if found is None:
-        raise InputError(f"unknown form {name!r}", next_step=f"use one of {', '.join(f.name for f in EXPORT_FORMS)}")
+        raise InputError(
+            f"unknown export format {name!r}", next_step=f"use one of {', '.join(f.name for f in EXPORT_FORMS)}"
+        )
     return found
 
 
 def read_text(text: str, entry: str | None = None) -> Recipe:
-    """Return the recipe in a text: a document in one of IMPORT_FORMS, or a command line. Nothing in the text is run.
-    Raises InputError if the text cannot be read."""
+    """Return the recipe in a text: a document in one of IMPORT_FORMS, or else a command line or shell script. `entry`
+    chooses one of several servers in the text. Nothing in the text is run. Raises InputError if the text cannot be
+    read."""
     text = clean(text, len(text), lines=True).replace(COMPUTED, "")
     document = _document(text)
     notes = Notes()
@@ -113,13 +120,14 @@ def read_text(text: str, entry: str | None = None) -> Recipe:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)
     raise InputError(
-        f"the document is no recipe that Workbench knows; its fields: {', '.join(document)[:200]}",
-        next_step=f"Workbench reads {known}, scripts and command lines",
+        f"the document has no recipe format that Workbench knows; its fields: {', '.join(document)[:200]}",
+        next_step=f"use one of the formats that Workbench reads: {known}, scripts and command lines",
     )
 
 
 def _document(text: str) -> Mapping[str, Any] | None:
-    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a script."""
+    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a script. Raises
+    InputError if the text is not valid or contains no mapping."""
     from workbench.recipes import yaml_text
 
     stripped = text.lstrip()
@@ -134,21 +142,22 @@ def _json(text: str) -> Any:
     from workbench.recipes import yaml_text
 
     if len(text) > yaml_text.MAX_BYTES:
-        raise InputError(f"the file has more than {yaml_text.MAX_BYTES // 1024} KiB, which no recipe needs")
+        raise InputError(f"the document has more than {yaml_text.MAX_BYTES // 1024} KiB, the limit for a recipe")
     try:
         return clean_json(text, yaml_text.MAX_BYTES, lines=True)
     except ValueError as error:
-        raise InputError(f"not valid JSON: {error}") from None
+        raise InputError(f"the document is not valid JSON: {error}") from None
 
 
 def _mapping(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict):
-        raise InputError("the document is a list or a single value, not a recipe with named fields")
+        raise InputError("the document is a list or a single value, but a recipe has named fields")
     return document
 
 
 def _looks_like_yaml(text: str) -> bool:
-    """Return whether the first line with content is a field ("model: x") or begins a YAML document."""
+    """Return whether the first line that is neither empty nor a comment is a field, such as "model: x", or begins a
+    YAML document ("---")."""
     import re
 
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))

@@ -1,6 +1,7 @@
-"""The words of a shell script, without a shell: quotes, variables with known values, and the places of everything else.
+"""Splits a shell script into commands and words, without a shell.
 
-The text is only split. What a shell would compute or run is a `Code` part, which callers show and do not run.
+A word consists of texts, references to variables (`Variable`), and parts that only a shell could compute (`Code`), such
+as `$(nproc)`. Nothing is computed or run here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "r": "\r"}
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A reference to a shell variable. `default` is the word in `${name:-word}`, None without one."""
+    """A reference to a shell variable. `default` is the word in `${name:-word}`, None if the reference has no
+    default."""
 
     name: str
     default: tuple[Part, ...] | None = None
@@ -30,7 +32,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A part that a shell would run or compute, such as `$(nproc)`."""
+    """A part of a word that only a shell could compute, such as `$(nproc)`."""
 
     source: str
 
@@ -41,7 +43,7 @@ Word = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Simple:
-    """One simple command: its words, and the source of its redirections."""
+    """One simple command: its words, the texts of its redirections, and its own text in the script (`source`)."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
@@ -49,14 +51,15 @@ class Simple:
 
 
 def simple_commands(text: str) -> list[Simple]:
-    """Return the simple commands of a script in their order. Raises InputError for a quote that is not closed."""
+    """Return the simple commands of a script in their order. Raises InputError for a quote or bracket that is not
+    closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
-        raise InputError(f"the script has more than {MAX_CHARS // 1024} KiB, which no command line needs")
+        raise InputError(f"the script is longer than the limit of {MAX_CHARS // 1024} KiB")
     return list(_Lexer(_CONTINUED.sub(" ", text)).commands())
 
 
 class _Lexer:
-    """Splits a text from left to right. `at` is the place of the next character."""
+    """Splits a text from left to right. `at` is the index of the next character."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -98,7 +101,8 @@ class _Lexer:
             self.waiting.append("".join(p for p in target if isinstance(p, str)))
 
     def _skip_documents(self, now: Simple) -> None:
-        """Skip the lines of here-documents. They are shown with the redirection of their command."""
+        """Skip the here-documents that begin in this line, and add their text to the redirections of the command
+        `now`."""
         for end in self.waiting:
             lines = []
             while self.at < len(self.text):
@@ -136,17 +140,20 @@ class _Lexer:
     def _closing(self, quote: str, begin: int) -> int:
         end = self.text.find(quote, begin)
         if end < 0:
-            raise InputError(f"the quote {quote} in {self.text[begin - 1 : begin + 20]!r} is not closed")
+            raise InputError(
+                f"the script has a quote {quote} that is not closed: {self.text[begin - 1 : begin + 20]!r}"
+            )
         return end
 
     def _double(self) -> list[Part]:
-        """Return the parts of a text in double quotes, whose first quote has been read."""
+        """Return the parts of a text in double quotes. `at` is after the opening quote before the call, and after the
+        closing quote afterwards."""
         parts: list[Part] = [""]
         begin = self.at
         while True:
             char = self.text[self.at : self.at + 1]
             if not char:
-                raise InputError(f'the quote " in {self.text[begin - 1 : begin + 20]!r} is not closed')
+                raise InputError(f'the script has a quote " that is not closed: {self.text[begin - 1 : begin + 20]!r}')
             if char == '"':
                 self.at += 1
                 return parts
@@ -189,18 +196,20 @@ class _Lexer:
         return "$"
 
     def _balanced(self, begin: int) -> int:
-        """Return the place after the bracket that closes the one at `begin`."""
+        """Return the index after the bracket that closes the bracket at `begin`. Raises InputError if it is not
+        closed."""
         opens, depth = self.text[begin], 0
         closes = {"(": ")", "{": "}"}[opens]
         for at in range(begin, len(self.text)):
             depth += (self.text[at] == opens) - (self.text[at] == closes)
             if depth == 0:
                 return at + 1
-        raise InputError(f"the bracket in {self.text[begin - 1 : begin + 20]!r} is not closed")
+        raise InputError(f"the script has a bracket that is not closed: {self.text[begin - 1 : begin + 20]!r}")
 
 
 def _variable(inside: str, source: str) -> Part:
-    """Return what `${inside}` refers to."""
+    """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it. `source` is the whole text
+    of the reference."""
     found = _WITH_DEFAULT.fullmatch(inside)
     if found is None or found[2] == "+":
         return Code(source)
@@ -210,7 +219,8 @@ def _variable(inside: str, source: str) -> Part:
 
 
 def parts_of(text: str, special: str = "$`") -> Word:
-    """Return the parts of a text in which only variables and code are special, as between double quotes."""
+    """Return the parts of a text in which only the characters `special` begin a variable or code, as in a shell's
+    double quotes. All other characters, such as quotes and spaces, are text."""
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):
@@ -224,7 +234,7 @@ def parts_of(text: str, special: str = "$`") -> Word:
 
 
 def interpolated(text: str) -> Word:
-    """Return the parts of a value of a compose file, in which "$$" stands for a dollar sign."""
+    """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a dollar sign."""
     pieces = [parts_of(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
@@ -233,7 +243,7 @@ def interpolated(text: str) -> Word:
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Return the parts with neighbouring texts joined. A word of quotes alone keeps its empty text."""
+    """Return the parts as a word, with adjacent texts joined. An empty list becomes the empty text."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

@@ -1,7 +1,7 @@
-"""YAML as data only: reading with limits on size, nesting and repetition, and writing with unambiguous quotes.
+"""Reads YAML as data only, with limits on size, nesting and repetition, and writes it so that no value is ambiguous.
 
-A document is read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. Only tags of texts, numbers, lists and
-mappings are read.
+Documents are read by the rules of YAML 1.2: `on`, `yes` and `22:22` are texts. Values with tags other than those of
+texts, numbers, booleans, null, lists and mappings are rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAGS = frozenset(
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader with the plain values of YAML 1.2, which rejects a key that is given twice."""
+    """PyYAML's safe loader with the value types of YAML 1.2. It rejects a mapping that contains a key twice."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {}
 
@@ -31,9 +31,13 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key is not a text", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key of a mapping is a list or mapping, not a text", key.start_mark
+                )
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice in one mapping", key.start_mark
+                )
             seen.add(key.value)
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=True)
@@ -58,9 +62,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def load(text: str) -> Any:
-    """Return the data of a YAML document, with texts as keys. Raises InputError with the place of the problem."""
+    """Return the data of a YAML document; all keys are texts. Raises InputError, with line and column of the problem if
+    known."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise InputError(f"the file has more than {MAX_BYTES // 1024} KiB, which no recipe needs")
+        raise InputError(f"the document has more than {MAX_BYTES // 1024} KiB, the limit for a recipe")
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -73,20 +78,18 @@ def load(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InputError(f"not valid YAML: {place}{getattr(error, 'problem', None) or error}") from None
     except (RecursionError, ValueError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        why = "the document is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"not valid YAML: {why}") from None
 
 
 def _check(node: Any, left: list[int], depth: int) -> None:
-    """Raise InputError if a document stands for too many values, is nested too deeply, or has a tag of another kind of
-    value. `left` is the number of values that it may still have."""
+    """Raise InputError if a document contains too many values after its aliases are resolved, is nested too deeply, or
+    has a tag that is not in _TAGS. `left` has one item, the number of values that the document may still have."""
     left[0] -= 1
     if left[0] < 0:
-        raise InputError(
-            f"the YAML document stands for more than {MAX_NODES:,} values, most of them repeated by aliases"
-        )
+        raise InputError(f"the YAML document has more than {MAX_NODES:,} values after its aliases are resolved")
     if depth > MAX_DEPTH:
-        raise InputError("the YAML document is nested too deeply, or contains itself")
+        raise InputError("the YAML document is nested too deeply, or contains itself through an alias")
     if node.tag not in _TAGS:
         line = node.start_mark.line + 1
         raise InputError(f"not valid YAML: line {line}: Workbench reads no values with the tag {node.tag}")
@@ -100,14 +103,15 @@ def _check(node: Any, left: list[int], depth: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy without shared parts, with texts as keys."""
+    """Return a copy in which all keys are texts, and in which no list or mapping occurs twice as the same object."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """PyYAML's safe dumper without aliases. A text has quotes unless no reader can take it for something else."""
+    """PyYAML's safe dumper without aliases. It quotes every text that a YAML reader could take for another type of
+    value."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

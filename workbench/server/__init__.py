@@ -2,26 +2,28 @@
 counters, stop it, and adopt servers that already run.
 
   supervisor              the servers of one host: start, watch, adopt, stop
-  watched_run             one run as the supervisor sees it
+  watched_run             one run as the supervisor knows it: state, log, HTTP connection
   run_state               computes the status of a run from its files and processes
-  launchers/              servers that systemd, a container program or a scheduler runs
-  launched_runs           runs whose server a launcher runs: stop, restart, and a new keeper if theirs is lost
+  launchers/              servers that systemd, a container program or a scheduler runs; each has a keeper, a process
+                          on the host that follows the server for Workbench
+  launched_runs           stop and restart of such servers, and a new keeper for a server that lost its keeper
   jobs                    the jobs of the user on a login host
   cluster_supervisor      servers whose ranks are runs on several hosts; ray_cluster starts Ray for them
-  watched_rank            a rank with a watch beside it (rank_watch), which ends it if another rank has ended
-  cluster_state           the status of such a server from those of its ranks; cluster_log is their log
+  watched_rank            the start of a rank with a watch process (rank_watch), which ends it if another rank ended
+  cluster_state           the status of a server of several ranks; cluster_log is the log of such a server
   memory_guard            a process that stops a server before its host runs out of memory
-  ready_proof             the first token, which proves that a server is ready
+  ready_proof             records the first token, which proves that a server is ready
+  run_start               writes the files of a run and starts its process
   run_directory           the files of a run on its host
   old_runs                the mark of runs that have ended, and their removal
   preflight               checks before a start
-  readiness               whether a server answers: health, models, one token
+  readiness               whether a server answers requests for its health, its models and one token
   log_lines               the log as clean lines in bounded memory
   log_reading             the log of a watched run, read from its host
-  log_patterns            known log lines with cause and fix
+  log_patterns            log lines whose cause and fix Workbench knows
   start_lines             what the log says while a server starts: phase, version, port
-  explained_log           a whole log: known lines, first error, warnings that are not known
-  in_force                what was asked of a server, and what is in force in it
+  explained_log           a whole log: known causes, first error, warnings without a known cause
+  in_force                the requested settings of a server, compared with those that it actually uses
   metrics                 the engine's counters, from its Prometheus page
   engine_counters         the change of the engine's counters during one benchmark
   engine_rates            rates, shares and gauges of each second, from readings of the counters
@@ -30,9 +32,9 @@ counters, stop it, and adopt servers that already run.
   tokenizer               prompt lengths, counted by the server
   model_files             weight bytes and config.json of a model
   model_inventory         the copies of models on a host, complete or not, and their hashes
-  model_shipment          what a copy to another host consists of, and what is there already
-  model_transfer          the bytes on their way, by rsync or through this machine
-  model_download          downloads by the host's own program of the hub
+  model_shipment          the files to send to another host, and those that are there already
+  model_transfer          sends the files of a model, by rsync or through this machine
+  model_download          downloads by the host's own program of the Hugging Face hub
   model_fingerprint       which model files a server was started with
   running_server_secrets  API keys and other secrets of a running server
   bounded_http            an HTTP client whose answers end in time and are bounded in size

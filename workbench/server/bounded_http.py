@@ -50,7 +50,7 @@ class BoundedClient(httpx.AsyncClient):
 async def _body(response: httpx.Response) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise httpx.DecodingError(
-            "the server's answer is compressed, although that was not requested", request=response.request
+            "the server's answer is compressed, although Workbench requested it uncompressed", request=response.request
         )
     body = bytearray()
     async for chunk in response.aiter_raw():

@@ -1,5 +1,5 @@
-"""The status of a server that spans several hosts, computed from those of its ranks. All functions are pure, so that
-every Workbench reports the same status and stops the same ranks."""
+"""The status of a server that runs as ranks on several hosts, computed from the statuses of its ranks. All functions
+are pure, so that two Workbench processes with the same data report the same status and stop the same ranks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _CONSEQUENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank and what is known about its run. `status` is None if the run was not found on the host, and `unreachable`
-    says why the host could not be asked. `ended_ago_s` counts back from the present, by no clock of the hosts."""
+    """A rank and what is known about its run. `status` is None if the run was not found on the rank's host.
+    `unreachable` is the reason why that host could not be queried, or None. `ended_ago_s` is how many seconds ago the
+    rank ended."""
 
     rank: ClusterRank
     status: ServerStatus | None
@@ -58,7 +59,7 @@ class RankState:
 
     @property
     def failed(self) -> bool:
-        """Whether the rank has ended by itself."""
+        """Whether the rank has ended although nobody asked to stop it."""
         status = self.status
         return status is not None and status.state in (ServerState.FAILED, ServerState.CRASHED) and not status.alive
 
@@ -85,21 +86,22 @@ class RankState:
 
 
 def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that have no run on a host that was asked, `age_s` seconds after the start of the server."""
+    """Return the ranks that have no run although their hosts could be queried. Return () within NEVER_STARTED_S of the
+    server's start, which was `age_s` seconds ago: a rank may still be starting then."""
     return tuple(r for r in ranks if r.status is None and not r.unreachable) if age_s > NEVER_STARTED_S else ()
 
 
 def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that must be stopped because another one has ended, was stopped or was never started; the head
-    first."""
+    """Return the ranks that must be stopped, head first: all that have living processes, if any rank has ended, was
+    stopped or was never started. Otherwise return (). The server was started `age_s` seconds ago."""
     if not (any(r.failed or r.stopped for r in ranks) or never_started(ranks, age_s)):
         return ()
     return tuple(r for r in ranks if r.occupies)
 
 
 def cause(ranks: Sequence[RankState]) -> RankState | None:
-    """Return the rank whose end ended the others, None if no rank has ended by itself. A rank that only reports that it
-    lost another one is not the cause. Of the rest, it is the one that ended first."""
+    """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is the rank that
+    failed first. Ranks whose error only reports the loss of another rank come last."""
 
     def order(rank: RankState) -> tuple[bool, float]:
         reason = (rank.status.reason if rank.status else None) or ""
@@ -110,7 +112,8 @@ def cause(ranks: Sequence[RankState]) -> RankState | None:
 
 
 def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float) -> ServerStatus:
-    """Return the status of the whole server. It is READY only if the head is READY and every rank is alive."""
+    """Return the status of the whole server `run`, which was started `age_s` seconds ago on the cluster named `host`.
+    It is READY only if the head is READY and every rank is alive."""
     head = ranks[0].status or next((r.status for r in ranks if r.status), None)
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     state, reason, first = _state(ranks, base, age_s)
@@ -137,7 +140,8 @@ def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float)
 def _state(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
-    """Return (state, reason, the rank to blame)."""
+    """Return (state of the server, reason for the state, rank that caused the state). `base` is the status of the head,
+    or of another rank if the head has none. Reason and rank are None if the state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
     if (first := cause(ranks)) is not None:
         reason = first.status.reason if first.status else None
@@ -160,7 +164,9 @@ def _state(
 
 
 def _findings(ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, those of the rank `first` before the others, each code once."""
+    """Return the findings of all ranks, one per finding code. The findings of the rank `first`, which caused the
+    server's state, come before those of the other ranks. `living` are the ranks that are still being stopped, which a
+    further finding names."""
     found: dict[str, Finding] = {}
     if living:
         named = ", ".join(rank.where for rank in living)

@@ -1,8 +1,10 @@
-"""The servers of a cluster: those of its head, and servers whose ranks are runs on several nodes.
+"""Starts and stops the servers of a cluster: those that run on its head alone, and those whose ranks run on several
+nodes.
 
-The record of each rank names all ranks (model/cluster_run.py), so any Workbench that reads one of them knows the server
-and can stop it. If a rank ends, is stopped or was never started, each Workbench that sees it stops the others. That
-needs no order between Workbenches, and a rank that could not be reached is stopped once it can be.
+The record of each rank names all ranks of its server (model/cluster_run.py), so a Workbench process that reads one
+record knows the whole server and can stop it. If a rank ends, is stopped or was never started, each Workbench process
+that notices this stops the other ranks. Stopping a rank twice does no harm, so these processes need no coordination. A
+rank whose host cannot be reached is stopped when the host can be reached again.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ _SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the s
 
 
 class ClusterSupervisor(Supervisor):
-    """Starts, watches and stops the servers of a cluster. It is the supervisor of the head, with one more for each
-    other node. A server that spans nodes is one run here, with the run id of its head."""
+    """Starts, watches and stops the servers of a cluster. It is itself the supervisor of the head, and has one further
+    supervisor for each of the other nodes. It presents a server that spans several nodes as one run, under the run id
+    of the head's rank."""
 
     def __init__(self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self._head = host.nodes[0].name
@@ -67,7 +70,8 @@ class ClusterSupervisor(Supervisor):
         return next((run for run in found.watched() if run.record.run_id == rank.run_id), None) if found else None
 
     def _records(self) -> dict[str, RunRecord]:
-        """Return a record of each known server of several ranks: that of its head, or else of any rank."""
+        """Return the run record of each known server that has several ranks, by server id. It is the head's record if
+        that is known, otherwise the record of another rank."""
         found: dict[str, RunRecord] = {}
         for _, supervisor in reversed(self._every()):
             for run in supervisor.watched():
@@ -165,7 +169,7 @@ class ClusterSupervisor(Supervisor):
         return next((s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None)
 
     def _consider(self, server: ClusterRun) -> None:
-        """Publish the status of a server if it has changed, and stop its other ranks if one of them has ended."""
+        """Publish the status of a server if that has changed. If one of its ranks has ended, stop the other ranks."""
         server_id, status = server.server_id, self._merged(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
@@ -241,7 +245,8 @@ class ClusterSupervisor(Supervisor):
         return self.statuses()
 
     async def settle(self) -> None:
-        """Wait until ranks that must not live on are stopped, as far as their hosts can be reached."""
+        """Wait until the ranks of failed or stopped servers are stopped too, but at most _SETTLE_S seconds. Ranks on
+        hosts that cannot be reached stay as they are."""
         if waiting := [task for task in self._ending.values() if not task.done()]:
             await asyncio.wait(waiting, timeout=_SETTLE_S)
 
@@ -257,10 +262,11 @@ class ClusterSupervisor(Supervisor):
         engine_version: str | None = None,
         simulated: bool = False,
     ) -> ServerStatus:
-        """Start a server that spans several nodes, with the command of each. Return its status once all ranks run.
+        """Start a server that spans several nodes. `commands` has the command of each node. Return the server's status
+        once the processes of all ranks run; the server becomes READY later.
 
-        All checks are made before anything starts. If a rank cannot be started, those that were started are stopped,
-        and its error is raised. Raises the errors of `start`.
+        All nodes are checked before anything is started. If a rank cannot be started, the ranks that run already are
+        stopped. Raises ServerError if a check fails, and HostError if a node cannot start its process.
         """
         commands = await self._without_running_ray(plan, commands)
         ids = _run_ids(engine.name, len(commands))
@@ -299,8 +305,9 @@ class ClusterSupervisor(Supervisor):
     async def _without_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return the commands. Those that start Ray are left out if Ray runs already; Workbench does not stop such a
-        Ray either."""
+        """Return `commands`; if Ray already runs on the head, without the commands that start Ray. Workbench does not
+        stop a Ray cluster that it did not start. Raises ServerError if the running Ray cluster has fewer GPUs than the
+        plan needs."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands
@@ -315,7 +322,8 @@ class ClusterSupervisor(Supervisor):
     async def _start_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]], start: Callable[[int], Awaitable[None]]
     ) -> None:
-        """Start Ray on its head, then on the other nodes, and wait for the GPUs of the plan."""
+        """Start Ray on its head node, then on the other nodes, and wait until Ray reports the GPUs that the plan needs.
+        `start(i)` starts the process of `commands[i]`. Does nothing if no command starts Ray."""
         places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
         if not places:
             return
@@ -343,7 +351,7 @@ class ClusterSupervisor(Supervisor):
         return self if name == self._head else self._others[name]
 
     async def _check(self, name: str, plan: LaunchPlan, command: Command, simulated: bool) -> None:
-        """Raise ServerError for what would keep a rank from starting on the node."""
+        """Raise ServerError for the first problem that would prevent the rank's start on the node `name`."""
         supervisor = self._on(name)
         runs = await supervisor.runs()
         await preflight.check(supervisor.host, plan, command, runs, simulated=simulated)
@@ -372,8 +380,8 @@ class ClusterSupervisor(Supervisor):
             await self.runs()
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """End every rank of a server, the head first. A rank that cannot be reached is stopped by the next Workbench
-        that reaches it; the status says so."""
+        """Stop every rank of a server, the head first, and return the server's status. If the host of a rank cannot be
+        reached, the status says so, and the rank is stopped by the next Workbench process that reaches its host."""
         await self._find_server(run_id)
         server = self._cluster(run_id)
         if server is None:
@@ -394,7 +402,7 @@ class ClusterSupervisor(Supervisor):
             await self._on(rank.host).mark_stopped(run)
 
     async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
-        """Stop a rank. A host that cannot be reached leaves its rank for later."""
+        """Stop a rank. If its host cannot be reached, do nothing."""
         run = self._run_of(rank)
         if run is None:
             return
@@ -449,8 +457,8 @@ class ClusterSupervisor(Supervisor):
 
 
 def _run_ids(engine: str, count: int) -> list[str]:
-    """Return `count` different run ids for one start. The first is the smallest, so that lists sort the head's run
-    first."""
+    """Return `count` different run ids for the ranks of one start, in ascending order. The head gets the first one, so
+    that sorted lists show its run first."""
     ids: set[str] = set()
     now = time.time()
     while len(ids) < count:

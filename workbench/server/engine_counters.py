@@ -28,8 +28,8 @@ _COMPARED = (  # field of EngineDuring, name in messages
 
 
 def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics) -> EngineDuring:
-    """Return the engine's counters of a benchmark: the increase of each counter from `before` to `after`, and mean and
-    maximum of the load in the readings `during`. Values that are unknown are None, and `absent` gives the reasons."""
+    """Return the increase of each engine counter from `before` to `after`, and the mean and maximum of the running and
+    waiting requests in the readings `during`. Unknown values are None, with the reason in `absent`."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():
@@ -79,8 +79,9 @@ def disagreements(engine: EngineDuring, requests: int, prompt: int | None, outpu
 
 
 def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:
-    """Return whether no count of the engine is below the benchmark's own (see `disagreements`). A count that is above
-    it was not made by this benchmark alone, so waiting would not make it agree."""
+    """Return whether each count of the engine is at least as high as the benchmark's own count; unknown counts are
+    ignored. The arguments are those of `disagreements`. An engine may report its counts late. A count above the
+    benchmark's own means that there were other requests too."""
     return all(
         counted is None or own is None or counted >= own
         for counted, own in zip(
@@ -90,8 +91,8 @@ def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: i
 
 
 def _difference(before: EngineMetrics, after: EngineMetrics, name: str) -> tuple[int | None, str | None]:
-    """Return (increase of counter `name`, None), or (None, reason) if it is unknown. A counter that is missing in
-    `before` began at 0, because some engines report a counter only after its first use."""
+    """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown. A counter that is
+    missing in `before` is counted from 0, because some engines report a counter only after its first use."""
     later = getattr(after, name)
     if later is None:
         return None, after.absent.get(name, "the engine's counters could not be read after the run")

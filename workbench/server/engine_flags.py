@@ -1,9 +1,9 @@
-"""Questions to an installed engine about its own launch flags: its Python builds its argument parser, or its program
-prints its help.
+"""Gets the list of launch flags from an installed engine: the engine's Python builds its argument parser, or its
+program prints its help text.
 
-The engine sees no GPU and no network, runs at the lowest priority in the root directory, and is ended after
-ANSWER_WITHIN_S with all processes that it started. Importing vLLM takes 6 s on a quiet machine, so
-`session/engine_flags.py` keeps the answers.
+The engine's process has no GPU, may not download from the Hugging Face hub, and runs at the lowest priority in the root
+directory. After ANSWER_WITHIN_S seconds the process and its children are killed. Importing vLLM takes 6 s on a quiet
+machine, so `session/engine_flags.py` stores the lists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_GPU_NO_NETWORK: Mapping[str, str] = {
 
 
 def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
-    """Return the reason why the engine cannot be asked for its own flags; None if it can be asked."""
+    """Return the reason why the engine cannot list its launch flags; None if it can."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None or found.version is None:
@@ -58,8 +58,8 @@ def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
 
 
 async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S) -> object:
-    """Return the answer of the engine `found` on `host`, for `engines.own_flags.entries`: JSON data, or the text of
-    its help. Raises HostError if it does not answer in time, fails, or prints too much."""
+    """Return the launch flags of the engine `found` on `host`: the decoded JSON from flag_program.py, or the text of
+    the engine's help. Raises HostError if the engine does not answer within `timeout_s`, fails, or prints too much."""
     if engine.parser is not None:
         parser = {
             "parsers": engine.parser.parsers,
@@ -71,12 +71,13 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     else:
         command = [str(found.path), *engine.help_arguments]
     argv = ["sh", "-c", _QUIETLY, "sh", *command]
+    elsewhere = f"`workbench flags {engine.name}` lists the flags of a version that Workbench ships"
     try:
         done = await run_swept(host, argv, env=_NO_GPU_NO_NETWORK, timeout_s=timeout_s)
     except HostUnreachable:
         raise
     except HostError as error:
-        error.command, error.next_step = command[0], f"`workbench flags {engine.name}` has those of a shipped version"
+        error.command, error.next_step = command[0], elsewhere
         raise
     about = f"{found.path} did not list its flags"
     if done.returncode != 0:
@@ -84,17 +85,17 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
         problem = f"{signal} ended it" if signal else done.problem
         raise HostError(f"{about}: {problem}", host=host.name)
     if len(done.stdout) > ANSWER_MAX_BYTES:
-        raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB", host=host.name)
+        raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB, too much", host=host.name)
     if engine.parser is None:
         return done.out
     try:
         return clean_json(done.stdout)
     except ValueError:
-        raise HostError(f"{about}: the answer is not JSON", host=host.name) from None
+        raise HostError(f"{about}: the answer is not JSON", host=host.name, next_step=elsewhere) from None
 
 
 def _python_of(found: InstalledEngine) -> str | None:
-    """Return the absolute path of the Python that runs the engine, None if it is unknown."""
+    """Return the absolute path of the Python that runs the engine; None if the path is unknown."""
     own = found.path if found.path and posixpath.basename(found.path).startswith("python") else None
     python = found.python or own
     return python if python and python.startswith("/") else None

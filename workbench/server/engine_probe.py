@@ -107,8 +107,8 @@ async def probe(
     """Return the engine that is installed on `host`. Searches for `executable[0]` if given, otherwise for the engine's
     own program names on PATH. Takes two round trips.
 
-    An engine that runs from its source directory counts as installed only if `workdir` contains its script, because any
-    Python could start it. Raises HostError only if the host itself cannot be queried.
+    An engine that runs from its source directory has only "python" as its program. It counts as installed if `workdir`
+    contains its start script. Raises HostError only if the host itself cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
         missing = await _no_source(host, engine, workdir)
@@ -148,7 +148,8 @@ async def _version_of(
 
 
 async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return why the engine's source directory cannot be used, or None if `workdir` contains the engine's script."""
+    """Return why the engine cannot run from its source directory `workdir`; None if that directory contains the
+    engine's start script."""
     script = engine.launch[-1]
     if workdir is None:
         return f"{engine.title} runs from its source directory; use a preset that names this directory"
@@ -172,8 +173,9 @@ def _missing(host: Host, engine: Engine, first: str, facts: Mapping[str, list[st
 
 
 def _interpreter(script: Sequence[str]) -> str | None:
-    """Return the path of the Python that runs a console script, from its first lines; None if it is not a Python
-    script. If that path is too long for "#!", pip writes `'''exec' "/long/path" …`."""
+    """Return the path of the Python that runs a console script; None if it is not a Python script. `script` has the
+    first lines of the script. If the path is too long for a "#!" line, pip writes the line `'''exec' "/long/path" …`
+    instead."""
     if not script:
         return None
     words = script[0].removeprefix("#!").split()
@@ -189,9 +191,9 @@ def _interpreter(script: Sequence[str]) -> str | None:
 
 
 async def _from_metadata(host: Host, engine: Engine, path: str, python: str | None, real: str) -> InstalledEngine:
-    """Return the engine with the version from its Python package's metadata directory, such as
-    "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` the same path without links, and `python` the
-    program's own Python."""
+    """Return the engine with the version in the name of its Python package's metadata directory, such as
+    "…/site-packages/vllm-0.33.0.dist-info". `path` is the program, `real` that path with symbolic links resolved, and
+    `python` the Python that runs the program."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)

@@ -1,7 +1,7 @@
 """Live metrics from readings of the engine's counters: one value per metric and second.
 
-A reading comes about once a second, but never exactly. The counters are interpolated to whole seconds, so that the sum
-of the values of a rate over some seconds is the increase of the counter, and no second has two values.
+Readings come about once a second, at irregular times. The counters are therefore interpolated to whole seconds. The
+values of a rate, added up over some seconds, give the increase of its counter, and no second has two values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _COUNTERS = tuple(name for metric in (*RATES, *SHARES) for name in metric.counte
 
 @dataclass(slots=True)
 class _Counter:
-    """A counter at its last reading, and at the last whole second before it if that is known."""
+    """The state of one counter: its count at the last reading, and its interpolated count `count_then` at the last
+    whole second before that reading. `second` is that second in Unix time, None until it is known."""
 
     unix_s: float
     count: int
@@ -31,8 +32,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def advance(self, unix_s: float, count: int) -> dict[int, float]:
-        """Use a later reading of the counter. Return the increase in each second that has ended since the reading
-        before, by Unix second."""
+        """Add a later reading, and return the increase of the counter in each whole second that has ended since the
+        previous reading, by Unix second."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):
@@ -45,16 +46,17 @@ class _Counter:
 
 
 class RateMeter:
-    """Turns readings into the values of each second. After a gap, a restart of the engine or a counter that fell, it
-    begins anew: the first whole second after that has the next values."""
+    """Converts successive counter readings into metric values per second. After a gap of more than MOST_S seconds or a
+    counter that decreased, as after an engine's restart, it discards its state and yields no values until the next
+    whole second has ended."""
 
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
 
     def take(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
-        """Return the values of the seconds that have ended since the last reading, by Unix second and field. Gauges are
-        those of this reading, at the end of the last of these seconds."""
+        """Add a reading, and return the metric values of the seconds that have ended since the previous reading: {Unix
+        second: {metric field: value}}. Gauges are in the last of these seconds only."""
         counts = {name: count for name in _COUNTERS if (count := getattr(read, name)) is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
         if fallen == {"live_generation_tokens"} and read.running and read.unix_s - self._last_s <= MOST_S:
@@ -80,8 +82,8 @@ class RateMeter:
 
 
 def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
-    """Return the values of the time between two readings by field, each rate per second. A counter that fell, as after
-    an engine's restart, has no value."""
+    """Return the metric values between two readings, by metric field: rates per second, shares in %, and the gauges of
+    the second reading. A counter that decreased, as after an engine's restart, has no value."""
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
         return gauges(second)
@@ -94,17 +96,19 @@ def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
 
 
 def gauges(read: EngineMetrics) -> dict[str, float]:
-    """Return the values that follow from one reading alone, by field. These are gauges; rates need two readings."""
+    """Return the gauges of a reading, such as the number of running requests, by metric field. Unknown gauges are left
+    out."""
     return {m.field: value for m in GAUGES if (value := getattr(read, m.counters[0])) is not None}
 
 
 def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
-    """Return the rates and shares of a second from the increases of the counters in each second."""
+    """Return the rates and shares (in %) of the Unix second `second`, by metric field. `increases` has the increase of
+    each counter in each second."""
     return _valued({name: by_second[second] for name, by_second in increases.items() if second in by_second})
 
 
 def _valued(inside: Mapping[str, float]) -> dict[str, float]:
-    """Return the rates and shares from the increases of the counters in one second."""
+    """Return rates and shares (in %), by metric field. `inside` has the increase of each counter in one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}
     for metric in SHARES:
         part, whole = (inside.get(name) for name in metric.counters)

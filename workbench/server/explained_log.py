@@ -49,7 +49,8 @@ class ExplainedLog:
         return self._counts[finding.code]
 
     def _phase(self) -> str | None:
-        """Return the last phase of a start that the log reports."""
+        """Return the start-up phase that the log reports last, such as the loading of weights; None if the log reports
+        none."""
         from workbench import engines
 
         known = [self._engine] if self._engine in engines.names() else engines.names()

@@ -85,7 +85,8 @@ class FoundServer:
 
     @property
     def adopt(self) -> str | None:
-        """The command line that follows this server as a run; None if no launcher runs it."""
+        """The `workbench adopt` command line with which Workbench follows this server; None if it runs neither as a
+        systemd unit nor in a container."""
         options = "".join(f" --run-option {option}" for option in self.run_options)
         return f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}" if self.unit else None
 
@@ -167,8 +168,8 @@ def _engines() -> list[Engine]:
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return a set with the port on the process's command line if some process listens on that port, otherwise an empty
-    set. It is used for processes of other users, whose sockets cannot be read."""
+    """Return the port that the process's command line gives, as a set of one; an empty set if nothing listens on that
+    port. Needed for processes of other users, whose sockets cannot be read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
@@ -181,8 +182,8 @@ def _server(seen: _Seen, port: int) -> FoundServer:
 
 
 async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return `server` with the models that it offers; None if its port does not answer /v1/models, because engines also
-    open ports that do not speak HTTP."""
+    """Return `server` with the names of the models that it serves. None if its port does not answer /v1/models: some
+    ports that an engine opens do not speak HTTP."""
     forward = None
     try:
         forward = await host.forward(server.port)
@@ -206,7 +207,7 @@ async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
 
 
 class ExternalMetrics:
-    """The metrics page of a server that Workbench did not start, read through one forwarded port."""
+    """Reads the metrics page of a server that Workbench did not start. All readings use the same forwarded port."""
 
     def __init__(self, host: Host, server: FoundServer) -> None:
         self._host, self.server = host, server

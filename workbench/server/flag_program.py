@@ -1,10 +1,11 @@
-"""The program that an engine's own Python runs to print the engine's launch flags as JSON. It needs Python 3.8 and no
+"""A program that prints an engine's launch flags as JSON. The engine's own Python runs it: Python 3.8 or newer, without
 Workbench.
 
 usage: python -c PROGRAM '{"parsers": ["module:class"], "builders": ["module:function"], "variables": "module:name"}'
 
-The first of `parsers` that can be imported is the class of the empty parser; the first of `builders` adds the flags.
-`variables` names a mapping whose keys are the environment variables of the engine. All other output goes to stderr.
+`parsers` and `builders` are alternatives; the first that can be imported is used. The program creates an argument
+parser of the class in `parsers`, and the function in `builders` adds the engine's flags to the parser. `variables`
+names a mapping whose keys are the environment variables of the engine. What the engine prints goes to stderr.
 """
 
 import argparse
@@ -77,8 +78,9 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
 
 
 def _kind(convert: Any) -> Any:
-    """Return the kind of a flag's values and the fields of its JSON object. The conversion itself is asked, because
-    engines nest their conversions in functions of every name."""
+    """Return (type of a flag's values: "str", "int", "float" or "json", field names of the JSON object or []).
+    `convert` is the flag's conversion function in argparse. It is called with sample values, because its name says
+    nothing reliable."""
     if convert is None or convert is str:
         return "str", []
     data = _parsed(convert, "{}")
@@ -100,7 +102,7 @@ def _parsed(convert: Any, text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data, None for an object of the engine."""
+    """Return `value` as JSON data; None for an object that is not JSON data, such as an object of the engine."""
     if isinstance(value, enum.Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float)):

@@ -1,8 +1,8 @@
-"""The settings in the plan of a running server, and those in force, from its command line and environment, its metrics
-page, its server's answers, and its log.
+"""Compares the settings in a running server's plan with the settings that the server actually uses.
 
-An engine may take another value than the one that was asked, and only says so in one of these places. Each row names
-its place. Nothing is assumed: what no place reports is "not reported".
+An engine may replace a requested value, and reports the change only in one of these sources: the process's command line
+and environment, the metrics page, the answers of the server's endpoints, or the log. Each row of the comparison names
+its source. A setting that no source reports is shown as "not reported".
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The data read from a running server. `answers` are the JSON documents of its endpoints by path. `config` has the
-    settings in force, as the engine logged or reported them. `parsed` has the engine's own reading of its command
-    line."""
+    """Data read from a running server. `answers` has the JSON answers of its HTTP endpoints by path. `config` has the
+    settings that the engine says it uses, by flag name, and `config_from` where it says so. `parsed` has the settings
+    from the log lines in which the engine prints its parsed command line."""
 
     log: Sequence[str] = ()
     metrics: str = ""
@@ -72,8 +72,8 @@ class Sources:
 
 
 async def read(run: WatchedRun) -> InForceReport:
-    """Return the settings in the plan of the server of `run`, and those in force. A source that cannot be read becomes
-    a note."""
+    """Return the settings in the plan of the server of `run`, each with the value that the server actually uses. A
+    source that cannot be read adds a note to the report."""
     engine, notes = run.engine, list[str]()
     if engine is None:
         return InForceReport(run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",))
@@ -125,7 +125,8 @@ def _read(
 
 
 def _aliases(engine: Engine, version: str | None) -> dict[str, str]:
-    """Return the flags by their other names: an engine may log "tp_size" for tensor-parallel-size."""
+    """Return the flag name for each alternative name of a flag: an engine may log "tp_size" for
+    tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
@@ -138,7 +139,8 @@ def report(
     sources: Sources,
     secrets: Sequence[str] = (),
 ) -> InForceReport:
-    """Return the table of the asked `flags` and `env` against the sources. Secrets are masked."""
+    """Return the comparison of the requested `flags` and environment variables `env` with the values found in
+    `sources`. Secrets are masked."""
     rows = [_answer_row(answer, flags, sources) for answer in engine.answers]
     reported = {answer.flag for answer, row in zip(engine.answers, rows, strict=True) if row.in_force is not None}
     rows = [row for row in rows if row.in_force is not None]
@@ -151,14 +153,15 @@ def report(
 
 
 class _Got(NamedTuple):
-    """What the server answered to one request: no status, with a note, if it did not answer."""
+    """The answer to one HTTP request. `status` is None if there was no answer."""
 
     status: int | None
     body: bytes = b""
 
 
 async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
-    """Return what the engine's server answers, by path."""
+    """Request the endpoints that report settings, and return their answers by path. Failed requests are added to
+    `notes`."""
     http = await run.http()
 
     async def get(path: str) -> _Got:
@@ -181,7 +184,8 @@ def _info_paths(engine: Engine) -> list[str]:
 
 
 def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Return the JSON answers by path, and the metrics page. What cannot be used becomes a note."""
+    """Return (JSON answers by path, text of the metrics page). `got` has the HTTP answers by path. The settings of the
+    engine have the key "config". Unusable answers are left out and added to `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
@@ -225,7 +229,8 @@ def _too_much(body: bytes) -> str:
 
 
 def _config(answer: Any) -> dict[str, str]:
-    """Return the settings of an answer. Behind its gRPC gateway, SGLang has them in "server_args"."""
+    """Return the settings in an endpoint's JSON answer, by flag name; {} if the answer is not an object. With its gRPC
+    gateway, SGLang nests the settings in "server_args"."""
     inner = answer.get("server_args") if isinstance(answer, dict) else None
     settings = inner if isinstance(inner, dict) else answer
     if not isinstance(settings, dict):
@@ -271,7 +276,8 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
 
 
 def _metric(page: str, wanted: str) -> str | None:
-    """Return the value of a sample, or of the label that `wanted` names in braces. None if the page lacks it."""
+    """Return the value of the first sample of the metric `wanted` on a Prometheus page. For "metric{label}", return
+    that label's value instead. None if the page has no such sample or label."""
     name, _, label = wanted.rstrip("}").partition("{")
     for sample in _SAMPLE.finditer(page):
         if sample["name"] != name:
@@ -345,8 +351,8 @@ def _text(value: Any) -> str:
 
 
 def _differs(asked: str | None, actual: str | None) -> bool:
-    """Return whether both values are known and do not agree. "auto" leaves the choice to the engine, and structured
-    values are not compared."""
+    """Return whether the requested value and the actual value are both known and differ. "auto" accepts any actual
+    value. JSON objects and lists are not compared."""
     if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
         return False
     a, b = _plain(asked), _plain(actual)

@@ -1,8 +1,8 @@
-"""The jobs of the user on a cluster's login host, also those that Workbench did not submit.
+"""The jobs of the user on a cluster's login host, including jobs that Workbench did not submit.
 
-squeue is asked with --format, not with --json. Slurm 22.05.8 ignores -u, -j and -t with --json: it prints the jobs of
-all users. The time left is not in it. Its numbers are plain (`"time_limit": 30`); from 23.02 on they are objects with
-`set` and `number`. Slurm has --json since 21.08.
+They are listed by `squeue --format` rather than `squeue --json`, which exists since Slurm 21.08. In Slurm 22.05.8,
+--json ignores -u, -j and -t and prints the jobs of all users, and its output lacks the remaining time. Its numbers are
+plain in that version (`"time_limit": 30`), and objects with `set` and `number` from 23.02 on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ printf '%s\n' "$answer"
 
 
 async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
-    """Return the jobs of the user that have not ended. `runs` are the runs of this host, some of which may be jobs.
+    """Return the jobs of the user that have not ended. `runs` are the runs of this host; a job that belongs to one of
+    them gets its run id.
 
     Raises InputError for a host without a scheduler, and HostError if the scheduler does not answer.
     """
@@ -46,7 +47,7 @@ async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
     scheduler, _, answer = clean(done.stdout, len(done.stdout), lines=True).partition("\n")
     if scheduler == "none":
         raise InputError(
-            "neither Slurm nor PBS is on this host: squeue and qstat not found",
+            f"neither Slurm nor PBS is installed on {host.name}: squeue and qstat were not found",
             host=host.name,
             next_step="name the login host of the cluster with --host",
         )
@@ -113,8 +114,8 @@ def _known(word: str) -> str | None:
 
 
 def seconds_of(text: str | None) -> int | None:
-    """Return a duration of a scheduler, such as "1-02:03:04" or "02:03", in seconds. None for text that is none, such
-    as "UNLIMITED"."""
+    """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds) or "02:03", to
+    seconds. None for a text that is not a duration, such as "UNLIMITED"."""
     days, dash, rest = (text or "").strip().rpartition("-")
     words = [*([days] if dash else []), *rest.split(":")]
     if not all(word.isdecimal() and len(word) < 8 for word in words):

@@ -1,8 +1,9 @@
-"""Runs whose server a launcher runs: their stop and restart, and a new keeper if theirs is lost.
+"""Stops and restarts servers that a launcher runs, and starts a new keeper for a server that has lost its keeper.
 
-A keeper is lost if it was killed or the host was rebooted. Its launcher may still run the server, so it is asked. If
-the server lives, a new keeper follows it, in the same run. If not, the launcher's answer is written into the file
-`launched`, so that nobody has to ask again.
+A keeper is the process on the host that follows such a server for Workbench. It is lost if it was killed or the host
+was rebooted, but the launcher may still run the server. If the launcher reports that the server lives, Workbench starts
+a new keeper for the same run. Otherwise it writes the launcher's answer into the file `launched` of the run directory,
+so that the launcher need not be queried again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from workbench.server.watched_run import WatchedRun
 
 
 def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
-    """Return the launcher of a run's plan. None for a process, and for a launcher that this Workbench does not know."""
+    """Return the launcher that the plan names. None for a plain process, and for a launcher that this version of
+    Workbench does not know."""
     try:
         return launcher_of(plan.run_as)
     except InputError:
@@ -34,7 +36,8 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
 
 
 def is_lost(run: WatchedRun) -> bool:
-    """Return whether the keeper of a run has ended without a report that the server has ended."""
+    """Return whether the keeper of a run has ended without recording that the server has ended. False for a run without
+    a launcher."""
     facts = run.facts
     said = facts.launched is not None and facts.launched.ended is not None
     left_running = facts.stop_unix_s is not None and run.record.adopts is not None
@@ -43,7 +46,8 @@ def is_lost(run: WatchedRun) -> bool:
 
 
 async def is_current(host: Host, run: WatchedRun) -> bool:
-    """Return whether the last reading of a run contains the keeper's newest report."""
+    """Return whether `run.facts.launched` equals the present content of the file `launched`, in which the run's keeper
+    reports. True for a run without a launcher."""
     if run.record.plan.run_as == PROCESS:
         return True
     try:
@@ -53,9 +57,9 @@ async def is_current(host: Host, run: WatchedRun) -> bool:
 
 
 async def keep_again(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run, whose keeper is lost, whether the server lives. If it does, start a new keeper, or
-    finish the stop that its Workbench did not finish. Afterwards the run has to be read again. Raises HostError if the
-    launcher cannot be asked."""
+    """Ask the launcher of a run whose keeper is lost whether the server lives. If so, start a new keeper, or stop the
+    server if a stop had been requested. Otherwise record the server's end. Raises HostError if the launcher cannot be
+    queried or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launched or Launched()
@@ -85,7 +89,8 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
 
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
-    """Wait until another Workbench has started a keeper for the run. Raises `error` if none runs within 3 s."""
+    """Wait until the keeper that another Workbench process is starting for the run is alive. Raises `error` if none is
+    alive within 3 s."""
     for _ in range(30):
         if (await detached_process.status(host, run.run_dir)).alive:
             return
@@ -94,8 +99,8 @@ async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> No
 
 
 async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
-    """Ask the launcher of a run to stop its server; with `again`, only if it still lives. A server that another program
-    started through the launcher is left running. Does nothing for a server that has ended, or without a launcher."""
+    """Stop the server of a run through its launcher. With `again`, first ask the launcher whether the server still
+    lives. Does nothing if the server has ended, has no launcher, or was started by another program than Workbench."""
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
@@ -107,8 +112,8 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
 
 
 async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
-    """Remove what the start of a run has installed on its host, such as a unit. Return the removed paths. Raises
-    ServerError while the run's server lives, and for a server of somebody else."""
+    """Remove what the start of a run installed on its host, such as a systemd unit, and return the removed paths.
+    Raises ServerError if the run's server lives, or was started by another program than Workbench."""
     launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id
@@ -118,14 +123,14 @@ async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
 
 
 async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
-    """Restart the server of a run through its launcher, unless `dry_run` is set. Return the command as a line for a
-    shell. Raises ServerError if the run has ended, or its launcher cannot restart a server."""
+    """Restart the server of a run through its launcher, and return the command line for it. With `dry_run`, only return
+    the command line. Raises ServerError if the run has ended, or its launcher cannot restart a server."""
     launcher, launch, launched = launcher_of_plan(run.record.plan), run.launch(), run.facts.launched or Launched()
     words = launcher.restart_command(launch, launched) if launcher is not None else ()
     if launcher is None or not words or not run.facts.alive:
         run_id = run.record.run_id
         raise ServerError(
-            f"the server of run {run_id} cannot be restarted in place"
+            f"the server of run {run_id} cannot be restarted in place: only units and jobs have a restart command"
             if run.facts.alive
             else f"run {run_id} has ended",
             host=host.name,

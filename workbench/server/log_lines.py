@@ -1,7 +1,7 @@
 r"""The lines of a run's log file: bytes are turned into clean text, and a bounded number of lines is kept in memory.
 
-Engines write progress bars (\r), colours, output of other processes, and sometimes a key. The lines here are plain text
-without control characters or secrets. The file on the host is not changed and can be searched there.
+Engines write progress bars (\r), colours, output of other processes, and sometimes an API key. The lines here are plain
+text without control characters or secrets. The file on the host is not changed and can be searched there.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Record that some bytes of the log will not be read. Only one gap is kept, so the lines after the first
-        `head_lines` are dropped."""
+        """Record that the next bytes of the log were not read. There can be only one gap in memory, so all lines after
+        the first `head_lines` are dropped."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()
@@ -163,8 +163,8 @@ class LogRing:
         return [*[*head, *between][begin:stop], *newest] if begin < first else newest
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the index of the next line that contains `text` in upper or lower case, from `start` on (included), or
-        None if no line does."""
+        """Return the index of the first line from `start` on that contains `text`, ignoring case; None if no line does.
+        With `backwards`, search from `start` towards the first line."""
         wanted = text.casefold()
         lines = self.lines()
         numbers = range(min(start, len(lines) - 1), -1, -1) if backwards else range(max(start, 0), len(lines))
@@ -174,7 +174,7 @@ class LogRing:
 class LogFollower:
     """Follows the log of one run: takes bytes of the file, returns batches of new lines, and keeps the lines in `ring`.
 
-    `offset` is the position of the next byte to read. After a lost connection, reading continues there.
+    `offset` is the position in the file of the next byte to read, also after a lost connection.
     """
 
     def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
@@ -189,7 +189,6 @@ class LogFollower:
 
     @property
     def unfinished(self) -> str:
-        """The last line of the log, which has no line end yet, such as a progress bar. "" if there is none."""
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:

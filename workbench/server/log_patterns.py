@@ -1,7 +1,7 @@
-"""Known lines of engine logs with their cause and a fix, and the search for the line that explains a failure.
+"""Patterns of log lines whose cause and fix Workbench knows, and the search for the line that explains a failure.
 
-The search is fast enough for every line of a busy server: it first drops lines that differ from earlier ones only in
-numbers, then looks for fixed texts in many lines at once. Only lines that contain one of these texts are checked by a
+The search is fast enough for every line of a busy server. It first drops lines that differ from earlier lines only in
+numbers, then searches many lines at once for fixed texts. Only lines that contain one of these texts are checked by a
 regular expression.
 """
 
@@ -32,9 +32,10 @@ MOST_FORMS = 5000  # of lines that are remembered
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """A known line of an engine's log. `engines` is empty if the line can occur in the log of any engine. `only_last`
-    means that the line is a problem only if it stays the last line of the log. `changes` are what `fix` says as data,
-    by engine, "" for any; values may refer to groups of `regex` (see engines/log_patterns.json)."""
+    """A pattern of log lines with their cause and fix. It applies to the logs of all engines if `engines` is empty.
+    `only_last` means that such a line is a problem only while it is the last line of the log. `changes` has the plan
+    changes of the fix by engine name, "" for any engine; their values may refer to groups of `regex` (see
+    engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -57,8 +58,8 @@ class LogPattern:
         return re.search(self.regex, line, re.IGNORECASE) is not None  # compiled when it is first needed
 
     def finding(self, line: str, engine: str | None) -> Finding:
-        """Return the finding about a line of the log of `engine`. Without an engine, it has the changes of the only
-        engine that can have written the line."""
+        """Return the finding about `line` of a log of `engine`. If `engine` is None, the finding has plan changes only
+        if they do not depend on the engine or exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
         evidence, changes = plain(line), self._changes(line[:_LONGEST_LINE], engine)
@@ -81,7 +82,8 @@ _UNKNOWN = object()  # a group that the line lacks
 
 
 def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
-    """Return a name or a value of a change with the groups of the matched line filled in; _UNKNOWN if a group is
+    """Return `text`, the name or value of a plan change, with the groups of the matched line filled in: {"share": [A,
+    B]} becomes the quotient of two groups, and "{GROUP}" the group's text or number. Return _UNKNOWN if a group is
     missing."""
     if isinstance(text, dict):
         first, second = (float(groups[name] or 0) for name in text["share"])
@@ -95,7 +97,7 @@ def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
 
 @cache
 def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
-    """Return the known log lines of `engine`, or those of all engines."""
+    """Return the log patterns that apply to `engine`, or the patterns of all engines."""
     if engine is not None:
         return tuple(p for p in patterns() if not p.engines or engine in p.engines)
     return tuple(
@@ -120,21 +122,21 @@ def _document() -> dict[str, Any]:
 
 
 def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return a finding for each known log line that occurs in `lines`, in the order of the lines. The first occurrence
-    of each is its evidence."""
+    """Return one finding for each log pattern that matches a line of `lines`, in the order of the lines. Its evidence
+    is the first line that matches."""
     found = [(index, p.finding(line, engine)) for p, index, line in _matches(lines, engine)]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
 @lru_cache(maxsize=4096)
 def explain(line: str, engine: str | None = None) -> Finding | None:
-    """Return the most severe known finding about one line of a log; None if the line is not known."""
+    """Return the most severe finding about one line of a log; None if no log pattern matches the line."""
     return next(iter(by_severity(match((line,), engine))), None)
 
 
 def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float) -> tuple[Finding, ...]:
-    """Return why a server may be stuck that is not ready and whose log has ended with `last_line` for `silent_s`
-    seconds. `phase` is the phase of the start that the log reported last."""
+    """Return findings with possible reasons why a starting server has written nothing after `last_line` for `silent_s`
+    seconds. `phase` is the start-up phase that the log reported last."""
     known = (p.finding(last_line, engine) for p in patterns(engine) if p.only_last and p.is_in(last_line))
     why = next(row for row in _document()["phases"] if re.search(row["phase"], phase or ""))
     text = f"no new line in the log for {silent_s // 60:.0f} min, in the phase “{phase or 'starting'}”: {why['cause']}"
@@ -143,11 +145,11 @@ def stuck(last_line: str, engine: str | None, phase: str | None, silent_s: float
 
 
 class LogScan:
-    """The search for known lines in a log that grows. `found` has a finding for each known line, in the order of the
-    log; the first occurrence of each is its evidence.
+    """Searches a growing log for lines that match a log pattern. `found` has one finding for each pattern, in the order
+    of the log. Its evidence is the first line that matches.
 
-    A busy log repeats a few forms of lines with other numbers. A form that was searched before is not searched again,
-    which makes the search 20 times cheaper.
+    A busy log repeats a few kinds of lines with different numbers. A line that differs from an earlier line only in its
+    numbers is not searched again, which makes the search 20 times cheaper.
     """
 
     def __init__(self, engine: str | None = None) -> None:
@@ -248,8 +250,8 @@ _VALUE_ERROR = re.compile(r"^\s+(?:Value error, )?(?P<why>\S.*?) \[type=\w+")
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
     """Return the log line that explains the failure, without time and level; None if no line looks like an error.
 
-    It is the first known fatal line. Otherwise it is the first exception or error that does not merely report another
-    one.
+    It is the first line that matches a log pattern of the level ERROR. If there is none, it is the first exception or
+    error that does not merely report an earlier error.
     """
     split = "\n".join(lines).split("\n")
     known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]

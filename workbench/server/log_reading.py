@@ -1,4 +1,4 @@
-"""Reads the log of a watched run from its host, and finds out from it why the run has ended."""
+"""Reads the log of a watched run from its host, and derives from the log why the run has ended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Emit = Callable[[LogBatch], None]
 
 
 async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
-    """Read new bytes of the run's log, and return whether there were any. If the reader is too far behind, it skips the
-    middle of the log, because the first and the last lines matter most."""
+    """Read new bytes of the run's log, and return whether there were any. New lines are passed to `emit`. If more bytes
+    are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter most."""
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -35,7 +35,7 @@ async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
 
 
 async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the run's log to its present end."""
+    """Read the run's log to its present end, and pass the lines to `emit`."""
     while await read_new(host, run, emit):
         pass
     if last := run.finish_log():
@@ -43,8 +43,8 @@ async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
 
 
 async def explain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Find out from its log why the run ended: the first error line, and findings about its cause. Store both in the
-    run."""
+    """Read the rest of the log of a run that has ended. Store the first error line and the findings about the cause in
+    `run.explained`."""
     from workbench.server import log_patterns
 
     await drain(host, run, emit)

@@ -1,5 +1,5 @@
-"""A guard against a host that freezes for lack of memory: a small process beside a server on unified memory, where the
-GPU takes the memory of the operating system."""
+"""A guard process on hosts with unified memory, where the GPU uses the memory of the operating system. It stops a
+server before the host freezes for lack of memory."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ _MOST = 2.0**53  # larger counts are not exact as float and do not fit the datab
 
 async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
     """Return one reading of the engine's counters. Never raises: if the page cannot be read, every value is None and
-    `absent` says why. `live_generation_tokens` contains the tokens of running requests, even if the engine's counter
-    contains a request only after its end."""
+    `absent` says why. `live_generation_tokens` includes the tokens of running requests even if the engine itself adds a
+    request's tokens to its counter only when the request ends."""
     if engine.metrics_path is None:
         return no_metrics(f"{engine.title} has no metrics page")
     status, page = await _get(http, engine.metrics_path, timeout_s)
@@ -139,7 +139,7 @@ def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
 
 
 def _series(page: str, name: str) -> list[float]:
-    """Return the values of all series of a name. Return none if there are more series than any engine has."""
+    """Return the values of all series called `name`; [] if there are none, or more than _MOST_SERIES."""
     found = list(islice(_samples(page, name), _MOST_SERIES + 1))
     return found if len(found) <= _MOST_SERIES else []
 
@@ -164,7 +164,7 @@ def _samples(page: str, name: str) -> Iterator[float]:
 
 
 def _number(text: str | float) -> float | None:
-    """Return a value of the page, or None if it is not a finite count."""
+    """Return a value of the page as a float; None if the value is not a number from 0 to 2^53."""
     try:
         value = float(text)
     except (ValueError, OverflowError):

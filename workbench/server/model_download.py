@@ -40,16 +40,16 @@ _NO_SUCH = re.compile(
 
 
 async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
-    """Return the hub's program on a host: on PATH, in one of the directories `beside`, or in ~/.local/bin. Raises
-    HostError if there is none."""
+    """Return the path of the host's program for the Hugging Face hub. It is searched on PATH, then in the directories
+    `beside` and in ~/.local/bin. Raises HostError if there is none."""
     done = await host.run(sh(_FIND, *beside), timeout_s=FIND_S, check=True)
     found = done.out.strip().splitlines()
     if not found:
         raise HostError(
-            f"neither {' nor '.join(PROGRAMS)} is installed",
+            f"no program of the Hugging Face hub ({', '.join(PROGRAMS)}) is installed on {host.name}",
             host=host.name,
-            next_step="install one of them there (pip install huggingface_hub), or copy the model from another host: "
-            "workbench models copy MODEL --from HOST --to HOST",
+            next_step=f"run `pip install huggingface_hub` on {host.name}, or copy the model from another host: "
+            f"workbench models copy MODEL --from HOST --to {host.name}",
         )
     return found[0]
 
@@ -64,12 +64,14 @@ async def download(
     directory: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Download a model with the hub's program, and return what that printed last: the directory of the model. `env` has
-    the hub's variables, such as HF_HOME and HF_TOKEN. `on_progress` gets the program's own progress. An interrupted
-    download goes on at the next call. Raises InputError for an invalid name, and HostError if the program fails."""
+    """Download a model with the hub's program, and return the last line that the program printed: the directory of the
+    model. `env` has the hub's variables, such as HF_HOME and HF_TOKEN. `on_progress` receives each new line of the
+    program's output. The next call continues an interrupted download. Raises InputError for an invalid model id, and
+    HostError if the program fails."""
     if not _MODEL.fullmatch(model):
         raise InputError(
-            f"{model!r} is not the id of a model on the hub", next_step="write the id as ORGANIZATION/NAME"
+            f"{model!r} is not the id of a model on the Hugging Face hub",
+            next_step="write the model id as ORGANIZATION/NAME",
         )
     argv = [program, "download", model]
     argv += [f"--revision={revision}"] if revision else []
@@ -102,5 +104,7 @@ def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostErro
         if line := next((line for line in reversed(lines) if pattern.search(line)), None):
             return HostError(f"{model} was not downloaded: {why} ({line})", host=host.name, next_step=step)
     return HostError(
-        f"{model} was not downloaded: {last}", host=host.name, next_step="run the hub's command again on that host"
+        f"{model} was not downloaded: {last}",
+        host=host.name,
+        next_step=f"run `hf download {model}` on {host.name} to see the whole error",
     )

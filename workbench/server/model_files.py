@@ -110,7 +110,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that `text` denotes; None if it denotes none."""
+    """Return the JSON object in `text`; None if the text is not a JSON object."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -119,8 +119,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:
-    """Return size and architecture of a model from the headers of its GGUF files, which have `size` bytes together. Of
-    a file with a damaged header only the size is known."""
+    """Return the size and architecture of a model from the headers of its GGUF files, whose total size is `size` bytes.
+    If a header is damaged, only the size is known."""
     metadata: Mapping[str, object] = {}
     unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
     tensors: list[Tensor] = []

@@ -1,5 +1,5 @@
 """A fingerprint of the model files that a server was started with: a digest of the names, the sizes, and the first and
-last 64 KiB of all files. It takes about a second, because it does not read gigabytes.
+last 64 KiB of all files. Computing the fingerprint takes about a second, because most bytes are not read.
 
 The fingerprint changes if a repository was updated, another quantization is used, or a file was truncated. It does not
 change if only the middle of a file changed.

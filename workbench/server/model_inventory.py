@@ -1,5 +1,6 @@
 """The copies of models on a host: in the cache of the Hugging Face hub, in directories, and single GGUF files. One
-script lists them; another computes full hashes, which the host keeps for files that do not change."""
+script lists the copies. Another script computes hashes of whole files, and stores them on the host until the files
+change."""
 
 from __future__ import annotations
 
@@ -136,15 +137,17 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places to search for models on a host: the environment that its servers get, and directories or files."""
+    """The places to search for models on a host. `env` is the environment of its servers, which names the hub's cache.
+    `paths` are further directories or files."""
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()
 
 
 async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
-    """Return the copies of all models, or those of `model`: a hub id, a path, or the last part of one. The small files
-    of one model are hashed too, and its links that lead out of it are found. Raises HostError."""
+    """Return the model copies on a host: all, or those of `model` (a hub id, a path, or the last part of either). For a
+    single model, the small files are hashed and symbolic links to files outside the copy are listed. Raises
+    HostError."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True)
@@ -198,13 +201,13 @@ def _bare(name: str) -> str:
 
 
 def path_of(copy: ModelCopy, file: ModelFile) -> str:
-    """Return the absolute path of a file on the copy's host."""
     directory = copy.path.rpartition("/")[0] if copy.kind == FILE else copy.path
     return f"{directory}/{file.name}"
 
 
 async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the file sizes that the headers of its safetensors files give. Raises HostError."""
+    """Return the copy with the full size of each safetensors file, computed from the file's header: a truncated file is
+    smaller than that. Raises HostError."""
     paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
     if not paths:
         return copy
@@ -217,8 +220,9 @@ async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
 async def with_hashes(
     host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ModelCopy:
-    """Return the copy with the SHA-256 of every file, computed on the host. The host keeps them for files with the same
-    size and time of modification. `on_progress` gets the bytes that are hashed and their total. Raises HostError."""
+    """Return the copy with the SHA-256 of every file, computed on the host. The host stores each hash, and reuses it
+    while size and modification time of the file are unchanged. `on_progress` receives the number of bytes hashed so far
+    and the total. Raises HostError."""
     paths = {path_of(copy, file): file for file in copy.files}
     known = f"{await host.state_dir()}/{HASHES}"
     hashes: dict[str, str] = {}
@@ -230,14 +234,17 @@ async def with_hashes(
             if path not in paths:
                 continue
             if not _SHA256.fullmatch(digest):
-                raise HostError(f"the hash of {path} is not known, because the file could not be read", host=host.name)
+                raise HostError(f"{path} has no hash, because the file could not be read", host=host.name)
             hashes[path] = digest
             done += paths[path].size_bytes
             on_progress(done, copy.size_bytes)
     finally:
         await stream.close()
     if len(hashes) < len(paths):
-        raise HostError(f"{len(paths) - len(hashes)} files of {copy.path} were not hashed", host=host.name)
+        raise HostError(
+            f"the hashing of {copy.path} stopped early: {len(paths) - len(hashes)} of {len(paths)} files have no hash",
+            host=host.name,
+        )
     return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
 
 

@@ -1,7 +1,7 @@
-"""The files of a copy of a model to another host, and those of them that the other host has already.
+"""The files to send when a model is copied to another host, and which of them the other host has already.
 
-The bytes go to a staging directory beside their place. A file is moved to its place when all its bytes are there, and
-never over a different file unless the user asks for that. So a copy that was cut off goes on where it ended.
+The bytes go to a staging directory next to their final place. A complete file is moved to its final place, and replaces
+a different file only if the user asks for it. An interrupted copy can therefore be continued.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """The parts of a copy: files below `source`, with their sizes, that come to the same names below `target`. `links`
-    are symbolic links to make there, and `refs` small texts to write."""
+    """The content to copy: the files below `source` with their `sizes` in bytes, which get the same names below
+    `target`. `links` are symbolic links to create there, as {name: link target}. `refs` are small text files to write
+    there, as {name: text}."""
 
     source: str
     target: str
@@ -91,8 +92,8 @@ class Shipment:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The part of a shipment that must still be sent: the names in their order, and the number of bytes of each that
-    are staged."""
+    """The part of a shipment that must still be sent. `names` are its files in the order of sending. `staged` has the
+    number of bytes that the staging directory already contains, by file."""
 
     names: tuple[str, ...]
     staged: Mapping[str, int]
@@ -100,23 +101,23 @@ class Remaining:
 
 
 def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
-    """Return the shipment of a copy. `target` is the hub's cache, or the directory that gets the model. Raises
-    InputError for a name that leads out of it, and without `follow_links` for a link that does: whoever can write on
-    the source chooses names and links, and could have any file of the user copied."""
+    """Return the shipment for a copy of a model. `target` is the hub's cache or the directory that receives the model.
+    Raises InputError for a name that would be written outside `target`, and without `follow_links` for a symbolic link
+    to a file outside the copy: a malicious copy could otherwise reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
-            f"{copy.path} has links that lead out of it: {names_text(copy.outside)}; nothing was copied",
+            f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; nothing was copied",
             host=copy.host,
-            next_step="look where the links lead; give --follow-links to copy the files there as files of the model",
+            next_step="check where the links lead; with --follow-links, the files there are copied as files of the model",
         )
     shipment = _shipment_of(copy, target)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
         raise InputError(
-            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; nothing was copied",
+            f"{copy.path} has file names that lead out of the directory: {names_text(outside)}; nothing was copied",
             host=copy.host,
-            next_step="look at the files there: a model's files have plain names",
+            next_step="check the files on that host: the names of a model's files contain no `..` and do not begin with `/`",
         )
     return shipment
 
@@ -149,8 +150,8 @@ async def place_on(host: Host, places: Places, path: str) -> str:
 
 
 async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
-    """Return the part of a shipment that must still be sent. Raises InputError if the target has a different file of
-    one of the names, unless `replace` is set, and HostError if the space is not enough."""
+    """Return the part of a shipment that must still be sent. Raises InputError if the target host has a different file
+    under one of the names and `replace` is False. Raises HostError if the target host has too little free space."""
     argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2] for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
@@ -158,7 +159,9 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
     closed = next((value for key, value in rows if key == "closed"), None)
     if closed is not None:
         raise HostError(
-            f"{closed} cannot be written", host=target.name, next_step="give another directory: --to-dir DIR"
+            f"you may not write into {closed} on {target.name}",
+            host=target.name,
+            next_step="choose another: --to-dir DIR",
         )
     have, staged = (dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged"))
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
@@ -168,7 +171,7 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
         raise InputError(
             f"{target.name} has different files at {shipment.target}: {names_text(different)}; nothing was copied",
             host=target.name,
-            next_step="give --replace to replace them, or another directory with --to-dir DIR",
+            next_step="use --replace to replace these files, or copy to another directory with --to-dir DIR",
         )
     names = tuple(name for name in shipment.sizes if name not in same)
     usable = {name: size for name, size in staged.items() if size <= shipment.sizes[name] and name in names}
@@ -176,9 +179,10 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
     if needed and needed + _RESERVE > free:
         raise HostError(
-            f"{shipment.target} has {size_text(free)} free, and {size_text(needed)} are missing there; 1 GB stays free",
+            f"too little space: the copy needs {size_text(needed)} more at {shipment.target}, and 1 GB must stay free; "
+            f"the disk has {size_text(free)} free",
             host=target.name,
-            next_step="free some space there, or give another directory with --to-dir DIR",
+            next_step=f"free some space on {target.name}, or copy to another disk with --to-dir DIR",
         )
     return Remaining(names, usable, tuple(sorted(same)))
 
@@ -189,7 +193,7 @@ def _sized(text: str) -> tuple[str, int]:
 
 
 async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[str]) -> Sequence[str]:
-    """Return the files whose first and last 64 KiB are the same on both hosts."""
+    """Return those of the files `names` whose first and last 64 KiB are equal on both hosts."""
     if not names:
         return ()
     digests = []
@@ -200,13 +204,15 @@ async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[
 
 
 async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], replace: bool) -> None:
-    """Move the staged files to their places, and make the links and refs. Raises HostError if a staged file is
-    incomplete, or if another file has appeared at its place."""
+    """Move the staged files `names` to their final places, and create the links and refs of the shipment. Raises
+    HostError if a staged file is incomplete, or if there is a file at a final place and `replace` is False."""
     done = await target.run(sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True)
     staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
-            f"{names_text(short)} arrived incomplete", host=target.name, next_step="run the same command again"
+            f"{names_text(short)} arrived incomplete",
+            host=target.name,
+            next_step="run the same command again to continue",
         )
     links = [word for link in shipment.links.items() for word in link]
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]

@@ -1,5 +1,5 @@
-"""The bytes of a model on their way from one host to another: by rsync where one host reaches the other, else through
-this machine."""
+"""Sends the files of a model from one host to another: by rsync if one of the hosts can reach the other, otherwise
+through this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _PREFIX = 'head -c "$2" -- "$1" | sha256sum'
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to send by rsync: the host that runs it, and the other host's address as the first one reaches it."""
+    """A way to send files with rsync: the host that runs rsync, and the address at which this host reaches the other
+    host."""
 
     runner: Host
     address: SshAddress
@@ -51,9 +52,9 @@ class Way:
 
 
 async def find_way(source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]) -> Way | None:
-    """Return how rsync can send from `source` to `target`; None if neither reaches the other, or one lacks rsync.
-    `addresses` are the addresses to try, each with its host. A secret file proves that the host which answers is the
-    right one."""
+    """Return how rsync can send from `source` to `target`; None if neither host can reach the other by SSH, or if one
+    lacks rsync. `addresses` are the addresses to try, each with the host that it should lead to. The host's identity is
+    checked by a file with a random text that Workbench wrote there."""
     for host in (source, target):
         if (await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_S)).returncode:
             return None
@@ -84,8 +85,9 @@ def _ssh(address: SshAddress) -> list[str]:
 
 
 async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the remaining files to the staging directory. rsync goes on with files of which a part is staged, after it
-    has compared that part. Raises HostError if rsync fails."""
+    """Send the remaining files to the staging directory with rsync. Partly staged files are continued after rsync has
+    compared the staged part. `on_progress` receives the bytes that are there and a text. Raises HostError if rsync
+    fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
     await runner.write_file(listed, b"".join(name.encode() + b"\0" for name in rest.names))
@@ -103,7 +105,9 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
             if found := _SHOWN.findall(chunk.replace(b"\r", b"\n")):
                 on_progress(min(whole, before + int(re.sub(rb"\D", b"", found[-1]))), way.text)
         if code := await stream.wait():
-            raise HostError(f"rsync ended with code {code}: {await stream.stderr_tail()}", host=runner.name)
+            raise HostError(
+                f"rsync on {runner.name} failed with exit code {code}: {await stream.stderr_tail()}", host=runner.name
+            )
     finally:
         await stream.close()
         with suppress(HostError):
@@ -111,8 +115,9 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
 
 
 async def through_here(source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the remaining files to the staging directory through this machine, file by file. A file of which a part is
-    staged goes on there, if that part has the same bytes as the source. Raises HostError."""
+    """Send the remaining files to the staging directory through this machine, one after the other. A partly staged file
+    is continued if the staged part equals the source, otherwise sent again. `on_progress` receives the bytes sent so
+    far and a text. Raises HostError."""
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
@@ -138,7 +143,8 @@ async def _same_start(source: Host, target: Host, from_path: str, to_path: str, 
 
 
 async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int) -> AsyncIterator[int]:
-    """Append the bytes of a file from `offset` on, and yield how many were passed on each time."""
+    """Append the bytes of a file from `offset` to `size` to the file on the target, and yield the size of each block
+    that was passed on."""
     reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset)))
     try:
         writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))
@@ -151,10 +157,15 @@ async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset
                 left -= len(chunk)
                 yield len(chunk)
             if left > 0 and not ended.done():
-                raise HostError(f"{from_path} ended {size_text(left)} before its full size", host=source.name)
+                raise HostError(
+                    f"{from_path} on {source.name} is {size_text(left)} shorter than it was when the copy began",
+                    host=source.name,
+                )
             if code := await ended:
                 tail = await writer.stderr_tail()
-                raise HostError(f"{to_path} could not be written: {tail or f'exit code {code}'}", host=target.name)
+                raise HostError(
+                    f"{to_path} could not be written on {target.name}: {tail or f'exit code {code}'}", host=target.name
+                )
         finally:
             await end_all([ended])
             await writer.close()
@@ -163,14 +174,15 @@ async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset
 
 
 class Speed:
-    """The speed of a transfer over the last `window_s` seconds."""
+    """Measures the speed of a transfer over the last `window_s` seconds."""
 
     def __init__(self, window_s: float = 5.0) -> None:
         self.window_s = window_s
         self._seen: list[tuple[float, int]] = []
 
     def at(self, done_bytes: int) -> float:
-        """Return bytes per second; 0.0 at the beginning."""
+        """Record that `done_bytes` bytes have been transferred up to now, and return the speed in bytes per second. 0.0
+        at the first call."""
         now = time.monotonic()
         self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [(now, done_bytes)]
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]

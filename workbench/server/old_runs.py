@@ -1,8 +1,9 @@
-"""Runs that have ended: their mark, which saves later surveys of the host, and their removal.
+"""Runs that have ended: their end mark, and their removal.
 
-A run is marked once its end is recorded and none of its processes lives. The mark says whether the run failed and when
-it ended. A file `read` beside it says that a user has seen its log. Only marked runs are removed, never a failed run
-whose log nobody has read, and nothing outside the directory of runs.
+The end mark is a file in the run directory. It says whether the run failed and when it ended, so that later listings of
+the host's runs need not examine the run. It is written once the end is recorded and no process of the run lives. A
+second file, `read`, says that a user has seen the run's log. Only runs with an end mark are removed, and never a failed
+run whose log no user has seen.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerSta
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run whose directory has the mark of an ended run, with its size on disk."""
+    """A run that has an end mark, with the size of its directory on disk."""
 
     run_id: str
     failed: bool
@@ -36,13 +37,14 @@ class EndedRun:
 
     @property
     def kept(self) -> bool:
-        """Whether the run must not be removed, because it failed and nobody has read its log."""
+        """Whether the run must not be removed, because it failed and no user has seen its log."""
         return self.failed and not self.read
 
 
 def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
-    """Return the mark of a run, or None if it cannot be marked now. A run of another boot is not marked: with a shared
-    home directory, it may live on another machine."""
+    """Return the text of the run's end mark, "KIND UNIX_S". None if the run has an end mark or has not ended. None too
+    if the run was started before the host's last boot: if machines share the home directory, the run may live on
+    another one."""
     ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
     kind = _KINDS.get(status.state)
     if seen.marked or not ended or kind is None:
@@ -51,7 +53,8 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write the mark of each run that has one. `marks` has the marks by run id."""
+    """Write end marks. `marks` has the text of each run's mark by run id, None for runs that get no mark. `root` is the
+    directory of all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for begin in range(0, len(found), _AT_ONCE):
         await detached_process.mark_ended(host, root, dict(found[begin : begin + _AT_ONCE]))
@@ -63,8 +66,8 @@ async def mark_read(host: Host, run_dir: str) -> None:
 
 
 async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
-    """Return a finding if the disk with the run's directory is full, because the log may then lack the reason of a
-    failure; otherwise nothing."""
+    """Return a finding if the disk that contains the run directory is full, otherwise (). The log may then lack the
+    reason of a failure."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
@@ -76,7 +79,7 @@ async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
 
 
 async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
-    """Return the marked runs, newest first."""
+    """Return the runs that have an end mark, newest first. `root` is the directory of all runs."""
     done = await host.run(shell_scripts.sh(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
     marks: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
@@ -104,9 +107,9 @@ def chosen(
     keep: int | None = None,
     size_kib: float | None = None,
 ) -> tuple[EndedRun, ...]:
-    """Return the runs to remove, newest first, of `runs`, which are sorted from new to old: those that ended longer ago
-    than `older_than_s`, those after the `keep` newest ones, and the oldest ones beyond `size_kib` in all. None sets no
-    limit."""
+    """Return the runs to remove, in the order of `runs`, which begins with the newest. They are the runs that ended
+    more than `older_than_s` seconds ago, the runs after the `keep` newest, and the oldest runs that exceed a total of
+    `size_kib` KiB. None means no such limit. Failed runs whose log no user has seen stay."""
     found, total = [], 0
     for place, run in enumerate(runs):
         total += run.size_kib
@@ -117,8 +120,8 @@ def chosen(
 
 
 async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
-    """Remove the directories of runs, and return the ids of those that were removed. A run with a living process
-    stays."""
+    """Remove the directories of runs below `root`, and return the ids of the removed runs. Runs with a living process
+    stay, and failed runs whose log no user has seen."""
     names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.kept]
     removed: list[str] = []
     for begin in range(0, len(names), _AT_ONCE):

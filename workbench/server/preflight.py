@@ -45,7 +45,7 @@ exit 0
 async def check(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus], *, simulated: bool = False
 ) -> None:
-    """Raise ServerError for the first problem that would keep the server from starting. `runs` are the statuses of all
+    """Raise ServerError for the first problem that would prevent the server's start. `runs` are the statuses of all
     runs on this host.
 
     A `simulated` engine loads no model, so its model path need not exist.
@@ -68,7 +68,10 @@ def _check_files(
     plan: LaunchPlan, command: Command, model: str, facts: Mapping[str, str], refuse: Callable[[str, str], ServerError]
 ) -> None:
     if "workdir" in facts:
-        raise refuse(f"working directory {command.workdir} does not exist", "correct the plan's working directory")
+        raise refuse(
+            f"working directory {command.workdir} does not exist",
+            "create the directory on the host, or correct `workdir` in the plan",
+        )
     if "executable" not in facts:
         raise refuse(*_no_executable(command.argv[0], plan, facts))
     if "model" in facts:
@@ -77,8 +80,8 @@ def _check_files(
 
 
 def _looks_at(what: str, run_as: str) -> bool:
-    """Return whether the server of a launcher uses the host's own "files" or "port". A server in a container or on a
-    node may use neither."""
+    """Return whether a server started with `run_as` uses the host's own "files" or "port", as `what` says. In a
+    container or on a compute node it may use neither."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
 
@@ -86,8 +89,8 @@ def _looks_at(what: str, run_as: str) -> bool:
 async def port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> tuple[str, str] | None:
-    """Return who uses the port of `command`, and the next step, which names a free port. Return None if the port is
-    free, or if the server will not use a port of the host."""
+    """Return (message that says what uses the port of `command`, next step that names a free port). Return None if the
+    port is free, or if the server will not use a port of this host."""
     if not _looks_at("port", plan.run_as):
         return None
     facts, listening = await _look(host, command, "")
@@ -95,7 +98,7 @@ async def port_problem(
 
 
 async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
-    """Return (facts about the host by name, ports on which something listens)."""
+    """Return (output of the script _LOOK by key, set of ports on which any process of the host listens)."""
     argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}
@@ -124,7 +127,8 @@ def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tup
 def _port_problem(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
 ) -> tuple[str, str] | None:
-    """Return (who uses the port, the next step), or None if the port is free."""
+    """Return (message that says what uses the port, next step); None if the port is free. `facts` and `listening` are
+    the results of `_look`."""
     # An engine that is still loading may have bound the port without listening on it. Workbench knows its own runs.
     owners = {r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)}
     used = listening | owners.keys()

@@ -1,4 +1,4 @@
-"""The command of a process on a host, read from /proc. Nothing is signalled or run in the process."""
+"""The command of a process on a host, read from /proc. The process gets no signal and is not changed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
-    """The words, environment and working directory of a process, with their secrets. `env` is None if this user may not
-    read it."""
+    """The command line, environment and working directory of a process, including secrets. `env` is None if this user
+    may not read the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -41,8 +41,9 @@ class ProcessCommand:
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:
-    """Return the command of the process `pid`. Raises InputError if the host has no such process, one without a command
-    line, or one that ended or became another program meanwhile, and HostError if the host cannot be asked."""
+    """Return the command of the process `pid`. Raises InputError if there is no such process, if it has no command
+    line, or if it ended or executed another program while it was read. Raises HostError if the host cannot be
+    queried."""
     done = await host.run(["sh", "-c", LOOK, "sh", str(pid)])
     found = parse_command(done.out)
     if done.returncode or not found.argv:
@@ -53,17 +54,19 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
     said = set(done.out.split("\n"))
     if "changed" in said:
         text = f"process {pid} on {host.name} ended or became another program while it was read"
-        raise InputError(text, next_step="choose a process from the list of `workbench servers`, and give its id")
+        raise InputError(text, next_step="choose a process id from the list that `workbench servers` prints")
     if "cut" in said:
         text = f"the command line of process {pid} on {host.name} is longer than 128 KiB, which no server's is"
         raise InputError(
-            text, next_step="give its first words and the flags that you need: `workbench import --command LINE`"
+            text,
+            next_step="import a shortened command line with the flags that you need: `workbench import --command LINE`",
         )
     return found
 
 
 def parse_command(text: str) -> ProcessCommand:
-    """Return the command that LOOK has printed. `argv` is () for a process without a command line."""
+    """Return the command in `text`, the output of the shell script LOOK. `argv` is () for a process without a command
+    line."""
     lines = [line.partition(" ") for line in text.split("\n")]
     argv = [text.replace("\036", "\n") for kind, _, text in lines if kind == "arg"]
     while argv and not argv[-1]:

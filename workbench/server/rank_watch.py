@@ -1,14 +1,17 @@
-"""The watch beside a rank of a server on several nodes: it ends the rank if another one has ended.
+"""The watch process of one rank of a server on several nodes. It ends the rank if another rank has ended.
 
-It is sent to the node, into the run's directory, and belongs to the run's session: Python 3.8, standard library only.
+Workbench copies this file into the run directory on the node. The watch runs in the session of the run, with Python 3.8
+or newer and its standard library only.
 
-The watch of the first rank, the head, listens at the head's address in the network of the nodes; the others connect to
-it. Each says every `beat_s` that its rank lives, and at once that it has ended, which the head passes on. A line is
-JSON: [rank, word, MAC with the key of this server], so that nobody else can end a rank.
+The first rank is the head. Its watch listens at the head's address in the network of the nodes, and the other watches
+connect to it. Every `beat_s` seconds, each watch sends that its rank lives. When its rank ends, it sends that at once,
+and the head's watch forwards the message. A message is a line of JSON: [rank, word, MAC]. The MAC is made with a secret
+key of this server, so that other users cannot end a rank.
 
-A rank is ended in two cases only: another rank is said to have ended, or nothing was heard of it for `silent_s`, which
-includes every way in which a connection can be lost. A rank that was never heard is not waited for, nor one whose watch
-has taken leave. An open Workbench has `first_s` to end the ranks itself, and `marked_s` once it has written stop.json.
+A rank is ended in two cases only: another rank has reported its end, or no message of another rank has arrived for
+`silent_s` seconds for any reason. The second case applies only to ranks that have sent a message before and whose watch
+has not announced that it exits. Before it ends its rank, a watch waits `first_s` seconds for an open Workbench to do
+so, and `marked_s` seconds more if Workbench has written stop.json.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ _MOST_LINKS = 64
 
 
 class Watch:
-    """The watch of the process `pid`. `orders` are the content of watch.json (watched_rank.py)."""
+    """The watch of the rank whose main process is `pid`. `orders` is the content of watch.json, which watched_rank.py
+    writes: own rank, all ranks, address, port, key and times."""
 
     def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
         self.run_dir, self.pid = run_dir, pid
@@ -119,8 +123,8 @@ class Watch:
             await asyncio.sleep(1.0)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read the lines of one other watch until the connection is lost, or silent for four beats. The network may
-        have changed by then. Strangers who hold all connections make room for it."""
+        """Process the messages of one other watch until its connection is lost or brings nothing for four times
+        `beat_s`. If there are too many connections, close one that has sent no valid message."""
         if len(self._links) >= _MOST_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
@@ -145,7 +149,7 @@ class Watch:
             writer.close()
 
     def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Process a line from another watch. Return False if the line is not from a watch of this server."""
+        """Process a message from another watch. Return False if the message is not from a watch of this server."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
             return False
@@ -214,7 +218,8 @@ _WITHOUT = "if a rank ends while no Workbench is open, the others keep running"
 
 
 def _stat_of(pid: int) -> list[str]:
-    """Return the words of /proc/PID/stat after the name: the state first. [] if there is no such process."""
+    """Return the fields of /proc/PID/stat after the process name, beginning with the state; [] if the process does not
+    exist or is a zombie."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].decode().split()
     except OSError:
@@ -228,8 +233,8 @@ def _start_of(pid: int) -> str | None:
 
 
 def _processes() -> list[int]:
-    """Return the processes of the run: those of this session, but not its leader, which records the exit, and those
-    with the mark of the run in their environment."""
+    """Return the ids of the run's processes: those of this session, and those of other sessions whose environment has
+    the run's WORKBENCH_RUN. The session leader, which records the exit code, and this watch are left out."""
     found, session = [], os.getsid(0)
     others = (session, os.getpid(), os.getppid())  # the leader, this watch, and the shell that restarts it
     mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")

@@ -1,4 +1,4 @@
-"""The start of Ray on the nodes of a server. The server starts only after Ray has reported the GPUs that the server
+"""Starts Ray on the nodes of a server. The server itself starts only after Ray has reported the GPUs that the server
 needs."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STATUS_S = 30.0  # `ray status` loads its modules for seconds
 
 
 async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs of the Ray at `head`. None if no Ray answers there."""
+    """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no Ray answers there."""
     argv = ray.status_command(plan, head)
     try:
         done = await host.run(argv, env=env, timeout_s=_STATUS_S)
@@ -28,8 +28,8 @@ async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) 
 
 
 async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int) -> None:
-    """Wait until the Ray at `head` has `wanted` GPUs. With 0, only wait until Ray answers. Raises ServerError after
-    UP_S seconds."""
+    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs; 0 means any answer of Ray. Raises
+    ServerError after UP_S seconds."""
     deadline, found = time.monotonic() + UP_S, None
     while time.monotonic() < deadline:
         found = await gpus(host, plan, head, env)
@@ -41,16 +41,16 @@ async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[st
         f"Ray at {head}:{ray.PORT} {what} after {UP_S:.0f} s",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step="check that the nodes reach each other on that address, and that no firewall is between them",
+        next_step="check that the other nodes can connect to the address of Ray's head, and that no firewall blocks them",
     )
 
 
 def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) -> ServerError:
-    """Return the error for a Ray that was running before, with too few GPUs for the plan."""
+    """Return the error for a Ray cluster that Workbench did not start and that has fewer GPUs than the plan needs."""
     return ServerError(
-        f"the Ray that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
+        f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step=f"add the other nodes to that Ray (`ray start --address {head}:{ray.PORT}`), or run `ray stop`, "
-        "so that Workbench starts its own",
+        next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this Ray with `ray stop`, so that "
+        "Workbench starts Ray itself",
     )

@@ -86,8 +86,9 @@ async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[
 
 
 async def _token(http: httpx.AsyncClient, model: str, timeout_s: float) -> str | None:
-    """Request one token from the server, or an embedding if it generates no text. Return None if it came, otherwise the
-    reason. A plain completion is tried before a chat, because it needs no chat template."""
+    """Request one token from the server, or an embedding if the model generates no text. Return None if the server
+    returned it, otherwise the reason. A plain completion is tried before a chat completion, because it needs no chat
+    template."""
     asked: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("/v1/completions", {"prompt": "Hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
@@ -139,8 +140,9 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """Return whether the answer contains a token or an embedding. The token count that the server reports decides,
-    because a token may be invisible (half a character, an end mark). Without a count, the text decides."""
+    """Return whether the answer contains a token or an embedding. If the server reports a token count, only that count
+    matters, because the text of a token may be empty (half a character, an end mark). Otherwise the text must not be
+    empty."""
     if not isinstance(body, dict):
         return False
     data = body.get("data")

@@ -1,4 +1,5 @@
-"""The proof that a server is ready: its first token, written into the run directory for every later Workbench."""
+"""Requests the first token of a server, which proves that it is ready, and records it in the run directory, so that
+later Workbench processes need not request a token."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ TOKEN_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
 async def prove(host: Host, run: WatchedRun) -> bool:
-    """Request a token from the server of a run. If it is the run's first token, mark the run and its directory as
-    READY, and return True. Raises HostError if the host cannot be reached."""
+    """Request a token from the server of a run. If it is the first token since the server's start, record readiness in
+    `run` and in ready.json, and return True. Otherwise return False. Raises HostError if the host cannot be reached."""
     assert run.engine is not None
     answer = await readiness.check(await run.http(), run.engine, token_timeout_s=TOKEN_TIMEOUT_S)
     run.unanswered = answer.reason

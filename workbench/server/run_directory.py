@@ -6,7 +6,7 @@ can read.
     ready.json   written when the server returned its first token: {unix_s, model, ready_after_s, port, pid}
     stop.json    written before the first signal to a living server: {unix_s}
     shm          shared memory files that the server's processes had open: "inode path" per line
-    launched     what the keeper of a launcher reports (server/launchers), such as a job id
+    launched     written by the launcher's keeper, the process that follows the server: job id, state, end
     log, …       written by `hosts.detached_process`: the output, the process id and start time, the exit code
 """
 
@@ -60,8 +60,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFacts:
-    """The content of ready.json: when, with which model and on which port the server first answered. With this file, no
-    later Workbench has to request a token to prove readiness."""
+    """The content of ready.json: when, with which model and on which port the server first returned a token. If this
+    file exists, a later Workbench need not request a token to prove readiness."""
 
     unix_s: float
     model: str
@@ -92,14 +92,16 @@ class RunFacts:
 
     @property
     def server_pid(self) -> int | None:
-        """The process id of the server, which is not the run's own process if a launcher runs it."""
+        """The process id of the server on its host; None if unknown. If a launcher runs the server, the id is from the
+        launcher's report, and the run's own process is the keeper that follows the server."""
         if self.record.plan.run_as == PROCESS:
             return self.pid
         return self.launched.pid if self.launched else None
 
     @property
     def server_began_unix_s(self) -> float | None:
-        """When the server's present process was started; None while a launcher has not started it."""
+        """When the server's present process was started, in Unix seconds by the host's clock; None if a launcher has
+        not started it yet."""
         if self.record.plan.run_as == PROCESS:
             return self.started_unix_s or self.record.created_unix_s
         return self.launched.began_unix_s if self.launched else None
@@ -119,12 +121,14 @@ def encode_record(record: RunRecord) -> bytes:
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
-    """Return the record in the bytes of plan.json. A file that cannot be read gives a record with `problem`, so that
-    the run is still listed; its process may be alive."""
+    """Return the record in `data`, the bytes of plan.json. If these cannot be read, return a record whose `problem`
+    says why: the run must still be listed, because its process may be alive."""
     try:
         body = json.loads(data)
         if body["format"] > FORMAT:
-            raise ServerError(f"it was written by a newer Workbench (format {body['format']})")
+            raise ServerError(
+                f"a newer version of Workbench wrote the file (format {body['format']}, this version reads {FORMAT})"
+            )
         exact = {"plan": body["plan"], "command": body["command"]}  # they are run and compared as they were written
         rest = {name: clean_data(value) for name, value in body.items() if name not in exact}
         return from_json(RunRecord, {**rest, **exact, "run_id": run_id, "problem": None})

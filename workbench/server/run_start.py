@@ -1,4 +1,5 @@
-"""The start of a run: its directory and files, and its process, which is the server or a launcher's keeper."""
+"""Starts a run: writes its directory and files, and starts its process. That is the server itself, or the keeper, which
+starts and follows the server through a launcher."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from workbench.server.watched_run import WatchedRun
 
 
 async def start(host: Host, run: WatchedRun, command: Command, rank: RankStart | None = None) -> int | None:
-    """Write the files of the run, start its process, and return the process id. With `rank`, a watch of the rank is
-    started beside it. None if the connection was lost meanwhile. The process may then run nevertheless, so the caller
-    must not try again: the run's directory will show it.
+    """Write the files of the run, start its process, and return the process id. For a `rank` of a server on several
+    nodes, start its watch process too. Return None if the connection to the host was lost during the start. The process
+    may run nevertheless, so the caller must not try again.
 
-    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. Then no run
-    directory is left, because it would look like a failed run.
+    Raises PlanError if a launcher cannot start the server, and HostError if the process cannot be started. In both
+    cases no run directory is left, because it would look like a failed run.
     """
     run_dir = run.run_dir
     keeper = await _keeper(host, run, command, rank)
@@ -56,7 +57,8 @@ async def _detach(
 
 
 async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart | None) -> Keeper:
-    """Return the command of the run's process: the server's own command, or the keeper of its launcher."""
+    """Return the command of the run's process: the server's own command, or that of the keeper, which starts and
+    follows the server through a launcher. Raises PlanError if the launcher cannot start the server."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
@@ -73,8 +75,8 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
 
 
 def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
-    """Return the process of a run without a launcher: the server. For a rank, it is the server together with the guards
-    of the rank."""
+    """Return the command of a run without a launcher. Without `rank` it is `server`, the server's command. With `rank`,
+    it also starts the memory guard and the watch process of the rank."""
     if rank is None:
         return server
     argv, files = server.argv, server.files
@@ -91,7 +93,7 @@ def _inside(run_dir: str, name: str) -> str:
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
         raise PlanError(
-            f"the plan's file {name!r} would be outside the run directory",
+            f"the plan writes a file {name!r}, which would be outside the run directory",
             next_step="use a file name without `..` and without a leading `/`",
         )
     return path

@@ -30,11 +30,12 @@ class _LauncherFields(TypedDict):
 def status_of(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s` says how long a
-    ready server has not answered; None means that it answers. `phase` is the phase of a server that is starting.
+    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s` is the number of
+    seconds for which a ready server has not answered, None if it answers. `phase` is the start-up phase from the
+    server's log.
 
-    A server that is not ready in time is FAILED, but its process is left running, and its reason says so. It may only
-    need longer, and then becomes READY.
+    A server that is not ready in time is FAILED, but its process is left running, and the reason says so: the server
+    may only need more time, and becomes READY when it returns a token.
     """
     record = facts.record
     state, reason = _state(facts, now_unix_s, silent_s)
@@ -71,8 +72,8 @@ def status_of(
 
 
 def _phase(facts: RunFacts, of_log: str | None) -> str | None:
-    """Return the phase of a start, from the log. While the server has no process, return the state that its launcher
-    reports."""
+    """Return the present phase of the start: `of_log`, the phase from the server's log, once the server's process runs.
+    Before that, return the state that the launcher reports, such as "PENDING (Resources)"."""
     if facts.server_began_unix_s is not None:
         return of_log
     return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"
@@ -93,8 +94,8 @@ def _of_launcher(facts: RunFacts) -> _LauncherFields:
 
 
 def status_address(facts: RunFacts) -> str:
-    """Return the address at which a run's server can be reached from its host: the node that a launcher reported, or
-    what the server binds to."""
+    """Return the address at which the run's server can be reached from its host: the node that a launcher reported,
+    otherwise the address that the server binds to."""
     return (
         facts.launched.node if facts.launched and facts.launched.node else reachable_address(facts.record.command.host)
     )
@@ -138,7 +139,8 @@ def _ending(facts: RunFacts) -> str:
 
 
 def ending_of(facts: RunFacts) -> Finding | None:
-    """Return the finding about a server that its launcher has ended; None if it has ended in another way."""
+    """Return the finding about the reason for which the launcher ended the server. None if the user stopped the server,
+    or if it ended by itself."""
     stopped = facts.stop_unix_s is not None
     return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
 
@@ -152,7 +154,9 @@ def _findings(facts: RunFacts) -> tuple[Finding, ...]:
     if restarts and facts.alive:
         text = f"{facts.record.plan.run_as} has restarted the server {count_of(restarts, 'time')} since the run began"
         found.append(
-            Finding(Level.WARN, "run.restarted", text, fix="look for the reason in the log before the restart")
+            Finding(
+                Level.WARN, "run.restarted", text, fix="the last log lines before the restart show why the server ended"
+            )
         )
     if not facts.alive and (ending := ending_of(facts)) is not None:
         found.append(ending)

@@ -1,8 +1,9 @@
-"""API keys and other secrets of running servers. A key gives access to the server's endpoints; all secrets are masked
-in its log.
+"""API keys and other secrets of running servers. An API key is needed for requests to the server, and all secrets are
+masked in its log.
 
-Secrets are kept in memory only, except those of a job while it lives. Those of an adopted server are read from its
-process, from the words of the job, or from the file that its engine writes.
+Secrets are kept in memory only, except those of a scheduler's job, which are in the file `server` of the run directory
+while the job lives. The secrets of an adopted server are read from its process, from that file, or from the file into
+which its engine writes its key.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ async def command_of_process(host: Host, pid: int) -> Command | None:
 
 
 async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command | None:
-    """Return the arguments and environment of a run's server: of its process, or of a job on another node, whose words
-    are in the file `server` of the run directory. None if neither can be read."""
+    """Return the command line and environment of a run's server. They are read from its process, or for a job on
+    another node from the file `server` of the run directory. None if neither can be read."""
     found = await command_of_process(host, pid) if pid else None
     if found is not None:
         return found
@@ -53,8 +54,8 @@ async def command_of_run(host: Host, run_dir: str, pid: int | None) -> Command |
 
 
 def command_in(text: str) -> Command:
-    """Return the command in the file `server` of a job (server/launchers/jobs.py): exports, and `set --` with the words
-    of the server."""
+    """Return the command in `text`, the file `server` of a scheduler's job (server/launchers/jobs.py). The file is
+    shell code: `export NAME=value` for the environment, and `set -- WORDS` for the command line."""
     words = shlex.split(text)
     pairs = (after.partition("=") for word, after in pairwise(words) if word == "export")
     at = next((i for i, pair in enumerate(pairwise(words)) if pair == ("set", "--")), len(words))
@@ -62,8 +63,8 @@ def command_in(text: str) -> Command:
 
 
 async def key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return the API key in the file that the engine writes to its working directory. None if the engine writes none,
-    or if the file cannot be read."""
+    """Return the API key in the file that the engine writes to its working directory. None if the engine writes no such
+    file, or if the file cannot be read."""
     if engine.key_file is None or engine.key_file_pattern is None or not workdir:
         return None
     try:

@@ -1,8 +1,8 @@
 """The servers of one host: starts, watches, adopts and stops them.
 
-All state is in the run directories on the host (run_directory.py, hosts/detached_process.py), and a supervisor only
-reads it. It can therefore be killed at any moment, and two supervisors can watch the same runs. Stopping a run twice
-does nothing, and either supervisor may write the file that proves readiness.
+All state is in the run directories on the host (run_directory.py, hosts/detached_process.py). A supervisor can
+therefore be killed at any moment and replaced by another, and two supervisors can watch the same runs: stopping a run
+twice does no harm, and both may write the file that proves readiness.
 
 Watching is cheap while nothing happens: for each run, its process state and its log are read in parallel. The whole
 process table is read only every few seconds, and when a process has ended.
@@ -98,7 +98,8 @@ class Supervisor:
         return self._known(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
-        """Return the API key of a run's server; None: none or unknown. It must never be shown, stored or logged."""
+        """Return the API key of a run's server; None if the server has none or the key is unknown. The key must never
+        be shown, stored or logged."""
         return self._known(run_id).api_key
 
     def host_time(self, run_id: str) -> float:
@@ -110,7 +111,7 @@ class Supervisor:
         return self._known(run_id).follower.ring
 
     def watched(self) -> Collection[WatchedRun]:
-        """Return all known runs in the form in which they are watched."""
+        """Return the WatchedRun of each run that this supervisor has read."""
         return self._runs.values()
 
     def _known(self, run_id: str) -> WatchedRun:
@@ -118,9 +119,9 @@ class Supervisor:
             return self._runs[run_id]
         except KeyError:
             raise ServerError(
-                f"there is no run {run_id}",
+                f"there is no run {run_id} on {self.host.name}",
                 host=self.host.name,
-                next_step="run `workbench servers` for a list of the runs",
+                next_step="`workbench servers` lists the runs",
             ) from None
 
     # ---- start
@@ -138,12 +139,13 @@ class Supervisor:
         rank: RankStart | None = None,
     ) -> ServerStatus:
         """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
-        reports that the server is ready. With `adopts`, the handle of a server that runs already, only follow it.
+        reports that the server is ready. `adopts` is the unit, container or job of a server that already runs: that
+        server is only followed, not started. `rank` is set for a rank of a server on several nodes; it must have been
+        checked before.
 
         Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
-        or directory), and HostError if the host cannot start the process. A server that is not ready within
-        `ready_timeout_s` becomes FAILED, but its process is left running. A `rank` of a server on several nodes was
-        checked before.
+        or directory), PlanError if a launcher refuses the plan, and HostError if the host cannot start the process. A
+        server that is not ready within `ready_timeout_s` becomes FAILED, but its process is left running.
         """
         if rank is None:
             await self.runs()
@@ -178,8 +180,9 @@ class Supervisor:
         return run.status
 
     async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
-        """Restart the server of a run through its launcher, and return the command; with `dry_run`, only return it. The
-        run is STARTING then, and READY again after a token. Raises ServerError if the launcher cannot do it."""
+        """Restart the server of a run through its launcher, and return the command line for it. The run becomes
+        STARTING, and READY once the server returns a token. With `dry_run`, only return the command line. Raises
+        ServerError if the run has ended, or its launcher cannot restart a server."""
         run = await self._find(run_id)
         shown = await launched_runs.restart(self.host, run, dry_run=dry_run)
         await self._read_status(run)
@@ -189,9 +192,10 @@ class Supervisor:
     # ---- list and adopt
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
-        """Return the statuses of the runs of this host, newest first: of all that may be alive, and of the `newest`
-        ones. The ids of the others are in `older`. Adopts and watches the living runs that another Workbench started.
-        Takes one round trip, and another one if there are runs to adopt, failures to explain, or ends to mark."""
+        """Return the statuses of this host's runs, newest first: all that may be alive, and the `newest` most recent
+        ones. Set `older` to the ids of the remaining runs. Living runs that another Workbench process started are
+        adopted and watched. Takes one round trip, and a second one if there is a run to adopt, a failure to explain, or
+        the end of a run to record."""
         root = await self.runs_dir()
         read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
         for process in read:
@@ -215,7 +219,8 @@ class Supervisor:
         return self.statuses()
 
     def _take(self, process: detached_process.ProcessStatus) -> None:
-        """Update the run that `process` describes. A run that is new here is adopted."""
+        """Update the run that `process` describes, and publish its status if that changed. If this supervisor does not
+        have the run, adopt it."""
         run_id = _id(process)
         if run_id in self._starting:
             return
@@ -231,7 +236,8 @@ class Supervisor:
         self._publish(run)
 
     async def _keep_again(self, run: WatchedRun) -> None:
-        """Start a new keeper for a run that lost its own, if its launcher still runs the server."""
+        """Start a new keeper, the process that follows the server, for a run that has lost its keeper, if the run's
+        launcher still runs the server. Otherwise record the server's end."""
         try:
             await launched_runs.keep_again(self.host, run)
             await self._read_status(run)
@@ -243,12 +249,12 @@ class Supervisor:
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
-        """Return the status of a run, and read it now if it is one of `older`. Raises ServerError if the run is
-        unknown."""
+        """Return the status of a run. If the run is one of `older`, the runs that `runs` did not read, read it from the
+        host first. Raises ServerError if there is no such run."""
         return (await self._find(run_id)).status
 
     async def mark_read(self, run_id: str) -> None:
-        """Record on the host that a user has seen the log of this run. If it failed, it may be removed from now on."""
+        """Record on the host that a user has seen the log of this run. A failed run may be removed only after that."""
         with contextlib.suppress(HostError):
             await old_runs.mark_read(self.host, (await self._find(run_id)).run_dir)
 
@@ -309,11 +315,11 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """End every process of the run, and remove the shared memory that it left. Return the final status. Stopping a
-        run that has ended does nothing.
+        """Stop every process of the run, remove the shared memory that its processes left, and return the final status.
+        Does nothing if the run has ended.
 
-        Its process group gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises ServerError, which names the
-        processes, if some could not be ended.
+        The process group of the run gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises ServerError, which names
+        the processes that could not be ended.
         """
         run = await self._find(run_id)
         for _ in range(_STOP_TRIES - 1):
@@ -331,10 +337,10 @@ class Supervisor:
             self._publish(run)
             left = ", ".join(map(str, report.left))
             raise ServerError(
-                f"run {run.record.run_id}: processes {left} could not be ended",
+                f"the processes {left} of run {run.record.run_id} could not be ended",
                 host=self.host.name,
                 command=f"kill -KILL {left.replace(',', '')}",
-                next_step="check them with ps: they may belong to another user or hang in the driver",
+                next_step="check these processes with ps: they may belong to another user or hang in the driver",
             )
         await self._explain(run)
         await run.close()
@@ -342,12 +348,13 @@ class Supervisor:
         return run.status
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
-        """Remove what the start of an ended run has installed on the host: a unit. Return the removed paths. Raises
-        ServerError if the run is alive, or the files are not Workbench's."""
+        """Remove what the start of an ended run has installed on the host, such as a systemd unit, and return the
+        removed paths. Raises ServerError if the run is alive, or if Workbench did not write the files."""
         return await launched_runs.uninstall(self.host, await self._find(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
-        """Record on the host that the run's server ends on request, before it gets a signal."""
+        """Record on the host that the user stops the run's server. Must be called before the server gets a signal, so
+        that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
         if (run.facts.alive or launched_runs.is_lost(run)) and run.facts.stop_unix_s is None:
@@ -358,8 +365,8 @@ class Supervisor:
         self._publish(run)
 
     async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
-        """Read the run's files and processes from the host, update the run, and return the reading. Only one reading is
-        made at a time, so that an older one never replaces a newer one."""
+        """Read the run's files and processes from the host, update the run, and return the reading. Readings of a run
+        do not overlap, so that an older reading never replaces a newer one."""
         async with run.reading:
             seen = await detached_process.status(self.host, run.run_dir, files=FILES)
             if not run.settled:
@@ -374,8 +381,8 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the first and the last part of a run's log. The log of an ended run is read now if that has not been
-        done; the log of a living run is read continuously."""
+        """Return the lines of a run's log that are in memory: its first and its last part. The log of an ended run is
+        read from the host at the first call; the log of a living run is read continuously."""
         run = await self._find(run_id)
         if run.settled and not run.follower.offset:
             await log_reading.drain(self.host, run, self._emit)
@@ -398,11 +405,12 @@ class Supervisor:
             yield batch
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        """Return the findings about the log lines read so far, in their order, including harmless ones."""
+        """Return the findings about the log lines read so far, in the order of the lines, including findings about
+        harmless lines."""
         return self._known(run_id).scan.found
 
     async def in_force(self, run_id: str) -> InForceReport:
-        """Return the settings in the plan of the run's server, and those that are in force in it."""
+        """Return the settings in the plan of the run's server, each with the value that the server actually uses."""
         from workbench.server import in_force
 
         await self.load_log(run_id)
@@ -535,7 +543,7 @@ class Supervisor:
 
     async def check_now(self) -> tuple[ServerStatus, ...]:
         """Check the health of every READY server now, read the logs of starting servers, and return the statuses of all
-        runs."""
+        runs that this supervisor has read."""
         every = self._runs.values()
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
@@ -548,8 +556,8 @@ class Supervisor:
         return self.statuses()
 
     async def has_unknown_runs(self) -> bool:
-        """Return whether the host has runs that another Workbench started and that this supervisor has not read. Takes
-        one round trip."""
+        """Return whether the host has runs that this supervisor has not listed, because another Workbench process
+        started them. Takes one round trip."""
         done = await self.host.run(["ls", "-1", "--", await self.runs_dir()])
         names = {name for name in done.out.split() if RUN_ID.fullmatch(name)}
         return bool(names - self._runs.keys() - self._starting - set(self.older))

@@ -16,8 +16,8 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the tokenizer endpoint of a server. `problem` says why the last failed count failed.
-    `max_model_len` is the server's context length in tokens, or None until the server has reported it."""
+    """Counts tokens with the tokenizer endpoint of a server. `problem` is the reason why the last count failed.
+    `max_model_len` is the server's context length in tokens, None until the server has reported it."""
 
     def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
         self._http, self._engine, self._model = http, engine, model
@@ -25,8 +25,9 @@ class Tokenizer:
         self.max_model_len: int | None = None
 
     async def count(self, asked: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of {"prompt": text}, {"input": text} or {"messages": [...]}, including special
-        tokens and chat template. None if the server cannot count them; `problem` then says why. Never raises."""
+        """Return the number of tokens of a request's prompt, including special tokens and the chat template. `asked` is
+        {"prompt": text}, {"input": text} or {"messages": [...]}. None if the server cannot count tokens; `problem` then
+        says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"

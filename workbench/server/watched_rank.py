@@ -1,5 +1,5 @@
-"""The start of a rank together with its watch (rank_watch.py). Without a watch, a rank could hang for hours after the
-end of another one while no Workbench is open."""
+"""Starts a rank of a server on several nodes together with a watch process (rank_watch.py), which ends the rank when
+another rank has ended. Without a watch process, a rank could hang for hours while no Workbench is open."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ UNWATCHED = "cluster.unwatched"
 
 @dataclass(frozen=True, slots=True)
 class RankWatch:
-    """The watches of all ranks of one server. `ranks` has the labels of the ranks, the head first. `key` is secret."""
+    """The settings that the watch processes of all ranks of one server share. `ranks` has a name for each rank, the
+    head's first. `key` is the secret with which they sign their messages."""
 
     ranks: tuple[str, ...]
     address: str  # of the head, in the network of the nodes
@@ -67,11 +68,12 @@ class RankWatch:
     times: Mapping[str, float] = field(default_factory=lambda: TIMES)
 
     def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command that starts the server `argv` and its watch."""
+        """Return the command that starts the watch process of a rank in the background and then the server `argv`."""
         return ("sh", "-c", _WATCHED, "sh", run_dir, _WATCH, *argv)
 
     def files(self, own: str) -> Mapping[str, str]:
-        """Return the files of the run directory of the rank `own` that the watch needs."""
+        """Return the files that the watch process of the rank called `own` needs in its run directory, as {name:
+        text}."""
         orders = {
             "own": own,
             "ranks": self.ranks,
@@ -86,8 +88,8 @@ class RankWatch:
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """A rank to start as a run: the run id, the server with the label of this rank, and the watches; None if the ranks
-    are not watched."""
+    """A rank to start: the run id of the rank, the server with this rank's label, and the settings of its watch
+    process. `watch` is None if the rank gets no watch process."""
 
     run_id: str
     server: ClusterRun
@@ -103,8 +105,9 @@ def named(rank: ClusterRank) -> str:
 
 
 async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the watches of a server whose head runs on `head`. None if the ranks cannot be watched, because the head's
-    address is not known or the head has no python3."""
+    """Return the settings for the watch processes of a server whose head runs on the host `head`. `address` is the
+    head's address in the network of the nodes. None if this address is unknown, if the head has no python3, or if the
+    server has only one rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -118,7 +121,8 @@ async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankW
 
 
 def unwatched(server: ClusterRun) -> tuple[Finding, ...]:
-    """Return the finding that a server has no watches, with what this means."""
+    """Return a warning that the ranks of a server have no watch processes: if a rank ends while no Workbench is open,
+    the other ranks keep running. Return () for a server with one rank."""
     if len(server.ranks) < 2:
         return ()
     host = server.ranks[0].host

@@ -87,13 +87,14 @@ class WatchedRun:
 
     @property
     def address(self) -> str:
-        """The address of the server as its host sees it: a node that a scheduler chose, or the host itself."""
+        """The address at which the server's port is reached from its host: that of a node that a scheduler chose, or
+        the address that the server binds to."""
         return status_address(self.facts)
 
     @property
     def pace(self) -> ServerState:
-        """The state that decides how often the run is read. A rank without a port of its own never becomes READY: it
-        is read as a READY one."""
+        """The state by which the supervisor decides how often it reads the run. It is READY for a starting rank without
+        a port of its own, because such a rank never becomes READY."""
         state = self.status.state
         return ServerState.READY if state is ServerState.STARTING and not self.record.answers else state
 
@@ -133,8 +134,8 @@ class WatchedRun:
         )
 
     def launch(self, command: Command | None = None) -> Launch:
-        """Return the run in the form that its launcher receives, with `command` in place of the recorded command, whose
-        secrets are masked."""
+        """Return the input of the run's launcher. It contains `command`, or else the recorded command, whose secrets
+        are masked."""
         launch = launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
         return replace(launch, may_sudo=self.host.may_sudo)
 
@@ -147,8 +148,8 @@ class WatchedRun:
         return None if ended is None else self.now_unix_s - ended
 
     def learn_secrets(self, command: Command) -> None:
-        """Set the secrets and the API key of the run from `command`: the command that was started, or the one in the
-        process table."""
+        """Set the secrets and the API key of the run from `command`, which is the command that Workbench started, or
+        the one of the running process."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -156,8 +157,8 @@ class WatchedRun:
         self.keys_known = True
 
     def ready_now(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just returned its first token. `model` is the name
-        under which it serves the model. Times are by the host's clock."""
+        """Return the content of ready.json for a server that has just returned its first token, with times by the
+        host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.plan.run_as == PROCESS
         began_unix_s = facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
         after_s = time.monotonic() - self.started_s if self.started_s and own else self.now_unix_s - began_unix_s
@@ -166,8 +167,8 @@ class WatchedRun:
         return ReadyFacts(round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid, restarts)
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
-        """Add bytes of the log that were read at position `at`, and return the new lines, or None if no line is
-        complete. Until the server is ready, its phase, version and port are taken from these lines."""
+        """Add `data`, bytes of the log that were read at position `at`, and return the new lines; None if no line is
+        complete. Until the server is ready, take its start-up phase, engine version and port from these lines."""
         first = (
             self._start.version is None and self.follower.ring.total < _FIRST_LINES
         )  # also of a READY run of another
@@ -187,7 +188,8 @@ class WatchedRun:
         return batch
 
     def _examine(self, batch: LogBatch | None) -> list[str]:
-        """Search the new lines for lines with a known cause. Return the lines without their numbers."""
+        """Search the new lines for known problems, and store the findings in `scan`. Return the new lines without their
+        numbers."""
         if batch is None or not batch.lines:
             return []
         ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
@@ -196,7 +198,8 @@ class WatchedRun:
         return forms
 
     def set_lost(self, why: str | None) -> None:
-        """Record why the host cannot be queried (`why`), or with None that it can be queried again."""
+        """Record that the host cannot be queried, for the reason `why`. With None, record that it can be queried
+        again."""
         if why is None:
             if self._lost is not None:
                 self.note_health(True, 0.0)
@@ -205,8 +208,8 @@ class WatchedRun:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Compute the run's status, and return whether it has changed. The end of a server does not change the status
-        before the reason for the end is known."""
+        """Compute the run's status, and return whether it has changed. After an unexpected end of the server, the
+        status changes only once the reason for the end is known."""
         facts = self.facts
         if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
             return False
@@ -241,8 +244,8 @@ class WatchedRun:
         return status
 
     def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A failed check counts as
-        `enough` failures."""
+        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A failed check adds
+        `enough` to the number of consecutive failures."""
         if healthy:
             self.failures, self._silent_since_s = 0, None
         else:
@@ -287,7 +290,7 @@ class WatchedRun:
 
 
 def _restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
-    """Return whether the launcher has restarted the server since it was ready."""
+    """Return whether the launcher has restarted the server since the server was ready."""
     if ready.pid and launched.pid:
         return launched.pid != ready.pid
     return (launched.restarts or 0) > (ready.restarts or 0)

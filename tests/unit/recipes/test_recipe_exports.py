@@ -177,8 +177,8 @@ def test_helm_values_say_the_flags_as_the_chart_does() -> None:
 @pytest.mark.parametrize(
     ("plan", "form", "said"),
     [
-        (LaunchPlan("tabbyapi", "/m/x", workdir="/srv"), "sparkrun", "sparkrun does not start TabbyAPI"),
-        (LaunchPlan("sglang", "m"), "helm", "does not start SGLang"),
+        (LaunchPlan("tabbyapi", "/m/x", workdir="/srv"), "sparkrun", "sparkrun cannot start TabbyAPI"),
+        (LaunchPlan("sglang", "m"), "helm", "cannot start SGLang"),
         (LaunchPlan("vllm", "m", env=(FlagSetting("A", "${b}"),)), "llamaswap", "cannot pass"),
         (
             LaunchPlan("tabbyapi", "/m/x", workdir="/srv", flags=(FlagSetting("loras", ["a"]),)),

@@ -300,7 +300,7 @@ def grown(hole: str) -> str:
         ("model: x\n" + "#" * 200_000, "more than 128 KiB"),
         ("- a\n- b\n", "starts no server"),
         ("--- [1, 2]\n", "a list or a single value"),
-        ("title: x\n", "no recipe that Workbench knows"),
+        ("title: x\n", "no recipe format that Workbench knows"),
         ("vllm serve 'a", "is not closed"),
         ("vllm serve $(a", "is not closed"),
         ("vllm serve " + "${a:-" * 5000 + "}" * 5000, "nested too deeply"),

@@ -221,7 +221,7 @@ def test_findings_about_the_plan_itself() -> None:
     odd = LaunchPlan("vllm", "m", env=(FlagSetting("DOCKER_TOKEN", "abcdefghijklmnop"),))
     assert any("DOCKER_TOKEN: the value is on the command line" in f.text for f in check(odd, fine))
     gpus = HUB.with_env("CUDA_VISIBLE_DEVICES", "2,3")
-    assert "counts among these from 0" in {f.code: f.text for f in check(gpus, fine, "gpus=2,3")}["container.gpus"]
+    assert "numbers these GPUs from 0" in {f.code: f.text for f in check(gpus, fine, "gpus=2,3")}["container.gpus"]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,2 @@
-"""The forms in which Workbench writes a launch. Each module has functions from a `Launch` to a text."""
+"""The file formats in which Workbench can write the start of a server. Each function takes a `Launch` and returns the
+text of the file."""

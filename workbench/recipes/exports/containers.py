@@ -1,6 +1,6 @@
 """Exports that start a container: the commands of Docker and Podman, and a compose file.
 
-The container has the host's network, so the server listens where the plan says.
+The container uses the host's network, so the server listens on the address and port of the plan.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from workbench.recipes.recipe import Notes
 
 
 def docker(launch: Launch, notes: Notes) -> str:
-    """Return a script with the `docker run` command."""
+    """Return a shell script with the `docker run` command."""
     return _run(PROGRAMS["docker"], launch, notes)
 
 
 def podman(launch: Launch, notes: Notes) -> str:
-    """Return a script with the `podman run` command, which finds the GPUs by their CDI names."""
+    """Return a shell script with the `podman run` command, which names the GPUs by their CDI names."""
     return _run(PROGRAMS["podman"], launch, notes)
 
 
@@ -42,7 +42,7 @@ def _run(program: Program, launch: Launch, notes: Notes) -> str:
 
 
 def compose(launch: Launch, notes: Notes) -> str:
-    """Return a compose file. A dollar sign is doubled, because compose would take it for a variable."""
+    """Return the text of a compose file. Dollar signs are doubled, because compose would take them for variables."""
     check_image(launch, notes)
     first, *rest = launch.in_image
     volumes: list[Any] = [f"~/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"]
@@ -81,8 +81,8 @@ def _dollars(text: str) -> str:
 
 
 def check_image(launch: Launch, notes: Notes) -> None:
-    """Add a note about an image without a digest, and about a working directory or program that the container does not
-    use."""
+    """Add notes to `notes`: a warning about an image without a digest, and the working directory and program of the
+    plan, which the container does not use."""
     if "@sha256:" not in launch.image:
         text = f"the image {launch.image} is not pinned: the same name can mean another image later"
         fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"
@@ -94,7 +94,8 @@ def check_image(launch: Launch, notes: Notes) -> None:
 
 
 def _mounted(launch: Launch, notes: Notes) -> list[str]:
-    """Return the directories and files of the model on the host, which the container must see."""
+    """Return the path of the model on the host as a list, so that it can be mounted in the container. Return [] for a
+    model that is not an absolute path, and for a path that cannot be mounted; `notes` then gets a warning."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []

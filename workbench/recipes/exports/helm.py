@@ -1,4 +1,4 @@
-"""Values for the Helm chart of the vLLM production stack."""
+"""The values file for the Helm chart of the vLLM production stack."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _HUB_TOKEN = "HF_TOKEN"
 
 
 def values(launch: Launch, notes: Notes) -> str:
-    """Return the values file. Raises InputError for an engine that the chart does not start."""
+    """Return the text of the values file. Raises InputError for an engine that the chart cannot start."""
     engine, plan = launch.engine, launch.plan
     if not engine.helm_chart:
-        raise InputError(f"the vLLM production stack does not start {engine.title}", next_step="use another form")
+        raise InputError(f"the vLLM production stack cannot start {engine.title}", next_step="export in another format")
     check_image(launch, notes)
     repository, tag = _image(launch.image)
     config: dict[str, Any] = {}
@@ -61,7 +61,9 @@ def values(launch: Launch, notes: Notes) -> str:
 
 def _note(launch: Launch, name: str, notes: Notes) -> None:
     text = "the chart needs requestCPU and requestMemory, which no plan names"
-    notes.add(Level.WARN, "requests", text, fix="fill in both values for your nodes")
+    notes.add(
+        Level.WARN, "requests", text, fix="set requestCPU and requestMemory in the values file to what one node has"
+    )
     notes.left_out(f"the address {launch.host}:{launch.port}", "the chart gives the server an address of its own")
     if launch.secrets:
         secrets = " ".join(f"--from-literal={key}=…" for key in launch.secrets)
@@ -72,7 +74,8 @@ def _note(launch: Launch, name: str, notes: Notes) -> None:
 
 
 def _image(image: str) -> tuple[str, str]:
-    """Return the repository and the tag. The chart joins them with a colon, so a digest's hash is given as the tag."""
+    """Return (repository, tag) of an image. The chart joins both with a colon, so for an image with a digest they are
+    "NAME@sha256" and the hash."""
     if "@sha256:" in image:
         repository, _, digest = image.partition("@sha256:")
         return f"{repository}@sha256", digest
@@ -81,7 +84,7 @@ def _image(image: str) -> tuple[str, str]:
 
 
 def _other_words(launch: Launch) -> list[Word]:
-    """Return the words of the flags for which the chart has no field."""
+    """Return the command-line words of those flags that have no field in the chart."""
     engine = launch.engine
     plan = replace(launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values()))
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
@@ -90,7 +93,8 @@ def _other_words(launch: Launch) -> list[Word]:
 
 
 def _word(word: Word) -> str:
-    """Return one word of a container's command, in which Kubernetes replaces $(NAME), and $$ by $."""
+    """Return one word of a container's command with "$" written as "$$". A secret becomes $(VARIABLE), which Kubernetes
+    replaces by the variable's value."""
     return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
 
 

@@ -11,13 +11,15 @@ from workbench.recipes.recipe import Notes
 
 
 def entry(launch: Launch, notes: Notes) -> str:
-    """Return a configuration with one model. llama-swap chooses the port. Raises InputError for a word that its macros
-    or its lines cannot contain."""
+    """Return the text of a llama-swap configuration with one model. llama-swap chooses the port. Raises InputError for
+    a word that contains "${" or a line break, because llama-swap would change it."""
     words: list[Word] = list(launch.argv)
     for word in (*words, *launch.env.values()):
         text = word.prefix if isinstance(word, Secret) else word
         if "${" in text or "\n" in text:
-            raise InputError(f"llama-swap cannot pass {text!r}: it replaces ${{…}} and splits lines")
+            raise InputError(
+                f"llama-swap cannot pass {text!r} to the server: it replaces ${{…}} and splits text at line breaks"
+            )
     if launch.workdir:
         notes.add(
             Level.WARN, "workdir", f"llama-swap must be started in {launch.workdir}: it sets no working directory"

@@ -1,4 +1,4 @@
-"""Exports that a shell runs: a script, and the job scripts of Slurm and PBS."""
+"""Exports that a shell runs: a shell script, and the job scripts of Slurm and PBS."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from workbench.recipes.recipe import Notes, short
 
 
 def quoted(word: Word) -> str:
-    """Return one word for a POSIX shell. A secret is a reference to its variable."""
+    """Return one word, quoted for a POSIX shell. A secret becomes a reference to the environment variable that contains
+    it."""
     if isinstance(word, Secret):
         return f'{shlex.quote(word.prefix) if word.prefix else ""}"${word.variable}"'
     return shlex.quote(word)
 
 
 def flag_lines(words: Sequence[str]) -> str:
-    """Return the words of a command line with a flag and its values on each line."""
+    """Return the words of a command line as text, with each flag and its values on a line of its own."""
     lines: list[str] = []
     for word in words:
         if lines and not word.startswith("--"):
@@ -30,7 +31,8 @@ def flag_lines(words: Sequence[str]) -> str:
 
 
 def secret_checks(names: Iterable[str]) -> list[str]:
-    """Return lines that stop a script if a variable with a secret is not set."""
+    """Return shell lines that end the script if one of the environment variables `names`, which contain secrets, is not
+    set."""
     return [line for name in names for line in (f': "${{{name}:?set {name} to the secret}}"', f"export {name}")]
 
 
@@ -39,8 +41,8 @@ def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
 
 
 def script(launch: Launch, notes: Notes) -> str:
-    """Return a POSIX shell script that starts the server from an empty directory. With several nodes, the argument of
-    the script names the node to start."""
+    """Return a POSIX shell script that starts the server; run it in an empty directory, because it writes the server's
+    files there. For a plan with several nodes, the argument of the script is the node to start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
@@ -60,7 +62,8 @@ def _cases(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
 
 
 def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
-    """Return the lines that write the server's files, set its environment and start it."""
+    """Return the shell lines that write the server's files, set its environment except the variables `without`, and
+    start it."""
     lines = [f"printf %s {shlex.quote(text)} > {shlex.quote(name)}" for name, text in launch.files.items()]
     lines += [f"export {name}={shlex.quote(text)}" for name, text in launch.env.items() if name not in without]
     if launch.files:
@@ -77,7 +80,7 @@ def _with_run_dir(word: Word) -> str:
 
 
 def slurm(launch: Launch, notes: Notes) -> str:
-    """Return a job script for sbatch, with the options of the plan if it runs as a Slurm job."""
+    """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as a Slurm job."""
     request = _request(launch, "slurm")
     directives = [*slurm_words(request), "--output=%x-%j.log"]
     lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {shlex.quote(one)}" for one in directives)]
@@ -96,7 +99,7 @@ def slurm(launch: Launch, notes: Notes) -> str:
 
 
 def pbs(launch: Launch, notes: Notes) -> str:
-    """Return a job script for qsub of PBS, with the options of the plan if it runs as a PBS job."""
+    """Return a job script for qsub of PBS. It contains the plan's options for PBS if the plan runs as a PBS job."""
     request = _request(launch, "pbs")
     words = pbs_words(request)
     directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]

@@ -1,4 +1,4 @@
-"""A recipe of sparkrun, which starts it in a container on one or several DGX Sparks."""
+"""A recipe file for sparkrun, a tool that starts servers in containers on one or several DGX Sparks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workbench.recipes.recipe import Notes, short
 
 
 def recipe(launch: Launch, notes: Notes) -> str:
-    """Return the recipe. Raises InputError if sparkrun does not start the engine."""
+    """Return the text of the recipe. Raises InputError if sparkrun cannot start the engine."""
     engine = launch.engine
     if not engine.sparkrun_runtime:
-        raise InputError(f"sparkrun does not start {engine.title}", next_step="export it in another form")
+        raise InputError(f"sparkrun cannot start {engine.title}", next_step="export the server in another format")
     check_image(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
     arguments = launch.in_image[len(engine.image_program or engine.launch) :]

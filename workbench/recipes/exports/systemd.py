@@ -1,4 +1,4 @@
-"""The unit of a systemd service."""
+"""A unit file for a systemd service that runs the server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from workbench.recipes.recipe import Notes, short
 
 
 def unit(launch: Launch, notes: Notes) -> str:
-    """Return the text of NAME.service. Raises InputError if the working directory is not an absolute path."""
+    """Return the text of the unit file. Raises InputError if the working directory is not an absolute path."""
     title = short(launch.title or launch.name).rstrip("\\")  # at the end of a line, it continues in the next one
     lines = ["[Unit]", f"Description={_plain(title)}"]
     lines += ["Wants=network-online.target", "After=network-online.target", "", "[Service]", "Type=exec"]
     if launch.workdir:
         if not launch.workdir.startswith("/") or "\n" in launch.workdir or launch.workdir.endswith("\\"):
-            raise InputError(f"systemd needs an absolute working directory, not {launch.workdir!r}")
+            raise InputError(
+                f"systemd needs an absolute working directory; the plan has {launch.workdir!r}, a relative path"
+            )
         lines.append(f"WorkingDirectory={_plain(launch.workdir)}")
     lines += [f"Environment={quoted(f'{name}={text}')}" for name, text in launch.env.items()]
     if launch.secrets:
@@ -34,7 +36,7 @@ def unit(launch: Launch, notes: Notes) -> str:
 
 
 def _word(word: Word) -> str:
-    """Return one word of ExecStart, in which a dollar sign is doubled."""
+    """Return one word, quoted for ExecStart. Dollar signs are doubled; a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
         return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
     return quoted(literal(word))

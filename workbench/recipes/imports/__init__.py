@@ -1,1 +1,2 @@
-"""The forms of recipes that Workbench reads. A module has `recognizes(document)` and `read(document, notes, entry)`."""
+"""The file formats of recipes that Workbench reads. Each module for YAML or JSON has `recognizes(document)` and
+`read(document, notes, entry)`."""

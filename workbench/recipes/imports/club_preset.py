@@ -1,4 +1,5 @@
-"""Preset files (JSON) of the club repositories: hardware, runtime, model, serving, caveats."""
+"""Preset files (JSON) of GitHub repositories such as noonghunna/club-3090, in which users share configurations of
+servers: hardware, runtime, model, serving, caveats."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of a preset file."""
+    """Return the recipe in a preset file. Parts that are not understood are added to `notes`. `entry` is not used."""
     runtime, model = table_of(document, "runtime", notes), table_of(document, "model", notes)
     hardware, context = table_of(document, "hardware", notes), table_of(document, "context", notes)
     rest_of(document, f"{_KNOWN} known_evidence", notes)

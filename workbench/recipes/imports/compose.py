@@ -28,7 +28,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the service `entry`, by default of the first one that starts a server."""
+    """Return the recipe of the service `entry`, or by default of the first service that starts a server. Parts that are
+    not understood are added to `notes`. Raises InputError if there is no service `entry`."""
     services = table_of(document, "services", notes)
     if entry is not None and entry not in services:
         raise InputError(
@@ -81,7 +82,8 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
 
 
 def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return an entrypoint or command as words. A text is split as by a shell, without variables."""
+    """Return the value of the field `name` ("entrypoint" or "command") as a list of words. A string is split like a
+    shell command, without replacing variables."""
     value = service.get(name)
     if not isinstance(value, str):
         return words_of(service, name, notes)
@@ -122,7 +124,8 @@ def _gpus(service: Mapping[str, Any]) -> str:
 
 
 def _filled_in(value: Any, notes: Notes) -> Any:
-    """Return a copy in which references to variables have their defaults. "$$" becomes "$"."""
+    """Return a copy of `value` in which each reference to a variable is replaced by its default, or by a variable of
+    the preset if it has none. "$$" becomes "$"."""
     if isinstance(value, Mapping):
         return {k: _filled_in(v, notes) for k, v in value.items()}
     if isinstance(value, list):

@@ -51,7 +51,8 @@ class Container:
 
 
 def read_run(words: Sequence[str], notes: Notes) -> Container | None:
-    """Return the container of a `docker run` command line. None if it runs none."""
+    """Return the container that a `docker run` command line starts. None if the command line does not start a
+    container."""
     rest = list(words[1:])
     while rest and rest[0].startswith("-"):
         rest.pop(0)
@@ -76,7 +77,8 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
 
 
 def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
-    """Return the options in one word such as "-it", "-p8000:8000" or "--gpus=all". The value may be the next word."""
+    """Return the options in the word `word` as (name, value), such as "-it", "-p8000:8000" or "--gpus=all". If the
+    value is a word of its own, it is removed from the beginning of `rest`."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
@@ -127,7 +129,7 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
 
 
 class Interpreter(Protocol):
-    """The function that finds the server commands in a shell script."""
+    """The type of a function that finds the server commands in the text of a shell script."""
 
     def __call__(
         self, text: str, notes: Notes, *, env: Mapping[str, str], positional: Sequence[str], depth: int
@@ -135,8 +137,8 @@ class Interpreter(Protocol):
 
 
 def server_commands(container: Container, notes: Notes, interpret: Interpreter, depth: int = 0) -> list[ServerCommand]:
-    """Return the server that a container starts, in a list; [] if it starts none that Workbench knows. `interpret`
-    reads the script if the container starts a shell."""
+    """Return the commands of the servers that a container starts; [] if it starts no server of an engine that Workbench
+    supports. If the container starts a shell, `interpret` finds them in the shell's script."""
     words = [*container.entrypoint, *container.command]
     if script := script_of(words):
         found = interpret(script[0], notes, env=container.env, positional=script[1], depth=depth + 1)
@@ -155,7 +157,8 @@ def server_commands(container: Container, notes: Notes, interpret: Interpreter, 
 
 
 def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the script of `bash -c SCRIPT NAME ARGUMENTS…` and its arguments. None for other words."""
+    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any other command
+    line."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:
         return None
     at = 1
@@ -167,7 +170,8 @@ def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
-    """Return the paths in the container with their paths on the host."""
+    """Return {path in the container: path on the host} for `volumes`, each "HOST:CONTAINER[:MODE]". Volumes without an
+    absolute host path are left out and noted."""
     found: dict[str, str] = {}
     for volume in volumes:
         host, colon, inside = volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
@@ -184,8 +188,8 @@ def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
 
 
 def _after_variable(volume: str) -> tuple[str, str, str]:
-    """Split a volume such as "${models}/x:/models" into (path on the host, ":", path in the container). A colon inside
-    the braces is not the separator."""
+    """Split a volume such as "${models:-/m}/x:/models" into (path on the host, ":", path in the container). A colon
+    inside the braces is not the separator."""
     name, brace, rest = volume.partition("}")
     host, colon, inside = rest.partition(":")
     return f"{name}{brace}{host}", colon, inside
@@ -204,7 +208,8 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
 
 
 def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
-    """Set the GPUs that the server sees: by number in the environment, or as a count."""
+    """Set the GPUs of `command` from `gpus`, the container's GPU option: indices as CUDA_VISIBLE_DEVICES and their
+    count, or a count alone. Other values are noted."""
     named = gpus.removeprefix("device=") if "=" in gpus else ""
     seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
@@ -217,7 +222,8 @@ def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
 
 
 def environment(given: object, notes: Notes) -> dict[str, str]:
-    """Return the variables of a mapping or of a list of "NAME=value"."""
+    """Return the environment variables in `given`, which is a mapping or a list of "NAME=value". Variables without a
+    usable value are left out and noted."""
     found: dict[str, str] = {}
     if isinstance(given, Mapping):
         pairs = [(str(k), v) for k, v in given.items()]

@@ -1,4 +1,5 @@
-"""Values of a foreign document with their types checked: a value of another type is noted and left out."""
+"""Functions that read values of a recipe document and check their types. A value of the wrong type is noted and left
+out."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def text_of(document: Mapping[str, Any], name: str, notes: Notes) -> str:
 
 
 def scalar_text(value: object) -> str:
-    """Return a value of a document as text: "true" and "false" for booleans."""
+    """Return a single value of a document as text. Booleans become "true" and "false"."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -43,7 +44,7 @@ def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[st
 
 
 def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return the list of texts and numbers under `name`."""
+    """Return the texts and numbers in the list `document[name]`, as texts. Other values are noted and left out."""
     value = document.get(name)
     if isinstance(value, list):
         found = [one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
@@ -61,15 +62,17 @@ def count_in(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
-    """Add a note about each field that is not among the words of `known`."""
+    """Add a note about each field of `document` whose name is not in `known`, a text of names separated by spaces. The
+    notes begin with the text `where`."""
     for name, value in document.items():
         if name not in known.split():
             notes.not_understood(f"{where}{name}", value)
 
 
 def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
-    """Yield the words of a command line for settings by name, such as sparkrun's `max_model_len: 8192`. Names are those
-    that recipes share, or the engine's with dashes or underscores."""
+    """Yield the command-line words for settings by name, such as sparkrun's `max_model_len: 8192`. A name is a flag of
+    the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are noted, with the
+    text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")
@@ -102,12 +105,13 @@ def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
 
 
 def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
-    """Return the text with each hole of a known value replaced, also those in the values. Raises InputError if the text
-    grows beyond what a command line needs."""
+    """Return `text` with its placeholders replaced by `values`, also placeholders inside those values. `hole` matches a
+    placeholder, and its first group is the name. Unknown names stay. Raises InputError if the text grows beyond
+    _MOST_CHARS."""
     for _ in range(_PASSES):
         if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
             raise InputError(
-                f"a command has more than {_MOST_CHARS // 1024} KiB with its values filled in, which no server needs"
+                f"the recipe's command, with its values filled in, exceeds the limit of {_MOST_CHARS // 1024} KiB"
             )
         filled = hole.sub(lambda found: values.get(found[1], found[0]), text)
         if filled == text:

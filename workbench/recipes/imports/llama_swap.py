@@ -1,4 +1,4 @@
-"""Configuration files of llama-swap: the command of one of their models, with its macros filled in."""
+"""Configuration files of llama-swap: the command of one model, with the macros filled in."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the model `entry`, by default of the first one."""
+    """Return the recipe of the model `entry`, or by default of the first model. Parts that are not understood are added
+    to `notes`. Raises InputError if there is no model `entry`."""
     models = table_of(document, "models", notes)
     if entry is not None and entry not in models:
         raise InputError(
-            f"the configuration has no model {entry!r}", next_step=f"choose one of its models: {', '.join(models)}"
+            f"the llama-swap configuration has no model {entry!r}",
+            next_step=f"choose one of its models: {', '.join(models)}",
         )
     chosen = entry or next(iter(models))
     for name in models:

@@ -1,4 +1,5 @@
-"""The server command of a recipe, whatever form named it, and its conversion to a plan."""
+"""The command that starts the server of a recipe, and its conversion to a plan. All import formats produce this
+command."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ VISIBLE_TO_CONTAINER = "NVIDIA_VISIBLE_DEVICES"
 
 @dataclass(slots=True)
 class ServerCommand:
-    """A command that starts a server: the engine's words, their environment, and the container around them."""
+    """A command that starts a server: engine, program and arguments in `start`, the environment, and if the server runs
+    in a container, the image, paths and ports of that container."""
 
     start: StartOfEngine
     env: dict[str, str] = field(default_factory=dict)
@@ -33,8 +35,8 @@ class ServerCommand:
 
 
 def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
-    """Return the plan that starts the same server on a host. Parts of the command that a plan cannot contain become
-    notes."""
+    """Return the plan that starts the same server on a host, without a container. Parts of the command that a plan
+    cannot contain are added to `notes`."""
     engine = command.start.engine
     tag = (command.image or "").partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None
@@ -48,7 +50,8 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
 
 
 def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words without those that only a shell could compute, unless such a word is the value of a flag."""
+    """Return `words` without the words that only a shell could compute. Such a word stays if it is the value of a flag,
+    so that the flag does not take the next word as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
         spec = lookup(catalog, before).spec if before.startswith("-") else None
@@ -65,14 +68,16 @@ def _usable(name: str, notes: Notes) -> bool:
 
 
 def _with_host_port(plan: LaunchPlan, engine: Engine, ports: Mapping[int, int]) -> LaunchPlan:
-    """Return the plan with the port of the host to which the container's port is published."""
+    """Return the plan with the host's port in place of the container's port. `ports` has the host's port for each
+    published port of the container."""
     inside = plan.flag("port") or engine.default_port
     outside = ports.get(inside) if isinstance(inside, int) else None
     return plan.with_flag("port", outside, Origin.PRESET) if outside not in (None, inside) else plan
 
 
 def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -> LaunchPlan:
-    """Return the plan with paths of the host in place of those in the container."""
+    """Return the plan with the host's paths in place of paths in the container. `paths` has the host's path for each
+    mounted path of the container."""
 
     def outside(value: Any) -> Any:
         if isinstance(value, str):
@@ -90,8 +95,8 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 
 def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of the engine that the words of a container name. Without a program among the words, the image's
-    own program is meant. None if neither names an engine."""
+    """Return the start of the engine that the words of a container describe. If the words do not begin with a program,
+    the engine is taken from the image's name. None if neither the words nor the image name an engine."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):
@@ -100,7 +105,8 @@ def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]
 
 
 def no_server(form: str, found: Sequence[str] = ()) -> Finding:
-    """Return the finding that a recipe starts no server that Workbench knows."""
+    """Return the finding that a recipe of the format `form` starts no server of an engine that Workbench supports.
+    `found` are the names that it contains instead."""
     known = ", ".join(registry.get(name).title for name in registry.names())
     named = f"; it names {', '.join(found)}" if found else ""
     text = f"the {form} starts no server of {known}{named}"

@@ -1,6 +1,7 @@
-"""Pasted command lines and shell scripts: the server's command in them, with its environment. Nothing is run.
+"""Command lines and shell scripts: finds the server's command and its environment. Nothing is run.
 
-Assignments, `export`, `cd` and variables with known values are followed. Every other command is shown and not run.
+The effects of assignments, `export` and `cd` are computed, and variables with known values are replaced. Every other
+command becomes a note.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOT
 
 @dataclass(slots=True)
 class _State:
-    """The effect of the commands so far. `variables` are the shell's variables, `env` the environment of programs."""
+    """What the commands processed so far have set and found. `variables` are the shell's variables, `env` the
+    environment of the programs that it starts, and `found` the server commands."""
 
     notes: Notes
     variables: dict[str, str]
@@ -49,7 +51,8 @@ class _State:
 
 
 def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of a pasted command line or a shell script."""
+    """Return the recipe of a command line or a shell script. Parts that are not understood are added to `notes`.
+    `entry` is not used."""
     commands = interpret(text, notes)
     if not commands:
         notes.findings.insert(0, no_server(FORM))
@@ -58,7 +61,8 @@ def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
-    """Return the recipe of the first server command. Further commands become notes."""
+    """Return the recipe of the first of `commands`. The other commands are added to `notes`, because a preset starts
+    one server."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {short(words)}"
@@ -74,7 +78,9 @@ def interpret(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> list[ServerCommand]:
-    """Return the server commands in a script. Raises InputError if the text cannot be split into words."""
+    """Return the server commands in a script. `variables`, `env` and `positional` are the shell's variables, its
+    environment and the script's arguments. `depth` counts scripts within scripts. Raises InputError if the text cannot
+    be split into words."""
     if depth > _DEEPEST:
         notes.refused("a script within scripts", text)
         return []
@@ -84,7 +90,7 @@ def interpret(
         for command in simple_commands(text):
             _follow(command, state)
     except RecursionError:
-        raise InputError("the script is nested too deeply") from None
+        raise InputError("the script's quotes or variables are nested too deeply") from None
     return state.found
 
 
@@ -123,8 +129,8 @@ def _export(words: Sequence[str], state: _State) -> None:
 
 
 def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
-    """Process a command that starts a program. Keep the command of a server, and add a note about any other program,
-    which is not run."""
+    """Process a command that starts a program. If it starts a server, add the server's command to `state.found`,
+    otherwise add a note that the command is not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:
@@ -144,7 +150,7 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
 
 
 def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[ServerCommand]:
-    """Return the server that programs such as `env`, `sudo` or `numactl` start."""
+    """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it starts no server."""
     for at, start in starts_in(words):
         before = words[:at]
         env |= {found[1]: found[2] for word in before if (found := _ASSIGNMENT.fullmatch(word))}
@@ -164,14 +170,15 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
 
 
 def _expanded(word: Word, state: _State) -> list[str]:
-    """Return the texts that a word stands for: one, or the script's arguments for "$@"."""
+    """Return the texts to which a word expands: all arguments of the script for "$@", otherwise one text."""
     if word == (Variable("@"),) or word == ("", Variable("@"), "") or word == ("", Variable("@")):
         return list(state.positional)
     return [_text(word, state)]
 
 
 def _text(word: Word, state: _State) -> str:
-    """Return the text of a word. Raises InputError if the texts of all words together are too long."""
+    """Return the text of a word with its variables replaced. Raises InputError if the texts of all words exceed
+    _MOST_CHARS."""
     if len(word) == 1 and isinstance(word[0], str):
         return word[0]
     parts = []
@@ -179,7 +186,7 @@ def _text(word: Word, state: _State) -> str:
         parts.append(_part_text(part, state))
         state.chars += len(parts[-1])
         if state.chars > _MOST_CHARS:
-            raise InputError("the script's variables grow beyond 1 MiB, which no command line needs")
+            raise InputError("the values of the script's variables grow beyond 1 MiB, the limit for a script")
     return "".join(parts)
 
 

@@ -1,4 +1,5 @@
-"""Recipes of sparkrun and spark-vllm-docker (recipe version 1): YAML with a command template, or settings by name."""
+"""Recipes (YAML) of sparkrun, and of spark-vllm-docker with recipe version 1. They contain a command template, or
+settings by name."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe. Its hooks are noted and never run."""
+    """Return the recipe in a document. Its installation hooks, which are programs, are noted and never run. `entry` is
+    not used."""
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:

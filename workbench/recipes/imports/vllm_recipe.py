@@ -29,7 +29,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe of the variant `entry`, by default "default", with the features that are not opt-in."""
+    """Return the recipe of the variant `entry`, or by default of the variant "default", with all features that the
+    recipe switches on by default. Parts that are not understood are added to `notes`. Raises InputError if there is no
+    variant `entry`."""
     model, meta = table_of(document, "model", notes), table_of(document, "meta", notes)
     variants = table_of(document, "variants", notes)
     chosen = entry or "default"

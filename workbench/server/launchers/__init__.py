@@ -1,15 +1,16 @@
-"""Launchers: what runs a server on its host in place of Workbench itself, such as systemd, podman or Slurm.
+"""Launchers run a server on its host in place of Workbench itself. Examples are systemd, podman and Slurm.
 
-launcher      the Launcher protocol, what a launcher is given, and the file in which its keeper reports
+launcher      the Launcher protocol, its inputs and results, and the file in which a keeper reports
 systemd       servers as units of systemd; systemd_scripts has their shell scripts
 containers    servers as containers of docker and podman; container_scripts has their keeper
-jobs          what schedulers share: findings, keeper, stop     job_scripts   the shell code of a job and its keeper
+endings       the reasons for which a launcher ends a server
+jobs          the common part of all schedulers; job_scripts has the shell code of a job and of its keeper
 slurm, pbs    a server as a job of Slurm, or of PBS Pro, OpenPBS or Torque
 
-A launcher makes a *keeper*: a command that Workbench runs as a detached process, exactly like a server of its own. The
-keeper starts the server through the launcher's program, copies the server's log to its output, writes what it learns
-into the file `launched`, and ends with the server's exit code. So the run directory, the log, the exit code and the
-adoption by another Workbench are the same for all launchers.
+A launcher provides the command of a *keeper*, which Workbench runs as a detached process in place of the server. The
+keeper starts the server through the launcher's program, copies the server's log to its own output, reports in the file
+`launched` of the run directory, and ends with the server's exit code. The run directory, the log, the exit code and the
+adoption by another Workbench process are therefore the same for all launchers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The POSIX shell code that keeps a server in a container of docker or podman. It works with dash, bash and busybox.
+"""The POSIX shell code of the keeper, which starts a server in a container of docker or podman and follows it. The code
+works with dash, bash and busybox.
 
-Values are arguments or variables of the environment. The code's own variables begin with wb_, because the environment
-has those of the server too.
+Inputs are arguments or environment variables. The code's own variables begin with wb_, to differ from the environment
+variables of the server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The keeper pulls the image if it is missing, pins it by its digest, starts the container detached with the label
 `workbench.run`, and copies its whole log. It removes the container once it has the log and the exit code. The container
-is known by its id, which docker or podman writes into the run's directory: a name or a label can be given to another.
+is identified by its id, which docker or podman writes into the run directory: another container could have the same
+name or label.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ class Containers:
                 yield _error("image", f"the image {image} is not on this host", fix)
             else:
                 yield Finding(
-                    Level.INFO, "container.pull", f"the image {image} is pulled first: it is not on this host"
+                    Level.INFO,
+                    "container.pull",
+                    f"the image {image} is not on this host, so it is pulled before the server starts",
                 )
         if "@sha256:" not in image:
             text = f"the image {image} is not pinned: the same name can mean another image later"
@@ -123,7 +126,9 @@ class Containers:
             yield Finding(Level.HINT, "container.not-pinned", text, fix=f"set image={digest}")
         if self.name == "podman" and facts.get("uid", "0") != "0" and facts.get("linger") == "no":
             text = "the container ends when this user's last session on the host ends"
-            yield Finding(Level.WARN, "container.linger", text, fix="run once on the host: loginctl enable-linger")
+            yield Finding(
+                Level.WARN, "container.linger", text, fix="run this command once on the host: loginctl enable-linger"
+            )
 
     def _option_findings(self, launch: Launch) -> Iterator[Finding]:
         plan, network = launch.plan, self._option(launch, "network")
@@ -133,10 +138,13 @@ class Containers:
         gpus = self._option(launch, "gpus")
         visible = launch.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None and gpus not in ("all", NONE):
-            text = (
-                f"the container gets only the GPUs {gpus}, and CUDA_VISIBLE_DEVICES={visible} counts among these from 0"
+            text = f"the container gets only the GPUs {gpus}: in it, CUDA_VISIBLE_DEVICES={visible} numbers these GPUs from 0"
+            yield Finding(
+                Level.WARN,
+                "container.gpus",
+                text,
+                fix="remove CUDA_VISIBLE_DEVICES from the plan, or use --run-option gpus=all",
             )
-            yield Finding(Level.WARN, "container.gpus", text, fix="leave out CUDA_VISIBLE_DEVICES, or set gpus=all")
         if is_path(plan.model) and not plan.model.startswith("/"):
             fix = "give the model as an absolute path, or as a Hugging Face id"
             yield _error("model", f"the model {plan.model} is a relative path, which a container does not see", fix)
@@ -147,7 +155,10 @@ class Containers:
         if plan.executable and plan.executable_from != "given":
             text = f"the program {' '.join(plan.executable)} is not used: the image has its own"
             yield Finding(
-                Level.INFO, "container.executable", text, fix="choose a program in the image with --executable"
+                Level.INFO,
+                "container.executable",
+                text,
+                fix="to run another program of the image, name it with --executable",
             )
 
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
@@ -161,7 +172,12 @@ class Containers:
         if shown := [name for name in names if _NOT_BY_NAME.fullmatch(name)]:
             text = f"{', '.join(shown)}: the value is on the command line, where `ps` shows it to other users, because "
             text += f"{self.name} or a shell would take a variable of that name for its own"
-            yield Finding(Level.WARN, "container.secret", text, fix="give the variable another name")
+            yield Finding(
+                Level.WARN,
+                "container.secret",
+                text,
+                fix="use another name for this environment variable, if the engine accepts one",
+            )
         if names:
             text = (
                 f"{', '.join(names)}: whoever may use {self.name} on this host can read it with `{self.name} inspect`"
@@ -180,16 +196,16 @@ class Containers:
         return image_of(launch.plan, _engine(launch))
 
     def _server(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the words and the environment of the server in the container. An API key is passed as a variable if
-        the engine reads it there."""
+        """Return (command line, environment) of the server in the container. An API key is moved to an environment
+        variable if the engine reads one."""
         engine, plan = _engine(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
         return _key_as_variable(engine, argv, launch.env)
 
     def _words(self, launch: Launch) -> list[str]:
-        """Return the words of `docker run` or `podman run` before the image, without those that depend on files of the
-        host."""
+        """Return the arguments of `docker run` or `podman run` that precede the image. The mounts of the model and of
+        the hub cache are not among them."""
         argv, env = self._server(launch)
         words = ["--detach", "--name", container_name(launch.run_id), "--label", f"{LABEL}={launch.run_id}"]
         words += [*_LOG_WORDS[self.name], *self.program.limits]
@@ -212,7 +228,8 @@ class Containers:
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache(self, launch: Launch) -> str:
-        """Return where the host's hub cache is in the container; "" if the server does not need it."""
+        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if the server does not
+        need that cache."""
         given = self._option(launch, "hub-cache")
         if given == NONE or (not given and is_path(launch.plan.model)):
             return ""
@@ -251,8 +268,8 @@ class Containers:
         return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Return whether the container exists. A container that has ended counts as living, because a keeper must still
-        copy its log and its exit code."""
+        """Ask docker or podman for the state of the run's container. For a container of Workbench that still exists,
+        `lives` is True even if it has exited: a keeper must then copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
         argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir)
@@ -279,22 +296,21 @@ class Containers:
         if done.returncode != 0:
             known = log_patterns.match(done.err.splitlines())
             raise ServerError(
-                f"{self.name} could not stop the container: {done.problem}",
+                f"{self.name} could not stop the container of run {launch.run_id}: {done.problem}",
                 host=host.name,
                 command=f"{self.name} stop {container_name(launch.run_id)}",
                 next_step=known[0].fix if known else f"try: {self.name} ps",
             )
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return (), because a container is never restarted: one that has ended is removed, and a new start pins its
-        image anew."""
+        """Return (), because containers are never restarted: Workbench removes a container that has ended."""
         return ()
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
         raise ServerError(
-            f"a container of {self.name} cannot be restarted",
+            f"the server of run {launch.run_id} cannot be restarted: Workbench does not restart containers",
             host=host.name,
-            next_step="stop the server, then start a new one",
+            next_step="stop the run, then start the server again from its preset",
         )
 
     # ---- containers that others started
@@ -330,7 +346,8 @@ def _error(code: str, text: str, fix: str) -> Finding:
 def _key_as_variable(
     engine: Engine, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the words and the environment with the value of --api-key as the variable that the engine reads."""
+    """Return (command line, environment) with the value of --api-key moved from the command line to the environment
+    variable that the engine reads. Return both unchanged if there is no such flag or variable."""
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
         if flag != "--api-key" or engine.api_key_env is None or (not equals and at + 1 == len(argv)):
@@ -351,8 +368,8 @@ def _no_container(handle: str, program: str, host: Host, problem: str = "no such
 
 
 def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
-    """Return the server in a container, from the answer of `inspect`. Its words are from
-    whoever made the container."""
+    """Return the running server in the container `handle`. `answer` is the JSON that `container inspect` printed.
+    Raises ServerError if the container does not run, and HostError if the JSON is not as expected."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:
@@ -372,7 +389,8 @@ def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptabl
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise HostError(
-            f"{program} container inspect printed something that Workbench cannot read: {error}", host=host.name
+            f"`{program} container inspect {handle}` printed JSON that Workbench does not understand: {error}",
+            host=host.name,
         ) from None
 
 
@@ -381,6 +399,7 @@ def _text(value: Any) -> str | None:
 
 
 def _published(ports: Mapping[str, Any]) -> int | None:
-    """Return the port of the host that leads to the container's only published port."""
+    """Return the port of the host that is published to the container; None if it is not exactly one. `ports` is from
+    `container inspect`."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
     return whole_number(str(found[0]), 5) if len(set(found)) == 1 else None

@@ -1,23 +1,25 @@
-"""The shell code of jobs: the script that a scheduler runs on a node, and the keeper that follows the job.
+"""Shell code for jobs: the script that a scheduler runs on a node, and the keeper that follows the job from the login
+host.
 
-All of it is constant POSIX sh, for dash, bash and busybox. Values are arguments; the words and the environment of the
-server are in the file `server` of the run directory. What differs between schedulers are functions, which the
-module of each scheduler defines:
+All of it is constant POSIX sh, for dash, bash and busybox. Inputs are arguments; the command line and the environment
+of the server are in the file `server` of the run directory. The module of each scheduler defines these shell functions:
 
-submit WORDS    submit job.sh with these options; set `job`, or print why not on stderr and return 1
+submit WORDS    submit job.sh with the options WORDS and set `job` to its id, or print an error to stderr and return 1
 find            set `job` to the id of the newest job called $name; leave it empty if there is none; set `why` if the
                 scheduler does not answer
-look            set `phase` (queued, running, ended, gone, unknown), `state`, `host` (of the node), `left` (seconds) or
-                `limit` (seconds from the start), `code` (exit code that the scheduler knows), and `why` it is unknown
-place           set `log` and `out` of a job that another keeper or user has submitted, and `of`, their directory
-cancel          ask for the end of `job`
-enter WORDS     run a command in the job, on its first node; missing where the scheduler has no such program
+look            set `phase` (queued, running, ended, gone, unknown), `state`, `host` (the node), `left` (seconds) or
+                `limit` (seconds from the start), `code` (exit code that the scheduler reports), and `why` if `phase` is
+                unknown
+place           for a job that another keeper or user has submitted: set `log` and `out` to the paths of the server's
+                and of the scheduler's output, and `of` to their directory
+cancel          ask the scheduler to end `job`
+enter WORDS     run the command WORDS inside the job, on its first node; not defined for a scheduler that cannot
 
 Files in the run directory, which the node and the login host must both see:
-server          exports, working directory and words of the server, quoted; contains its secrets, removed at the end
-environment     PATH of the login host and variables of Workbench, which no scheduler passes on by itself
+server          exports, working directory and command line of the server, with its secrets; removed when the job ends
+environment     PATH of the login host and variables of Workbench, which the scheduler does not pass to the job
 job.log         output of the server       job.out   output of the scheduler for the job
-job.began       what the node knows: "node NAME", "pid N", "gpus …", "restarts N", "began UNIX_S"
+job.began       written on the node: lines "node NAME", "pid N", "gpus …", "restarts N", "began UNIX_S"
 job.exit        exit code of the server
 """
 
@@ -296,20 +298,22 @@ exit 0
 
 
 def find(scheduler: str) -> str:
-    """Return the script that prints the commands of the processes of a job."""
+    """Return the script that prints the commands of the processes of a job. `scheduler` is the scheduler's shell
+    functions."""
     return f"{_SHARED}{scheduler}{_FIND}"
 
 
 def keep(scheduler: str) -> str:
-    """Return the keeper's script for the scheduler whose functions are `scheduler`."""
+    """Return the script of the keeper, which submits a job and follows it. `scheduler` is the scheduler's shell
+    functions."""
     return f"{_SHARED}{scheduler}{_KEEP}"
 
 
 def stop(scheduler: str) -> str:
-    """Return the script that cancels a job and waits for its end."""
+    """Return the script that cancels a job and waits for its end. `scheduler` is the scheduler's shell functions."""
     return f"{_SHARED}{scheduler}{_STOP}"
 
 
 def ask(scheduler: str) -> str:
-    """Return the script that prints the state of a job."""
+    """Return the script that prints the state of a job. `scheduler` is the scheduler's shell functions."""
     return f"{_SHARED}{scheduler}{_ASK}"

@@ -1,8 +1,8 @@
-"""The parts that the launchers of all schedulers share. The server is a batch job on a node, which may be another
-machine than this host.
+"""The common part of the launchers of all schedulers: the server is a batch job on a node of a cluster, which may be
+another machine than the login host.
 
-The job's script and the keeper are constant shell code (job_scripts.py). The words of the server go into the file
-`server` of the run directory. Nodes and this host must see that directory under the same path.
+The job's script and the keeper are constant shell code (job_scripts.py). The command line of the server is written into
+the file `server` of the run directory. The nodes and the login host must see that directory under the same path.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ fi"""
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler: the word of `--as`, its title, its programs, the shell functions that job_scripts.py describes, and
-    the command that prints the names of its nodes. `enters` says whether it has a program that runs a command in a
-    job."""
+    """A scheduler. `name` is its value for the option --as, `functions` the shell functions that job_scripts.py
+    describes, and `nodes` the command that prints the names of its nodes. `enters` says whether a command can be run
+    inside one of its running jobs."""
 
     name: str
     title: str
@@ -75,8 +75,8 @@ class Scheduler:
 
 
 class JobLauncher(ABC):
-    """Starts servers as jobs of a scheduler. The server's program, model and port are those of a node, so that nothing
-    of them can be checked on this host."""
+    """Starts servers as jobs of a scheduler. The program, the model and the port of such a server are those of a
+    compute node, so the login host cannot check them."""
 
     scheduler: Scheduler
     stop_s = STOP_S
@@ -92,7 +92,7 @@ class JobLauncher(ABC):
 
     @abstractmethod
     def words(self, request: JobRequest) -> tuple[str, ...]:
-        """Return the arguments of the shell function `submit` for this request."""
+        """Return the arguments with which the shell function `submit` submits the job."""
 
     @abstractmethod
     def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class JobLauncher(ABC):
             raise HostError(
                 f"{self.scheduler.title} does not answer: {why}",
                 host=host.name,
-                next_step="the job and its log are kept; Workbench asks again",
+                next_step="wait: the job and its log are kept, and Workbench asks the scheduler again",
             )
         if phase in ("queued", "running"):
             return Fate(True, job)
@@ -189,10 +189,10 @@ class JobLauncher(ABC):
         done = await host.run(sh(script, *words), timeout_s=self.stop_s + _ASK_S)
         if done.returncode != 0:
             raise ServerError(
-                f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem}",
+                f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem} (run {launch.run_id})",
                 host=host.name,
                 command=shlex.join((self.scheduler.programs[-1], job or name)),
-                next_step="try again; the job and its log are kept",
+                next_step="stop the run again; the job and its log are kept",
             )
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
@@ -200,13 +200,15 @@ class JobLauncher(ABC):
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if not _JOB_ID.fullmatch(handle):
-            raise ServerError(f"{handle!r} is not the id of a job", host=host.name, next_step=_LISTS)
+            raise ServerError(
+                f"{handle!r} is not the id of a {self.scheduler.title} job", host=host.name, next_step=_LISTS
+            )
         if not self.scheduler.enters:
             raise ServerError(
-                f"the server in the job {handle} cannot be followed: {self.scheduler.title} has no command that enters "
-                "a job from outside",
+                f"Workbench cannot follow the server in the job {handle}: {self.scheduler.title} has no command that runs "
+                "a program inside a running job",
                 host=host.name,
-                next_step="`workbench jobs` shows the job's node; benchmark it with `workbench bench --url http://NODE:PORT`",
+                next_step="benchmark the server with `workbench bench --url http://NODE:PORT`; `workbench jobs` shows the NODE",
             )
         script = job_scripts.find(self.scheduler.functions)
         words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
@@ -222,14 +224,15 @@ class JobLauncher(ABC):
             raise ServerError(
                 f"no server of a known engine was found in the job {handle} on {clean(seen.get('host', ''))}{why}",
                 host=host.name,
-                next_step=f"try again if the server is only being started; {_LISTS}",
+                next_step=f"if the server is still starting, try again later; {_LISTS}",
             )
         return Adoptable(handle, found.argv, found.env or {}, found.workdir)  # its keeper reports the node
 
 
 def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
-    """Return the command of the first process that starts an engine and is not the child of another such process. Each
-    text begins with the ids of the process and of its parent."""
+    """Return the command of the first process that starts an engine and whose parent does not; None if there is none.
+    Each text in `processes` begins with a line of the process id and the parent's id, and continues with the output of
+    process_command.LOOK."""
     found: dict[str, tuple[str, ProcessCommand]] = {}
     for text in processes:
         ids, _, rest = text.partition("\n")
@@ -268,8 +271,9 @@ def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
 
 
 def _server_file(launch: Launch) -> str:
-    """Return shell code that sets the environment and the working directory of the server, and its words as $1, $2, …
-    The GPUs are those that the scheduler assigns. Raises InputError for what a shell cannot hold."""
+    """Return the content of the file `server`: shell code that sets the server's environment and working directory, and
+    its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out, because the scheduler sets it. Raises InputError for
+    an invalid variable name or a NUL byte."""
     lines = []
     for name, value in launch.env.items():
         if not VARIABLE_NAME.fullmatch(name):
@@ -281,5 +285,5 @@ def _server_file(launch: Launch) -> str:
     lines.append(f"cd -- {shlex.quote(launch.workdir)} || exit 1" if launch.workdir else "cd")
     lines.append(f"set -- {shlex.join(launch.argv)}")
     if any("\0" in line for line in lines):
-        raise InputError("a word or a variable of the server contains a NUL byte")
+        raise InputError("the server's command line or environment contains a NUL byte, which a shell cannot pass on")
     return "\n".join(lines) + "\n"

@@ -1,9 +1,9 @@
-"""The Launcher protocol, what a launcher is given and returns, and the file in which its keeper reports.
+"""The Launcher protocol, its inputs and results, and the file in which a keeper reports.
 
-A keeper reports `handle` as soon as it knows it, `began_unix_s` (and `pid`, if the process is on the host) once the
-server's process runs, and `ended` before it exits because the server has ended. A keeper that is gone without `ended`
-was lost: the server may live, and the launcher is asked (server/launched_runs.py). SIGTERM ends a keeper, but not its
-server.
+A keeper is the process that follows a server for Workbench. It reports `handle` (unit, container or job id) as soon as
+it knows it, `began_unix_s` once the server's process runs, `pid` if that process is on the host, and `ended` when the
+server has ended. If a keeper has exited without reporting `ended`, the server may still live, and Workbench asks the
+launcher (server/launched_runs.py). SIGTERM ends a keeper, but not its server.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FILE = "launched"  # in the run directory; the keeper replaces it as a whole (wr
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server to start, or one that was started. `argv` and `env` are those of the engine: at a start with their
-    secrets, later with masks in their place. `run_dir` is the run's directory on the host, which exists when the keeper
+    """A server that is to be started or was started. `argv` and `env` are those of the engine. Their secrets are
+    present at the start and masked later. `run_dir` is the run's directory on the host, which exists when the keeper
     starts."""
 
     run_id: str
@@ -47,8 +47,8 @@ def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The command that keeps a server for a launcher. `env` contains the secrets, `files` are written into the run
-    directory first (names relative to it)."""
+    """The command of a keeper, the process that starts and follows a server. `env` contains the secrets. `files` has
+    the texts to write into the run directory before the start, by relative path."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The content of the file `launched`, in which a keeper reports: lines of a key, a space and a value. None: not
-    reported."""
+    """The content of the file `launched`, in which a keeper reports. Each line of the file has a key, a space and a
+    value. None means that the keeper has not reported the value."""
 
     handle: str | None = None  # the unit, the container or the job id
     state: str | None = None  # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
@@ -86,8 +86,8 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Adoptable:
-    """A server that somebody else started through a launcher. `argv` are the words of its process, with their
-    secrets."""
+    """A server that was started through a launcher, but not by Workbench. `argv` is the command line of its process,
+    `env` its environment. Both contain its secrets."""
 
     handle: str  # in its full form
     argv: tuple[str, ...]
@@ -99,7 +99,7 @@ class Adoptable:
 
 
 class Launcher(Protocol):
-    """A program that runs servers on a host in place of Workbench itself. `name` is the word of `--as`."""
+    """A program that runs servers on a host in place of Workbench itself. `name` is its value for the option --as."""
 
     name: str
     start_program: str  # the program on the host that starts a server, such as "sbatch"
@@ -107,13 +107,13 @@ class Launcher(Protocol):
     looks_at: frozenset[str]  # of {"files", "port"}: those of the host that the server uses, checked before its start
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return findings about problems of this start, such as a missing program, image or right. A finding of the
-        level ERROR prevents the start."""
+        """Return findings about problems of this start, such as a missing program or image, or a lack of permission. A
+        finding of the level ERROR prevents the start."""
         ...
 
     def command(self, launch: Launch) -> Command:
-        """Return the command that starts the server through the launcher's program, to be shown before the start: a
-        person could run it. Its `files` are those that it needs, such as a job script."""
+        """Return the command that starts the server through the launcher's program. It is shown to the user before the
+        start, and the user could run it. Its `files` has the files that the command needs, such as a job script."""
         ...
 
     def keeper(self, launch: Launch) -> Keeper:
@@ -121,17 +121,20 @@ class Launcher(Protocol):
         ...
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command of a keeper that starts nothing: it follows a server that already runs as `handle`."""
+        """Return the command of a keeper for a server that already runs as the unit, container or job `handle`. This
+        keeper starts nothing."""
         ...
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Ask the launcher's program whether the server of a run lives. The keeper may have been lost before it
-        reported anything, so the server is also found by the run id. Raises HostError if the program cannot tell."""
+        """Ask the launcher's program whether the server of a run lives. The server is found by its handle or by the run
+        id, because the keeper may have been lost before it reported a handle. Raises HostError if the program cannot
+        tell."""
         ...
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
-        """Ask the launcher's program to stop the server, and wait up to `stop_s` for its end. The server may be queued
-        still, or have ended, or never have been started. Raises HostError or ServerError if the program refuses."""
+        """Stop the server through the launcher's program, and wait up to the attribute `stop_s` (seconds) for its end.
+        The server may still be queued, have ended, or never have been started. Raises HostError or ServerError if the
+        program refuses."""
         ...
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
@@ -148,14 +151,15 @@ class Launcher(Protocol):
         ...
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
-        """Return the server that runs as `handle`. `options` are run options. Raises ServerError if there is none, or
-        it does not run."""
+        """Return the server that runs as the unit, container or job `handle`. `options` are the launcher's options that
+        the user gave with --run-option. Raises ServerError if that unit, container or job does not exist or does not
+        run."""
         ...
 
 
 def parse_launched(data: bytes | None) -> Launched | None:
-    """Return the content of the file `launched`; None if there is none. Unknown keys and damaged values are left
-    out."""
+    """Return the content of the file `launched`; None for an empty or missing file. Unknown keys and damaged values are
+    left out."""
     if not data:
         return None
     values = dict(line.partition(" ")[::2] for line in clean(data, lines=True).splitlines())

@@ -1,8 +1,8 @@
 """The launcher `pbs`: a server as a batch job of PBS Pro, OpenPBS or Torque.
 
-Exit_status is 256 + n for signal n, and negative if PBS itself ended the job: -29 for the walltime, -27 for the memory
-(JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x` shows ended jobs in PBS Pro, and means XML in Torque. A preempted job
-is suspended, or put back into the queue; run_count counts its starts.
+A job that signal n ended has the Exit_status 256 + n. The status is negative if PBS itself ended the job: -29 for the
+walltime, -27 for the memory (JOB_EXEC_KILL_* in job.h of OpenPBS). `qstat -x` includes ended jobs in PBS Pro, but
+selects XML output in Torque. A preempted job is suspended, or put back into the queue; run_count counts its starts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Servers as units of systemd: transient units of the user's or the system's service manager.
 
 The unit runs the engine's own command with the environment that a process of Workbench would have. The environment is
-in the file `environment` of the run directory, which only the user can read: `systemctl show`, which every user of the
-host may call, names the run directory, the command line and the limits, and no variable. The keeper polls the unit, and
-copies its journal. A unit whose main process ends stays loaded until the keeper has read how it ended.
+in the file `environment` of the run directory, which only the user can read. Every user of the host may call `systemctl
+show`: it shows the run directory, the command line and the limits, but no environment variable. The keeper polls the
+unit, and copies its journal. A unit whose main process ends stays loaded until the keeper has read how it ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _LIVING = frozenset({"active", "activating", "reloading", "deactivating", "refre
 
 
 def launcher(word: str) -> Systemd:
-    """Return the launcher of the word `systemd`."""
     return Systemd(word)
 
 
@@ -101,10 +100,10 @@ class Systemd:
         done = await self._systemctl(host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s)
         if done.returncode not in (0, 5):  # 5: not loaded
             raise ServerError(
-                f"systemd did not stop {unit}: {done.problem}",
+                f"systemd did not stop the unit {unit}: {done.problem}",
                 host=host.name,
                 command=shlex.join(("systemctl", f"--{_scope(launch.plan.run_options)}", "stop", unit)),
-                next_step="run the command on the host; it may need the rights of root",
+                next_step="run the command `systemctl stop` on the host; it may need root",
             )
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
@@ -117,10 +116,10 @@ class Systemd:
         done = await self._systemctl(host, launch.plan.run_options, *words, timeout_s=self.stop_s)
         if done.returncode:
             raise ServerError(
-                f"systemd did not restart {unit}: {done.problem}",
+                f"systemd did not restart the unit {unit}: {done.problem}",
                 host=host.name,
                 command=shlex.join(("systemctl", f"--{scope}", "restart", unit)),
-                next_step="run the command on the host; it may need the rights of root",
+                next_step="run the command `systemctl restart` on the host; it may need root",
             )
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
@@ -134,24 +133,26 @@ class Systemd:
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
                 command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
-                next_step="look at the unit's file, and remove it yourself if it is not needed",
+                next_step="check the unit file with `systemctl cat`, and delete the file if the unit is no longer needed",
             )
         return done.out.splitlines()
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         unit = handle if "." in handle else f"{handle}.service"
         if set("*?[") & set(unit):  # systemctl would restart every unit that it matches
-            raise ServerError(f"{unit} is a pattern", host=host.name, next_step="give the name of one unit")
+            raise ServerError(
+                f"{unit} is a pattern, not a unit name", host=host.name, next_step="name one unit, without *, ? and ["
+            )
         seen = await self._show(host, options, unit)
         pid = int(seen.get("MainPID") or 0)
         if not pid:
             state = "not found" if seen.get("LoadState") == "not-found" else seen.get("ActiveState") or "unknown"
             other = "system" if _scope(options) == "user" else "user"
             raise ServerError(
-                f"{unit} is {state} in the {_scope(options)}'s service manager",
+                f"the unit {unit} is not running: it is {state} in the {_scope(options)}'s service manager",
                 host=host.name,
                 command=shlex.join(("systemctl", f"--{_scope(options)}", "status", unit)),
-                next_step=f"start the unit, or look in the other manager with --run-option scope={other}",
+                next_step=f"start the unit, or use --run-option scope={other} if it is a unit of the {other}'s service manager",
             )
         command = (await read_command(host, pid)).cleaned()
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
@@ -160,7 +161,7 @@ class Systemd:
         names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
         done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
         if done.returncode:
-            raise HostError(f"systemd cannot be asked about {unit}: {done.problem}", host=host.name)
+            raise HostError(f"`systemctl show` failed for the unit {unit}: {done.problem}", host=host.name)
         return dict(line.partition("=")[::2] for line in done.out.splitlines())
 
     async def _systemctl(
@@ -170,7 +171,9 @@ class Systemd:
             return await host.run(sh(script.SYSTEMCTL, _manager(options, host.may_sudo), *words), timeout_s=timeout_s)
         except CommandTimeout as error:
             raise ServerError(
-                error.message, host=host.name, next_step="look at the unit with systemctl status"
+                error.message,
+                host=host.name,
+                next_step="run `systemctl status` for the unit on the host: it shows what the unit is doing",
             ) from None
 
 
@@ -184,18 +187,20 @@ def unit_text(launch: Launch) -> str:
 
 
 def _program(launch: Launch, home: str) -> tuple[str, ...]:
-    """Return the command line of the unit. The directory `home` has its environment."""
+    """Return the command line of the unit. It reads the environment of the server from a file in the directory
+    `home`."""
     return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
 
 
 def _installed(launch: Launch) -> str:
-    """Return the run option `installed` of the unit: "yes" or "boot"; "" for a transient unit."""
+    """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also started at boot), or ""
+    for a transient unit."""
     kind = value_of(WORD, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
 
 def _new_unit(launch: Launch) -> str:
-    """Return the name of the unit that a start makes."""
+    """Return the name of the unit that a start of `launch` creates."""
     if not _installed(launch):
         return unit_of(launch.run_id)
     name = value_of(WORD, launch.plan.run_options, "unit") or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
@@ -203,13 +208,14 @@ def _new_unit(launch: Launch) -> str:
 
 
 def _home_of(launch: Launch) -> str:
-    """Return the directory with the environment of an installed unit, which must outlive the run's directory."""
+    """Return the directory that contains the environment file of an installed unit. It is not the run directory,
+    because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _new_unit(launch))
 
 
 def unit_of(run_id: str) -> str:
-    """Return the name of the unit of a run that Workbench starts."""
+    """Return the name of the transient unit in which Workbench starts the server of a run."""
     return f"workbench-{run_id}.service"
 
 
@@ -222,7 +228,8 @@ def _scope(options: Mapping[str, str]) -> str:
 
 
 def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
-    """Return the word by which the scripts name the service manager of the unit."""
+    """Return the service manager of the unit, as the scripts expect it: "user", "system" (through sudo), or "own" (the
+    system's, without sudo)."""
     scope = _scope(options)
     return scope if scope == "user" or may_sudo else "own"
 
@@ -245,7 +252,8 @@ def _settings(launch: Launch) -> list[str]:
 
 
 def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
-    """Return findings about the answers of the script CHECK that speak against a start."""
+    """Return findings about problems that prevent or endanger a start. `seen` has the values that the script CHECK
+    printed."""
     version = int(seen.get("version") or 0)
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""

@@ -1,4 +1,4 @@
-"""The list of all checks of a host."""
+"""The list of all checks of a single host."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 
 
 def findings(seen: Examination) -> Sequence[Finding]:
-    """Return the problems of the host, each with its fix."""
+    """Return findings about the problems of an examined host."""
     return [finding for check in CHECKS for finding in check(seen)]

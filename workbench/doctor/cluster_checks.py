@@ -1,5 +1,5 @@
-"""Checks of a cluster before a server starts on it. All functions are pure: they take a ClusterReport and yield
-findings."""
+"""Checks of a cluster before a server starts on it. All functions are pure: they read a ClusterReport and yield
+findings about problems."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def names(report: ClusterReport) -> Iterator[Finding]:
 
 
 def connections(report: ClusterReport) -> Iterator[Finding]:
-    """Report addresses that another node cannot connect to."""
+    """Report each node address to which another node cannot connect."""
     for made in report.connections:
         if made.problem is not None:
             text = f"{made.source} cannot connect to {made.address} of {made.target}: {made.problem}"
@@ -157,7 +157,7 @@ def rdma(report: ClusterReport) -> Iterator[Finding]:
 
 
 def versions(report: ClusterReport) -> Iterator[Finding]:
-    """Report an engine that a node lacks, and versions and GPUs that differ between nodes."""
+    """Report nodes without the plan's engine, and engines, packages, drivers and GPUs that differ between nodes."""
     by_engine: dict[str, dict[str, str]] = {}
     for node in report.reached:
         for installed in node.seen.engines:
@@ -210,7 +210,7 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
 
 
 def model(report: ClusterReport) -> Iterator[Finding]:
-    """Report model files that a node lacks, or that differ between nodes."""
+    """Report nodes without the plan's model files, and model files that differ between nodes."""
     digests = {node.name: node.model.digest for node in report.reached if node.model and node.model.digest}
     source = next(iter(digests), None)
     for node in report.reached:
@@ -342,5 +342,5 @@ CHECKS: tuple[Callable[[ClusterReport], Iterable[Finding]], ...] = (
 
 
 def findings(report: ClusterReport) -> list[Finding]:
-    """Return the problems of the cluster, each with its fix."""
+    """Return findings about the problems of a cluster, from all checks."""
     return [finding for check in CHECKS for finding in check(report)]

@@ -51,7 +51,7 @@ class Examination:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The compute capabilities of the GPUs, each once."""
+        """The compute capabilities of the GPUs, such as "12.0", without duplicates."""
         return tuple(dict.fromkeys(gpu.compute_capability for gpu in self.gpus if gpu.compute_capability))
 
 

@@ -1,4 +1,4 @@
-"""Checks of the system: its limits, memory, disk, CPU, ports and processes."""
+"""Checks of a host's operating system: limits, memory, disk, CPU, ports and processes."""
 
 from __future__ import annotations
 

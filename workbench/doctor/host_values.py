@@ -92,7 +92,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class IdleState:
-    """An idle state (C-state) of the CPU, with the time in microseconds that a core needs to leave it."""
+    """An idle state (C-state) of the CPU. `latency_us` is the time in microseconds that a core needs to leave the
+    state."""
 
     name: str
     latency_us: int
@@ -101,7 +102,8 @@ class IdleState:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process of an engine that is not its API server. `parent_name` is the name of its parent process."""
+    """A process of an engine other than the process that answers its API requests. `parent` is the id and `parent_name`
+    the name of its parent process."""
 
     pid: int
     parent: int
@@ -145,7 +147,7 @@ async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues
 
 
 def parse(output: str) -> HostValues:
-    """Return the values in the output of the script. A line that cannot be read is left out."""
+    """Return the values in `output`, the text that the script printed. Lines that cannot be understood are skipped."""
     one: dict[str, str] = {}
     many: dict[str, list[str]] = {}
     for line in output.split("\n"):

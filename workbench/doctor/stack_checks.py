@@ -1,4 +1,4 @@
-"""Checks of an engine's packages (torch, CUDA, FlashInfer, NCCL) against each other, the driver and the GPUs."""
+"""Checks whether the packages of an engine (torch, CUDA, FlashInfer, NCCL) fit each other, the driver and the GPUs."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ExportForm:
             names = ", ".join(launch.files)
             raise InputError(
                 f"the server needs the file {names}, which a {self.title} cannot write",
-                next_step=f"export in one of the formats {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
+                next_step=f"export as one of {', '.join(form.name for form in EXPORT_FORMS if form.with_files)}",
             )
         text: str = getattr(import_module(f"workbench.recipes.exports.{self.module}"), self.function)(launch, notes)
         return text

@@ -132,6 +132,6 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(data: Any) -> str:
-    """Return the data as YAML that readers of YAML 1.1 and of 1.2 understand alike."""
+    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same way."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

@@ -1,7 +1,7 @@
-"""An HTTP client for servers that may misbehave: each answer must end in time, must not be too large, and must not be
-compressed.
+"""An HTTP client for servers that may misbehave. A response must arrive completely within a time limit, must not be too
+large, and must not be compressed.
 
-httpx alone applies its time limit to each read. It would therefore never end if a server sent one byte per second.
+httpx alone applies its time limit to each read, so a server that sends one byte per second would never cause a timeout.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _DEFAULT_S = 10.0
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client for small requests such as health checks. The read timeout of a request limits the time of its
-    whole answer.
+    """An httpx client for small requests such as health checks. The read timeout plus the connect timeout of a request
+    limit the time until its response is complete.
 
-    Raises httpx.ReadTimeout if an answer takes longer. Raises httpx.DecodingError if an answer is larger than 16 MiB,
-    or compressed.
+    Raises httpx.ReadTimeout if a response takes longer, and httpx.DecodingError if a response is larger than 16 MiB or
+    compressed.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -82,7 +82,8 @@ class ClusterSupervisor(Supervisor):
         return found
 
     def _cluster(self, run_id: str) -> ClusterRun | None:
-        """Return the server of several ranks with this run id. None for any other run."""
+        """Return the server of several ranks whose run id is `run_id`. None for the run of any other server, and for an
+        unknown run."""
         record = self._records().get(run_id)
         return record.cluster if record else None
 

@@ -1,4 +1,4 @@
-"""The change of the engine's own counters during one benchmark, from readings before, during and after it."""
+"""Computes how the engine's own counters changed during one benchmark, from readings before, during and after it."""
 
 from __future__ import annotations
 
@@ -56,20 +56,21 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
 
 
 def no_counters(reason: str) -> EngineDuring:
-    """Return engine counts in which every value is None, with `reason` for each."""
+    """Return a result of `summarize` in which every value is None, with `reason` as the reason for each."""
     names = (*_COUNTERS, *_SHARES, "running_mean", "running_max", "waiting_mean", "waiting_max", "kv_use_max_pct")
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
 def readable(metrics: EngineMetrics) -> bool:
-    """Return whether the reading contains at least one value."""
+    """Return whether the reading contains the value of at least one counter, or the number of running or waiting
+    requests."""
     return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
 
 
 def disagreements(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> tuple[str, ...]:
-    """Return a sentence for each count that differs between the engine and the benchmark; empty if all agree.
-    `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt tokens and output tokens,
-    including the warm-up. A count that is None is not compared."""
+    """Return a sentence for each count that differs between the engine and the benchmark; () if all agree. `requests`,
+    `prompt` and `output` are the benchmark's own counts of requests, prompt tokens and output tokens, including the
+    warm-up. Counts that are None are not compared."""
     found = []
     for (name, title), own in zip(_COMPARED, (requests, prompt, output), strict=True):
         counted = getattr(engine, name)

@@ -1,9 +1,8 @@
-"""The search for the engine that is installed on a host: its path, its version and its own Python. A program that a
-preset names is never run, because it could be anything.
+"""Finds the engine that is installed on a host: the path of its program, its version, and the Python that runs it.
 
 The version of a Python engine is read from the name of its package metadata directory, without running a program. An
 engine without such metadata is run to print its version, but only if its program is found under the engine's own name
-in an absolute directory of PATH.
+in an absolute directory of PATH. A program that a preset names is never run for this, because it could do anything.
 """
 
 from __future__ import annotations
@@ -87,8 +86,9 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
-    """The outcome of a search for an engine on a host. If `path` is None, no program was found, and `problem` says
-    where it was searched. If `version` is None, `how` says why it is unknown."""
+    """The result of searching for an engine on a host. `path` is the path of its program, or None if no program was
+    found; `problem` then says where it was searched. `how` says where the version was read, or why `version` is
+    None."""
 
     engine: str
     path: str | None  # None: not found; `problem` says where it was searched

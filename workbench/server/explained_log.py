@@ -1,4 +1,4 @@
-"""The explanation of a whole log: the lines with a known cause, the first error, and the warnings and errors without a
+"""Explains a whole log: finds the lines with a known cause, the first error, and the warnings and errors without a
 known cause."""
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _MARKED = ("warn", "error")
 
 
 class ExplainedLog:
-    """The lines of a log that have a known cause, collected in bounded memory while lines are added. `engine` is the
-    engine that wrote the log; if it is None, the patterns of all engines are used."""
+    """Collects the explanation of a log while its lines are added: findings about lines with a known cause, the other
+    warnings and errors, and the first error. Memory is bounded. `engine` is the engine that wrote the log; if it is
+    None, the patterns of all engines are used."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
@@ -42,7 +43,7 @@ class ExplainedLog:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One finding for each known cause, the most severe first."""
+        """The findings about the lines that were added, one for each known cause, the most severe first."""
         return by_severity(self._found.values())
 
     def count(self, finding: Finding) -> int:

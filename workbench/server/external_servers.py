@@ -1,7 +1,7 @@
-"""The servers on a host that Workbench did not start. They are found by the command lines in /proc and asked for their
-models.
+"""Finds the servers on a host that Workbench did not start, by the command lines in /proc, and asks each server for the
+names of its models.
 
-This module only reads: it signals no process, and sends requests only to processes that look like an inference engine.
+No process gets a signal, and only processes that look like an inference engine get HTTP requests.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FoundServer:
 
     @property
     def bench(self) -> str:
-        """The command line that benchmarks this server."""
+        """The `workbench bench` command line that benchmarks this server."""
         return f"workbench bench --url {self.url}"
 
 
@@ -125,7 +125,7 @@ class _Seen:
 
 
 async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that no Workbench started, sorted by port. `known_ports` are the ports of
+    """Return the servers of `host` that were not started by Workbench, sorted by port. `known_ports` are the ports of
     Workbench's own runs, which are skipped. Raises HostError if the host cannot be queried."""
     patterns = "|".join([registry.server_patterns(), _OTHERS])
     done = await host.run(["sh", "-c", _LOOK, "sh", patterns, str(MOST)], check=True)
@@ -216,7 +216,7 @@ class ExternalMetrics:
 
     async def read(self, timeout_s: float) -> EngineMetrics:
         """Return one reading of the engine's counters. Never raises: a value that cannot be read is None, and `absent`
-        says why."""
+        has the reason."""
         if not self.server.engine:
             return metrics.no_metrics(f"Workbench does not know the metrics of the server at {self.server.url}")
         try:

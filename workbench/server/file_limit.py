@@ -33,7 +33,8 @@ async def may_have(host: Host, files: int) -> bool:
 
 
 async def limit_of(host: Host, pid: int) -> FileLimit | None:
-    """Return the limit of a running process; None if the process has ended or belongs to another user."""
+    """Return the limit on open files of the running process `pid`. None if the process has ended or belongs to another
+    user."""
     try:
         limits = await host.read_file(f"/proc/{pid}/limits", limit=8192)
     except FileError:

@@ -212,8 +212,7 @@ def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple
 
 
 def _document(body: bytes) -> tuple[Any, str]:
-    """Return (JSON data with its secrets masked, reason why the data cannot be used). The reason is "" if they can be
-    used."""
+    """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be used)."""
     if len(body) > MOST_BYTES:
         return None, _too_much(body)
     try:

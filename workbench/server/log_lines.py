@@ -33,8 +33,7 @@ _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^[\d.]+ I |^\[?I\d{4} ")
 
 
 def level_of(line: str) -> str:
-    """Return the level that the engine wrote in the line: "error", "warn" or "info", or "" if there is none. The screen
-    uses it for colours."""
+    """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the line has none."""
     head = _RANK.sub("", line[:200])
     if _INFO.search(head[:60]):
         return "info"
@@ -44,8 +43,8 @@ def level_of(line: str) -> str:
 
 
 def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return one line of the log as clean text, with the given secrets masked. Of a progress bar, only its last state
-    is kept."""
+    """Return one line of the log as clean text, with `secrets` masked. If the line is a progress bar that was
+    overwritten several times, only its last state is returned."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
@@ -65,8 +64,9 @@ def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
 
 
 class LineAssembler:
-    """Joins pieces of bytes of any size into complete lines. A line is decoded only when it is complete, so that a
-    character cut in two by a read stays intact. A line longer than `limit` bytes is returned in pieces."""
+    """Joins chunks of bytes into complete lines of text. A line is decoded only when it is complete, so that a
+    multi-byte character that is split between two chunks stays intact. A line longer than `limit` bytes is returned in
+    pieces."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
@@ -92,12 +92,12 @@ class LineAssembler:
 
     @property
     def unfinished(self) -> str:
-        """The last line of the log, which has no line end yet, such as a progress bar. "" if there is none."""
+        """The present text of the last line, which has no line end yet, such as a progress bar. "" if there is none."""
         return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
-        """Return the last line, which has no line end, as a list; empty if there is none. Call this after the writer
-        has ended."""
+        """Return the last line as a list, although it has no line end; [] if there is none. Call this after the writer
+        of the log has ended."""
         rest, self._rest = self._rest, b""
         return [log_line(rest, self._secrets)] if rest else []
 
@@ -106,8 +106,8 @@ class LineAssembler:
 
 
 class LogRing:
-    """The first and the newest lines of a log, in bounded memory. If lines between them were dropped, one line in their
-    place says how many."""
+    """Keeps the first and the newest lines of a log in bounded memory. If lines between these two parts were dropped,
+    one line in their place says so."""
 
     def __init__(self, head_lines: int = HEAD_LINES, tail_lines: int = TAIL_LINES, chars: int = RING_CHARS) -> None:
         self._head: list[str] = []
@@ -152,8 +152,8 @@ class LogRing:
         return len(self._head) + len(self._tail) + (1 if self._gap() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """Return up to `count` of the lines that are kept, from index `start` on. Index 0 is the first line of the
-        log."""
+        """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first line of the log. The
+        line about dropped lines has an index too."""
         stop = len(self) if count is None else max(0, min(start + count, len(self)))
         head, gap = self._head, self._gap()
         between = [] if gap is None else [gap]
@@ -184,7 +184,7 @@ class LogFollower:
         self._assembler = LineAssembler(secrets)
 
     def use_secrets(self, secrets: Iterable[str]) -> None:
-        """Mask these secrets in all lines that are added from now on."""
+        """Mask `secrets` in all lines that are added from now on."""
         self._assembler.use_secrets(secrets)
 
     @property
@@ -192,8 +192,8 @@ class LogFollower:
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Add bytes that were read at position `at` of the file. Return the new lines, or None if no line is complete.
-        A position beyond `offset` means that bytes were skipped, a position before it that the file was truncated."""
+        """Add `data`, bytes that were read at position `at` of the file. Return the new lines, or None if no line is
+        complete. If `at` is after `offset`, bytes were skipped; if it is before `offset`, the file was truncated."""
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
@@ -204,8 +204,8 @@ class LogFollower:
         return self._batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line, even without a line end, or None if there is none. Call this after the writer has
-        ended."""
+        """Return the last line although it has no line end; None if there is none. Call this after the writer of the
+        log has ended."""
         return self._batch(self._assembler.flush(), False)
 
     def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -224,10 +224,10 @@ async def read(
     ended: Callable[[], bool] = lambda: True,
     wait: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[LogBatch]:
-    """Yield all lines of the log file at `path` from its start, without skipping any.
+    """Yield all lines of the log file at `path` from its start, in batches, without skipping any.
 
-    Ends at the end of the file once `ended()` is true. Until then, `wait()` is awaited between two reads, and also
-    after the host could not be reached. Without `wait`, HostUnreachable is raised.
+    The iterator ends at the end of the file if `ended()` is true. Until then, `wait()` is awaited before the file is
+    read again, also if the host could not be reached. Without `wait`, HostUnreachable is raised instead.
     """
     assembler, offset = LineAssembler(secrets), 0
     while True:
@@ -254,7 +254,7 @@ async def read(
 
 @dataclass(frozen=True, slots=True)
 class LogMatch:
-    """A line of the log file that contains the searched text. `number` counts from 1."""
+    """A line of the log file that contains the searched text. `number` is its line number, from 1."""
 
     number: int
     line: str
@@ -263,8 +263,8 @@ class LogMatch:
 async def search(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """Return the first `limit` lines of the log file at `path` that contain `text` literally, in upper or lower case.
-    The host searches, so that little data is transferred. Raises CommandFailed if the file cannot be searched."""
+    """Return the first `limit` lines of the log file at `path` that contain `text` literally, ignoring case. The search
+    runs on the host, so that little data is transferred. Raises CommandFailed if the file cannot be searched."""
     done = await host.run(["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path])
     if done.returncode > 1:
         raise CommandFailed(f"cannot search the log file {path}: {done.problem}", done, host=host.name)

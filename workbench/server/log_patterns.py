@@ -160,12 +160,12 @@ class LogScan:
 
     @property
     def to_act_on(self) -> tuple[Finding, ...]:
-        """The findings that need attention, the most severe first."""
+        """The findings above the level INFO, the most severe first."""
         return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
-        """Search new lines, whose `forms` are given. `first` is the number of the first of them in the log, from 1;
-        None if it is unknown."""
+        """Search new lines of the log. `forms` are these lines without their numbers (see `forms_of`). `first` is the
+        line number in the log, from 1, of the first of them; None if unknown."""
         fresh = set(forms) - self._forms
         if not fresh:
             return
@@ -180,7 +180,8 @@ class LogScan:
 
 
 def forms_of(lines: Sequence[str]) -> list[str]:
-    """Return the lines without their numbers, so that lines which differ only in numbers are equal."""
+    """Return the lines without digits and the letters a to f, which occur in numbers and addresses. Lines that differ
+    only in numbers then become equal."""
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_NUMBERS).split("\n")
@@ -204,7 +205,7 @@ def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPatt
 
 
 def _is_quoted(line: str) -> bool:
-    """Return whether the line only quotes a text: source code of a traceback, or the prompt of a request."""
+    """Return whether the line only quotes a text: a line of source code in a traceback, or the prompt of a request."""
     bare = plain(line)
     return bool(_SOURCE.match(bare) or _REQUEST.match(bare))
 
@@ -271,8 +272,8 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 
 
 def plain(line: str) -> str:
-    """Return a log line as plain text of at most 500 characters, without colour, control characters, process name, time
-    and level."""
+    """Return a log line as plain text of at most 500 characters. Colours, control characters, process name, time and
+    level are removed."""
     bare = _bare(line)
     prefix = _PREFIX.match(bare)
     return bare[prefix.end() if prefix else 0 :].strip()[:500]
@@ -298,8 +299,8 @@ def _error_in(line: str) -> tuple[bool, str]:
 
 
 def _detail(following: Sequence[str]) -> str | None:
-    """Return the explanation of a pydantic ValidationError from the lines that follow its first line; None if they
-    contain none."""
+    """Return the explanation in a pydantic ValidationError; None if there is none. `following` are the log lines after
+    the error's first line."""
     for line in following:
         bare = _bare(line)
         prefix = _PREFIX.match(bare)

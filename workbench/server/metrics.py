@@ -1,8 +1,8 @@
-"""The engine's own counters, read from its Prometheus page, under names that are the same for all engines.
+"""The engine's own counters, read from its Prometheus page. They have the same names for all engines.
 
-`engine.metrics` lists the names of the Prometheus series for each quantity. Engines rename their series, so several
-names are tried and the first one on the page is used. Labels are ignored, because they differ between versions: all
-series of a name are added up, or averaged for a share such as KV cache use.
+`engine.metrics` lists the possible names of the Prometheus series for each counter, because engines rename their series
+from version to version. The first name that the page contains is used. Labels are ignored, because they differ between
+versions too: the values of all series with this name are added, or averaged for a share such as KV cache use.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def fetch(http: httpx.AsyncClient, engine: Engine, timeout_s: float = TIME
 
 
 async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, str]:
-    """Return (HTTP status, text of the answer), or (None, reason) without an HTTP answer."""
+    """Request `path`. Return (HTTP status, text of the answer), or (None, reason) if there was no HTTP answer."""
     import httpx
 
     try:
@@ -82,8 +82,8 @@ async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[in
 
 
 def _tokens_of_slots(text: str) -> int | None:
-    """Return the number of output tokens of all running requests in llama.cpp's list of slots, or None if the text is
-    not such a list."""
+    """Return the total number of output tokens of all running requests. `text` is llama.cpp's JSON list of slots. None
+    if it is not such a list."""
     import json
 
     try:
@@ -95,8 +95,8 @@ def _tokens_of_slots(text: str) -> int | None:
 
 
 def parse(page: str, engine: Engine) -> EngineMetrics:
-    """Return the engine's counters from the text of its Prometheus page. Values that the page lacks are None, and
-    `absent` says why."""
+    """Return the engine's counters from `page`, the text of its Prometheus page. Values that the page lacks are None,
+    and `absent` has the reasons."""
     page = f"\n{page}"  # every line has a line break before it
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
@@ -145,10 +145,11 @@ def _series(page: str, name: str) -> list[float]:
 
 
 def _samples(page: str, name: str) -> Iterator[float]:
-    """Yield the values of all series of a name. 'name{label="value"}' selects the series with that label.
+    """Yield the values of all series called `name`. A name such as 'requests{reason="stop"}' selects the series with
+    that label.
 
-    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the name instead of
-    being parsed.
+    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the name instead of being
+    parsed.
     """
     name, _, label = name.partition("{")
     label, begin = label.rstrip("}"), f"\n{name}"
@@ -173,7 +174,8 @@ def _number(text: str | float) -> float | None:
 
 
 def engine_of(page: str) -> Engine | None:
-    """Return the engine whose series are on this Prometheus page, or None if the page belongs to no known engine."""
+    """Return the engine that produced this Prometheus page, recognized by the prefix of its series; None if it is no
+    known engine."""
     from workbench import engines
 
     for engine in map(engines.get, engines.names()):
@@ -184,5 +186,5 @@ def engine_of(page: str) -> Engine | None:
 
 
 def no_metrics(reason: str) -> EngineMetrics:
-    """Return engine counters in which every value is None, with `reason` for each."""
+    """Return a reading in which every value is None, with `reason` as the reason for each."""
     return EngineMetrics(unix_s=time.time(), absent=dict.fromkeys((*_QUANTITIES, *_LIVE), reason))

@@ -1,4 +1,4 @@
-"""Downloads of models by the host's own program of the Hugging Face hub. Workbench downloads nothing itself."""
+"""Downloads models with the host's own program for the Hugging Face hub. Workbench itself connects to no hub."""
 
 from __future__ import annotations
 

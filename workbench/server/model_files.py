@@ -1,4 +1,4 @@
-"""The size and architecture of a model, read from its files on a host: the weights and config.json. No code in these
+"""Reads the size and architecture of a model from its weight files and its config.json on a host. No code in these
 files is executed."""
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ exit 0
 
 
 async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return the size and architecture of the model that `plan` names, from its files on `host`. This takes one round
-    trip, and one or more for each GGUF file. Never raises: `missing` is the reason for unknown values."""
+    """Return the size and architecture of the model that `plan` names, from its files on `host`. Takes one round trip,
+    and more if the model has GGUF files. Never raises: if values are unknown, `missing` is the reason."""
     model = plan.model
     try:
         done = await host.run(

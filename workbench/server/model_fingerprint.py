@@ -59,8 +59,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class ModelBytes:
-    """The fingerprint of model files. `digest` is None if it could not be made. `basis` describes what was digested, or
-    says why there is no digest."""
+    """The fingerprint of model files. `basis` describes the files from which `digest` was made. If there is no
+    fingerprint, `digest` is None and `basis` is the reason."""
 
     digest: str | None
     basis: str
@@ -75,7 +75,7 @@ async def identify(
     started_unix_s: float | None = None,
 ) -> ModelBytes:
     """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises: `digest` is None if
-    the files cannot be read, or if a file was changed after `started_unix_s`, when the server started."""
+    the files cannot be read, or if a file was changed after the server's start at `started_unix_s`."""
     argv = locate_arguments(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LOOK, "sh", *argv], timeout_s=_TIMEOUT_S)
@@ -91,7 +91,8 @@ async def identify(
 
 
 def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
-    """Return the arguments of the shell script LOCATE, which finds the files of the model that `plan` names."""
+    """Return the arguments for the shell script LOCATE, which finds the files of the model that `plan` names. `env` and
+    `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)

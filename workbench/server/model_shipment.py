@@ -108,7 +108,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
         raise InputError(
             f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; nothing was copied",
             host=copy.host,
-            next_step="check where the links lead; with --follow-links, the files there are copied as files of the model",
+            next_step="check where the links lead; --follow-links copies the files there as files of the model",
         )
     shipment = _shipment_of(copy, target)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
@@ -117,7 +117,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
         raise InputError(
             f"{copy.path} has file names that lead out of the directory: {names_text(outside)}; nothing was copied",
             host=copy.host,
-            next_step="check the files on that host: the names of a model's files contain no `..` and do not begin with `/`",
+            next_step=f"check the files of the model on {copy.host}: their names must not contain `..`",
         )
     return shipment
 
@@ -142,8 +142,8 @@ def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
 
 
 async def place_on(host: Host, places: Places, path: str) -> str:
-    """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory there. For "",
-    return the directory of the hub's cache on the host."""
+    """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory there. If `path` is
+    "", return the directory of the host's Hugging Face cache."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
     return done.out.strip().rstrip("/")

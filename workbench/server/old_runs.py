@@ -61,7 +61,7 @@ async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
 
 
 async def mark_read(host: Host, run_dir: str) -> None:
-    """Record that a user has seen the log of the run."""
+    """Write the file `read` into the run directory, which records that a user has seen the log of the run."""
     await host.run(shell_scripts.sh('umask 077; : >"$1/read"', run_dir))
 
 

@@ -1,5 +1,5 @@
-"""Checks on the host before a server is started: working directory, executable, model path and port. They take one
-round trip and change nothing."""
+"""Checks on the host before a server is started: working directory, executable, model path and port. The checks take
+one round trip and change nothing."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class Watch:
         return self.own == self.ranks[0]
 
     async def run(self) -> None:
-        """Watch until the rank has ended."""
+        """Exchange messages with the other watches until the own rank has ended, and end it if another rank has
+        ended."""
         self._others = asyncio.ensure_future(self._listen() if self._is_head else self._keep_connected())
         try:
             await self._watch()
@@ -262,7 +263,8 @@ async def _watch(watch: Watch) -> None:
 
 
 def main() -> None:
-    """Watch a rank. argv: the run directory and the id of the rank's process."""
+    """Watch a rank until it has ended. The command-line arguments are the run directory and the id of the rank's main
+    process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]

@@ -41,7 +41,7 @@ async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[st
         f"Ray at {head}:{ray.PORT} {what} after {UP_S:.0f} s",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step="check that the other nodes can connect to the address of Ray's head, and that no firewall blocks them",
+        next_step="check that the other nodes reach the address of Ray's head, and that no firewall is in the way",
     )
 
 
@@ -51,6 +51,6 @@ def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) ->
         f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs {wanted}",
         host=host.name,
         command=" ".join(ray.status_command(plan, head)),
-        next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this Ray with `ray stop`, so that "
-        "Workbench starts Ray itself",
+        next_step=f"run `ray start --address {head}:{ray.PORT}` on the other nodes, or stop this Ray "
+        "with `ray stop`, so that Workbench starts Ray itself",
     )

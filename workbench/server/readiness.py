@@ -1,7 +1,8 @@
-"""The check whether a server is ready, by three requests in order: its health, the names of its models, and one token.
+"""Checks whether a server is ready, by three requests in this order: its health, the names of its models, and one
+token.
 
 Only the token proves that the server is ready. Engines report health and list models before they have compiled their
-code, and vLLM's /health does not notice a worker that hangs.
+kernels, and vLLM's /health does not notice a worker that hangs.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Answer:
 
 
 def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """Return an HTTP client for health checks and other small requests. It opens a new connection for each request,
-    because llama.cpp closes idle connections after 5 s."""
+    """Return an HTTP client for health checks and other small requests. The client opens a new connection for each
+    request, because llama.cpp closes idle connections after 5 s."""
     import httpx
 
     from workbench.server.bounded_http import BoundedClient
@@ -53,7 +54,7 @@ def client(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
 
 
 async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | None = None) -> str | None:
-    """Return None if the server's health endpoint answers with status 200; otherwise the reason."""
+    """Request the server's health endpoint. Return None if it answers with status 200, otherwise the reason."""
     status, body = await _ask(http, "GET", engine.health_path, timeout_s=timeout_s)
     if status == 200:
         return None
@@ -62,8 +63,8 @@ async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | No
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Make the three requests in order until one fails, and return the outcome. `token_timeout_s` limits the request
-    for a token. Whatever the server answers, nothing is raised."""
+    """Request health, models and a token, in this order, until a request fails. Return the outcome. `token_timeout_s`
+    is the time limit for the token. Never raises, whatever the server answers."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
@@ -77,8 +78,8 @@ async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: flo
 
 
 async def models(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
-    """Return (HTTP status, names of the models) of the model list at `path`. The status is None if there was no HTTP
-    answer."""
+    """Request the model list at `path`. Return (HTTP status, names of the models). The status is None if there was no
+    HTTP answer."""
     status, body = await _ask(http, "GET", path, timeout_s=timeout_s)
     data = body.get("data") if status == 200 and isinstance(body, dict) else None
     rows = data if isinstance(data, list) else []

@@ -54,7 +54,8 @@ class RunRecord:
 
     @property
     def answers(self) -> bool:
-        """Whether the run has a port that answers requests. In a server on several hosts, only the head has one."""
+        """Whether the run's server has a port that answers requests. Of a server that spans several hosts, only the
+        head has such a port."""
         return self.cluster is None or self.cluster.server_id == self.run_id
 
 
@@ -73,8 +74,8 @@ class ReadyFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The state of a run according to its directory and the process table. Times are by the host's clock. None means
-    that the event has not happened or the value is unknown."""
+    """The state of a run, as read from its directory and the process table. Times are in Unix seconds of the host's
+    clock. None means that an event has not happened or a value is unknown."""
 
     record: RunRecord
     alive: bool  # whether the process that Workbench started is alive
@@ -108,13 +109,13 @@ class RunFacts:
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """Return a new run id such as "20261121-031502-vllm-3f2a". Its time is in UTC, so that the runs of all hosts sort
-    in the order of their starts."""
+    """Return a new run id such as "20261121-031502-vllm-3f2a". The id begins with the time `unix_s` in UTC, so that
+    sorted ids of all hosts are in the order of their starts."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 
 def encode_record(record: RunRecord) -> bytes:
-    """Return the bytes of plan.json for this record."""
+    """Return the record as the content of plan.json."""
     body = to_json(record)
     del body["problem"]
     return json.dumps({"format": FORMAT, **body}, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -139,13 +140,12 @@ def decode_record(run_id: str, data: bytes) -> RunRecord:
 
 
 def encode_ready(ready: ReadyFacts) -> bytes:
-    """Return the bytes of ready.json."""
+    """Return `ready` as the content of ready.json."""
     return json.dumps(to_json(ready)).encode() + b"\n"
 
 
 def decode_ready(data: bytes) -> ReadyFacts | None:
-    """Return the content of ready.json, or None if the bytes are empty or damaged. Workbench then requests a token from
-    the server again."""
+    """Return the content of ready.json; None if the bytes are empty or damaged."""
     try:
         return from_json(ReadyFacts, clean_json(data))
     except ValueError:

@@ -1,5 +1,5 @@
-"""The status of a run, computed from its files and processes. All functions are pure, so that every Workbench reports
-the same status of a run."""
+"""The status of a run, computed from its files and processes. All functions are pure, so that two Workbench processes
+with the same data report the same status."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def status_address(facts: RunFacts) -> str:
 
 
 def reachable_address(bind_host: str) -> str:
-    """Return the address at which a server that binds to `bind_host` can be reached from its own host."""
+    """Return the address at which a server that binds to `bind_host` can be reached from the host on which it runs."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host

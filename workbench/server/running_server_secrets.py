@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
-    """Return the API key that the server's command sets in its arguments or environment; None if it sets none."""
+    """Return the API key that the server's command line or environment sets; None if neither sets a key."""
     following = (*command.argv[1:], "")
     for argument, after in zip(command.argv, following, strict=True):
         name, equals, value = argument.partition("=")
@@ -32,8 +32,8 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
 
 
 async def command_of_process(host: Host, pid: int) -> Command | None:
-    """Return the arguments and environment of process `pid`. None if the process has ended, or if this user may not
-    read them."""
+    """Return the command line and environment of the process `pid`. None if the process has ended, or if this user may
+    not read its environment."""
     try:
         process = await read_command(host, pid)
     except InputError:

@@ -85,7 +85,8 @@ class Supervisor:
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
-        """Return the last known status of a run, without a query. Raises ServerError if the run is unknown."""
+        """Return the last known status of a run, without querying the host. Raises ServerError if the run is
+        unknown."""
         return self._known(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -93,7 +94,7 @@ class Supervisor:
         return tuple(self._runs[run_id].status for run_id in sorted(self._runs, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        """Return the plan and the command of a run, with their secrets masked. Raises ServerError if the run is
+        """Return the record of a run: its plan and its command, with secrets masked. Raises ServerError if the run is
         unknown."""
         return self._known(run_id).record
 
@@ -103,11 +104,12 @@ class Supervisor:
         return self._known(run_id).api_key
 
     def host_time(self, run_id: str) -> float:
-        """Return the time of the host's clock in Unix seconds, computed from the last reading of a run."""
+        """Return the present time of the host's clock in Unix seconds. It is computed from the host's time at the last
+        reading of the run."""
         return self._known(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
-        """Return the part of a run's log that has been read so far."""
+        """Return the log lines of a run that have been read so far and are still in memory."""
         return self._known(run_id).follower.ring
 
     def watched(self) -> Collection[WatchedRun]:
@@ -272,7 +274,7 @@ class Supervisor:
             return None
 
     async def runs_dir(self) -> str:
-        """Return the directory of all runs on the host."""
+        """Return the path of the directory on the host that contains the directories of all runs."""
         if not self._root:
             self._root = posixpath.join(await self.host.state_dir(), "runs")
         return self._root
@@ -290,8 +292,8 @@ class Supervisor:
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        """Return the first status of the run for which `until` is true. If the run ends before that, return its last
-        status. Raises TimeoutError after `timeout_s` seconds."""
+        """Wait until `until(status)` is true, and return that status of the run. If the run ends before that, return
+        its last status. Raises TimeoutError after `timeout_s` seconds."""
         run = await self._find(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.settled:
@@ -300,7 +302,8 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Return the status once the server is READY, has failed or was stopped. Raises TimeoutError."""
+        """Wait until the server is READY, has failed or was stopped, and return its status. Raises TimeoutError after
+        `timeout_s` seconds."""
         return await self.wait(run_id, lambda status: status.state not in _UNDECIDED, timeout_s)
 
     def _publish(self, run: WatchedRun) -> None:
@@ -389,8 +392,8 @@ class Supervisor:
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        """Yield every line of a run's log from its start, without skipping any. With `follow`, continue until the run
-        has ended."""
+        """Yield every line of a run's log from its start, in batches, without skipping any. With `follow`, continue
+        with new lines until the run has ended."""
         run = await self._find(run_id)
 
         async def pause() -> None:
@@ -417,14 +420,14 @@ class Supervisor:
         return await in_force.read(self._known(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        """Return up to `limit` lines of the run's whole log file that contain `text` in upper or lower case. The host
-        searches."""
+        """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring case. The search runs on
+        the host."""
         run = await self._find(run_id)
         return await log_lines.search(self.host, run.log_path, text, secrets=run.secrets, limit=limit)
 
     async def metrics(self, run_id: str, timeout_s: float = metrics.TIMEOUT_S) -> EngineMetrics:
-        """Return one reading of the engine's own counters. A value that cannot be read is None, and `absent` says why.
-        Raises ServerError if there is no such run."""
+        """Return one reading of the engine's own counters. A value that cannot be read is None, and `absent` has the
+        reason. Raises ServerError if there is no such run."""
         run = await self._find(run_id)
         if run.engine is None or run.has_ended:
             return metrics.no_metrics(
@@ -446,7 +449,7 @@ class Supervisor:
     # ---- watching
 
     def ensure_watch(self) -> None:
-        """Watch the live runs from now on, if they are not watched already."""
+        """Start the task that watches all runs that have not ended, unless it is running already."""
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
@@ -469,8 +472,8 @@ class Supervisor:
             await asyncio.sleep(max(pause_s, self.pause_s))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
-        """Update a run from the host, and return whether its log grew. If the host cannot be queried, set the run's
-        state to UNKNOWN."""
+        """Read a run's state and log from the host, and return whether its log grew. If the host cannot be queried, set
+        the run's state to UNKNOWN."""
         try:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
@@ -529,8 +532,8 @@ class Supervisor:
     # ---- readiness
 
     def _check_when_due(self, run: WatchedRun) -> None:
-        """Start the next health or readiness check of the run's server, if it is due. Only one check runs at a time,
-        because a request for a token may take minutes."""
+        """Start a health or readiness check of the run's server if the last check is long enough ago and none is
+        running. A readiness check may take minutes, because it requests a token."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
         if run.facts.server_began_unix_s is None or not run.record.answers:
             return  # the launcher has not started it, or it is a rank without a port

@@ -1,4 +1,4 @@
-"""The number of tokens of a prompt, counted by the server's own tokenizer before a benchmark begins."""
+"""Counts the tokens of prompts with the server's own tokenizer, before a benchmark begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run as the supervisor watches it: its last known state, its log, and the HTTP connection to its server."""
+"""What a supervisor knows about one run: its last state, its log, and the HTTP connection to its server."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ class WatchedRun:
 
     @property
     def now_unix_s(self) -> float:
-        """The present time of the host's clock, computed from its time at the last full reading."""
+        """The present time of the host's clock in Unix seconds, computed from the host's time at the last full reading
+        of the run."""
         return self.facts.now_unix_s + (time.monotonic() - self.read_at_s)
 
     def update(self, seen: ProcessStatus) -> None:
@@ -141,7 +142,7 @@ class WatchedRun:
 
     @property
     def ended_ago_s(self) -> float | None:
-        """The seconds since the server ended, None if it has not or the time is unknown."""
+        """How many seconds ago the server ended; None if it has not ended or the time is unknown."""
         if self._ended_s is not None:
             return time.monotonic() - self._ended_s
         ended = self.facts.ended_unix_s
@@ -182,7 +183,8 @@ class WatchedRun:
         return batch
 
     def finish_log(self) -> LogBatch | None:
-        """Return the last line of the log, which has no line end, or None if there is none. Call this after the end."""
+        """Return the last line of the log although it has no line end; None if there is none. Call this after the run
+        has ended."""
         batch = self.follower.finish()
         self._examine(batch)
         return batch
@@ -253,14 +255,14 @@ class WatchedRun:
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
     def _silent_s(self) -> float | None:
-        """Return for how many seconds the server has not answered; None if it answers. The time is rounded down to
-        multiples of 3 s, so that the status changes less often."""
+        """Return the number of seconds for which the server has not answered health checks; None if it answers. The
+        number is rounded down to a multiple of 3, so that the status changes less often."""
         if self.failures < UNHEALTHY_AFTER or self._silent_since_s is None:
             return None
         return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
 
     async def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client for the server's endpoints, through a forwarded port if the host is remote. Raises
+        """Return an HTTP client for the server's endpoints; for a remote host, it uses a forwarded port. Raises
         HostError if the host cannot forward the port."""
         wanted = (self.address, self.port, self.api_key)
         if self._http is None or self._http_for != wanted:
@@ -274,8 +276,7 @@ class WatchedRun:
         return self._http
 
     async def disconnect(self) -> None:
-        """Close the HTTP client and the forwarded port, because the port or key has changed, the connection to the host
-        is lost, or the server has ended."""
+        """Close the HTTP client and the forwarded port. The next call of `http` opens both again."""
         http, forward, self._http, self._forward = self._http, self._forward, None, None
         with contextlib.suppress(Exception):
             if http is not None:

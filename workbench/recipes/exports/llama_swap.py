@@ -1,4 +1,5 @@
-"""An entry for the configuration file of llama-swap."""
+"""An export in the format of llama-swap, a proxy that starts model servers on demand: a configuration with one
+model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Preset files (JSON) of GitHub repositories such as noonghunna/club-3090, in which users share configurations of
-servers: hardware, runtime, model, serving, caveats."""
+"""Reads preset files (JSON) of GitHub repositories such as noonghunna/club-3090, in which users share server
+configurations: hardware, runtime, model, serving, caveats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compose files: the service that starts a server, with `${NAME:-default}` filled in."""
+"""Reads compose files as recipes: the service that starts a server, with references such as `${NAME:-default}` replaced
+by their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`docker run` and `podman run` command lines, and the containers of compose files."""
+"""Reads `docker run` and `podman run` command lines, and the containers of compose files: the server that a container
+starts."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _WITHOUT_EFFECT = "a preset starts the server on the host, not in a container"
 
 @dataclass(slots=True)
 class Container:
-    """A container that a recipe starts: its image, its command, and the paths and ports of the host that it uses."""
+    """A container that a recipe starts: its image, its command, and the paths, ports and GPUs of the host that it
+    uses."""
 
     image: str
     entrypoint: list[str] = field(default_factory=list)

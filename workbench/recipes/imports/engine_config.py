@@ -1,4 +1,5 @@
-"""Configuration files of an engine, such as that of `vllm serve --config`: flags by name, without their dashes."""
+"""Reads configuration files of an engine, such as that of `vllm serve --config`, as recipes. They contain flags by
+name, without dashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration files of llama-swap: the command of one model, with the macros filled in."""
+"""Reads configuration files of llama-swap as recipes: the command of one model, with the macros filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes (YAML) of sparkrun, and of spark-vllm-docker with recipe version 1. They contain a command template, or
+"""Reads recipes (YAML) of sparkrun, and of spark-vllm-docker with recipe version 1. They contain a command template, or
 settings by name."""
 
 from __future__ import annotations

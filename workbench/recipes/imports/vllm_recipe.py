@@ -1,4 +1,5 @@
-"""Recipes of the vLLM project (vllm-project/recipes): a model with features and variants, each with its arguments."""
+"""Reads recipes of the vLLM project (vllm-project/recipes). A recipe has a model, optional features and variants, each
+with its arguments."""
 
 from __future__ import annotations
 

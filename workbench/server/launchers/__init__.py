@@ -34,8 +34,8 @@ MODULES: dict[str, str] = {
 
 
 def launcher_of(name: str) -> Launcher | None:
-    """Return the launcher called `name`; None for a server that Workbench starts itself. Raises InputError for an
-    unknown name."""
+    """Return the launcher called `name`; None for "process", the name for a server that Workbench starts itself. Raises
+    InputError for an unknown name."""
     if name == PROCESS:
         return None
     module = importlib.import_module(f"workbench.server.launchers.{MODULES[check_word(name)]}")

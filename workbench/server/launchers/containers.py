@@ -65,7 +65,7 @@ def launcher(name: str) -> Containers:
 
 
 class Containers:
-    """Runs servers as containers of docker or podman."""
+    """The launcher that runs servers as containers of docker or podman."""
 
     looks_at = frozenset({"port"})  # the program is in the image
     stop_s = 90.0
@@ -138,7 +138,7 @@ class Containers:
         gpus = self._option(launch, "gpus")
         visible = launch.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None and gpus not in ("all", NONE):
-            text = f"the container gets only the GPUs {gpus}: in it, CUDA_VISIBLE_DEVICES={visible} numbers these GPUs from 0"
+            text = f"the container gets only the GPUs {gpus}; CUDA_VISIBLE_DEVICES={visible} numbers these GPUs from 0"
             yield Finding(
                 Level.WARN,
                 "container.gpus",

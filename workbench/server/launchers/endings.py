@@ -1,4 +1,4 @@
-"""The reasons for which a launcher ends a server, and what the user can do about each."""
+"""Reasons for which a launcher ends a server, such as a time limit, with what the user can do about each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _ENDINGS = (
 
 
 def finding_of(ended: str | None) -> Finding | None:
-    """Return the finding about the reason `ended` that a keeper has reported. None if the server ended by itself."""
+    """Return the finding about `ended`, the reason that a keeper reported for the server's end. None if the launcher
+    did not end the server, or `ended` is None."""
     for pattern, code, fix in _ENDINGS:
         if ended and pattern.search(ended):
             return Finding(Level.ERROR, code, ended, fix=fix)

@@ -96,11 +96,12 @@ class JobLauncher(ABC):
 
     @abstractmethod
     def submit(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
-        """Return the command that submits the job, as a person would enter it."""
+        """Return the command that submits the job, as a user would type it."""
 
     @abstractmethod
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return the command that puts the job back into the queue; () before it is submitted."""
+        """Return the command that puts the job back into the scheduler's queue; () if the job has not been submitted
+        yet."""
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         """Return findings about a job that cannot run as planned: missing programs, a scheduler that does not answer, a
@@ -205,10 +206,10 @@ class JobLauncher(ABC):
             )
         if not self.scheduler.enters:
             raise ServerError(
-                f"Workbench cannot follow the server in the job {handle}: {self.scheduler.title} has no command that runs "
-                "a program inside a running job",
+                f"Workbench cannot follow the server in the job {handle}: {self.scheduler.title} has no command "
+                "that runs a program inside a running job",
                 host=host.name,
-                next_step="benchmark the server with `workbench bench --url http://NODE:PORT`; `workbench jobs` shows the NODE",
+                next_step="`workbench jobs` shows the job's NODE; benchmark with `workbench bench --url http://NODE:PORT`",
             )
         script = job_scripts.find(self.scheduler.functions)
         words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
@@ -244,7 +245,7 @@ def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
 
 
 def job_name_of(run_id: str) -> str:
-    """Return the job name of a run: at most 15 characters, which all versions of PBS take."""
+    """Return the name of the scheduler's job for a run: at most 15 characters, which all versions of PBS accept."""
     words = run_id.split("-")
     return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "workbench"
 
@@ -254,8 +255,8 @@ def _request(launch: Launch) -> JobRequest:
 
 
 def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
-    """Return the problems of a server on `node`, a node that is not this host. `files` is the type of the run
-    directory's file system."""
+    """Return findings about problems of a server that runs on `node`, another machine than this host. `files` is the
+    type of the file system that contains the run directory."""
     found: list[Finding] = []
     if launch.address in ("localhost", "::1") or launch.address.startswith("127."):
         text = f"the server would listen on {launch.address} of its node only, where this host does not reach it"

@@ -40,7 +40,7 @@ class Launch:
 
 
 def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
-    """Return the input of a launcher for a plan and the command of its engine."""
+    """Return the input for a launcher: the run with its plan and the engine's command."""
     files, host, port = command.open_files, command.host, command.port
     return Launch(run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port)
 
@@ -75,8 +75,8 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The state of a server whose keeper has ended, as its launcher reports it. `lives` is also true for a server that
-    is still waiting to start."""
+    """What a launcher reports about a server whose keeper has ended. `lives` is also true for a server that is still
+    waiting to start. `ended` is the reason for the server's end."""
 
     lives: bool
     handle: str | None = None
@@ -117,7 +117,7 @@ class Launcher(Protocol):
         ...
 
     def keeper(self, launch: Launch) -> Keeper:
-        """Return the keeper's command: it starts the server and follows it until its end."""
+        """Return the command of the keeper, the process that starts the server and follows it until the server ends."""
         ...
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
@@ -138,11 +138,13 @@ class Launcher(Protocol):
         ...
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        """Return the command that restarts the server in the same unit, container or job; () if there is none."""
+        """Return the command that restarts the server in the same unit, container or job; () if the launcher has no
+        such command."""
         ...
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
-        """Run the restart command. Raises HostError or ServerError if the program refuses."""
+        """Run the command that `restart_command` returns. Raises HostError or ServerError if the launcher's program
+        refuses."""
         ...
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
@@ -187,7 +189,7 @@ def parse_launched(data: bytes | None) -> Launched | None:
 
 
 def encode_launched(launched: Launched) -> bytes:
-    """Return the bytes of the file `launched`."""
+    """Return the content of the file `launched`, which `parse_launched` reads."""
     lines = []
     for each in fields(launched):
         value = getattr(launched, each.name)

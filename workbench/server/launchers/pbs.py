@@ -104,7 +104,7 @@ PBS = Scheduler(
 
 
 class PbsLauncher(JobLauncher):
-    """Servers as jobs of PBS."""
+    """The launcher that runs servers as jobs of PBS."""
 
     scheduler = PBS
 
@@ -122,5 +122,4 @@ class PbsLauncher(JobLauncher):
 
 
 def launcher(name: str) -> PbsLauncher:
-    """Return the launcher of PBS jobs."""
     return PbsLauncher()

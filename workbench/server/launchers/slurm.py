@@ -103,7 +103,7 @@ SLURM = Scheduler(
 
 
 class SlurmLauncher(JobLauncher):
-    """Servers as jobs of Slurm."""
+    """The launcher that runs servers as jobs of Slurm."""
 
     scheduler = SLURM
 
@@ -120,5 +120,4 @@ class SlurmLauncher(JobLauncher):
 
 
 def launcher(name: str) -> SlurmLauncher:
-    """Return the launcher of Slurm jobs."""
     return SlurmLauncher()

@@ -34,7 +34,7 @@ def launcher(word: str) -> Systemd:
 
 
 class Systemd:
-    """Runs servers as units of systemd."""
+    """The launcher that runs servers as units of systemd."""
 
     start_program = "systemd-run"
     looks_at = frozenset({"files", "port"})
@@ -133,7 +133,7 @@ class Systemd:
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
                 command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
-                next_step="check the unit file with `systemctl cat`, and delete the file if the unit is no longer needed",
+                next_step="read the unit file with `systemctl cat`, and delete it if the unit is not needed",
             )
         return done.out.splitlines()
 
@@ -152,7 +152,7 @@ class Systemd:
                 f"the unit {unit} is not running: it is {state} in the {_scope(options)}'s service manager",
                 host=host.name,
                 command=shlex.join(("systemctl", f"--{_scope(options)}", "status", unit)),
-                next_step=f"start the unit, or use --run-option scope={other} if it is a unit of the {other}'s service manager",
+                next_step=f"start the unit, or use --run-option scope={other} if the {other}'s manager runs it",
             )
         command = (await read_command(host, pid)).cleaned()
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
@@ -178,7 +178,8 @@ class Systemd:
 
 
 def unit_text(launch: Launch) -> str:
-    """Return the text of an installed unit. Its environment is in a file that only the user can read."""
+    """Return the text of the unit file for an installed unit. The environment is not part of the text: it is in another
+    file, which only the user can read."""
     command = " ".join(quoted(literal(word)) for word in _program(launch, _home_of(launch)))
     target = "default.target" if _scope(launch.plan.run_options) == "user" else "multi-user.target"
     lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
@@ -235,7 +236,7 @@ def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
 
 
 def _properties(launch: Launch) -> list[str]:
-    """Return the options of systemd-run that set the properties of the unit."""
+    """Return the `--property` options for systemd-run that set the properties of the unit."""
     return [f"--property={text}" for text in _settings(launch)]
 
 

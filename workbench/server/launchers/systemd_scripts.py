@@ -1,4 +1,4 @@
-"""The shell scripts of the launcher `systemd`. Each is a constant; values are passed as arguments."""
+"""The shell scripts of the launcher `systemd`. Each script is a constant string; inputs are passed as arguments."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_a_node_that_fails_is_named_with_the_next_step(cluster: Slurm, command: 
         cluster.run("scontrol", "update", "nodename=c01", "state=resume")
     assert ended["reason"] == f"job {run['handle']} ended: NODE_FAIL (the node c01 failed)", ended
     (finding,) = (f for f in ended["findings"] if f["code"] == "launcher.node")
-    assert "start it again" in finding["fix"] and finding["text"] == ended["reason"]
+    assert "start the server again" in finding["fix"] and finding["text"] == ended["reason"]
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
         for node in report.reached:
             if node.name not in have:
                 text = f"{report.engine} was not found on {node.name}"
-                fix = f"install it there, or write engines.{report.engine} of {node.name} into hosts.toml"
+                fix = f"install {report.engine} on {node.name}, or write its engines.{report.engine} into hosts.toml"
                 yield Finding(Level.ERROR, "cluster.engine-missing", text, fix=fix)
     yield from _packages(report)
     drivers = {n.name: n.seen.driver.driver_version for n in report.reached if n.seen.driver.driver_version}
@@ -303,7 +303,7 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
             count = count_of(len(segments), "segment")
             text = f"on {node.name} no process uses {count} of shared memory, {size >> 20} MiB"
             listed = shlex.join(f"/dev/shm/{segment['name']}" for segment in segments[:5])  # every user can name one
-            fix = f"remove them there: rm {listed}{' …' if len(segments) > 5 else ''}"
+            fix = f"remove these segments on {node.name}: rm {listed}{' …' if len(segments) > 5 else ''}"
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 
 

@@ -130,7 +130,11 @@ def shared_memory(seen: Examination) -> Iterator[Finding]:
     text = f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data through it"
     fix = "remove files that ended servers left there (ls -l /dev/shm)"
     if size is not None and size < wanted:
-        fix = "start the container with --ipc=host or --shm-size 16g" if seen.facts.container else "mount it larger"
+        fix = (
+            "start the container with --ipc=host or --shm-size 16g"
+            if seen.facts.container
+            else "mount /dev/shm with a larger size"
+        )
     yield Finding(Level.WARN, "host.shared-memory", text, fix=fix, source=source, evidence=f"{free} of {size} KiB free")
 
 

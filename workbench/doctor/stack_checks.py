@@ -22,7 +22,7 @@ def known(seen: Examination) -> Iterator[Finding]:
             text = f"the packages of {stack.engine} are unknown: {stack.problem}"
             fix = "check the Python in the first line of the engine's program"
             if stack.python:
-                fix = f"run it by hand: {stack.python} -V"
+                fix = f"run this Python by hand: {stack.python} -V"
             yield Finding(Level.WARN, "stack.unread", text, fix=fix, evidence=stack.python)
     newest = version_key(data()["architectures"][-1]["capability"])
     for capability in seen.capabilities:
@@ -32,7 +32,7 @@ def known(seen: Examination) -> Iterator[Finding]:
                 Level.INFO,
                 "stack.new-gpu",
                 text,
-                fix="a newer version of Workbench may know these GPUs",
+                fix="update Workbench: a newer version may know these GPUs",
                 evidence=capability,
             )
 

@@ -24,8 +24,8 @@ _MARK = "\ue001"  # around the name of a variable, in place of its secret value
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A word of a command line that consists of `prefix` and a secret, which is the value of the environment variable
-    `variable`."""
+    """An argument of a command line that consists of `prefix` and a secret, which is the value of the environment
+    variable `variable`."""
 
     variable: str
     prefix: str = ""
@@ -134,6 +134,6 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
 
 
 def word_of(word: str) -> Word:
-    """Return `word`, or the Secret for which it contains a placeholder."""
+    """Return `word`, an argument of a command line, or the Secret for which `word` contains a placeholder."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
     return Secret(found[2], found[1]) if found else word

@@ -64,7 +64,7 @@ class Notes:
     def refused(self, what: str, code: Any) -> None:
         """Add a warning that a part of the recipe, which is a program or a script, is not run. `what` names the part,
         and `code` is its text."""
-        fix = "read it, and run it yourself on the host if the server needs it"
+        fix = "read this part of the recipe, and run it yourself on the host if the server needs it"
         self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
 
     def left_out(self, what: str, why: str) -> None:

@@ -96,7 +96,8 @@ def export_form(name: str) -> ExportForm:
     found = next((form for form in EXPORT_FORMS if form.name == name), None)
     if found is None:
         raise InputError(
-            f"unknown export format {name!r}", next_step=f"use one of {', '.join(f.name for f in EXPORT_FORMS)}"
+            f"unknown export format {name!r}",
+            next_step=f"use one of the formats {', '.join(f.name for f in EXPORT_FORMS)}",
         )
     return found
 

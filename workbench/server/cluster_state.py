@@ -59,7 +59,7 @@ class RankState:
 
     @property
     def failed(self) -> bool:
-        """Whether the rank has ended although nobody asked to stop it."""
+        """Whether the rank has ended without a request to stop it."""
         status = self.status
         return status is not None and status.state in (ServerState.FAILED, ServerState.CRASHED) and not status.alive
 

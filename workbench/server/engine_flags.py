@@ -45,7 +45,7 @@ _NO_GPU_NO_NETWORK: Mapping[str, str] = {
 
 
 def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
-    """Return the reason why the engine cannot list its launch flags; None if it can."""
+    """Return the reason why the engine cannot list its launch flags; None if the engine can list them."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None or found.version is None:
@@ -79,19 +79,22 @@ async def ask(host: Host, engine: Engine, found: InstalledEngine, timeout_s: flo
     except HostError as error:
         error.command, error.next_step = command[0], elsewhere
         raise
-    about = f"{found.path} did not list its flags"
     if done.returncode != 0:
         signal = signal_name(done.returncode)
         problem = f"{signal} ended it" if signal else done.problem
-        raise HostError(f"{about}: {problem}", host=host.name)
+        raise HostError(f"{found.path} did not list its flags: {problem}", host=host.name)
     if len(done.stdout) > ANSWER_MAX_BYTES:
-        raise HostError(f"{about}: it printed {len(done.stdout) >> 20} MiB, too much", host=host.name)
+        raise HostError(
+            f"{found.path} did not list its flags: it printed {len(done.stdout) >> 20} MiB, too much", host=host.name
+        )
     if engine.parser is None:
         return done.out
     try:
         return clean_json(done.stdout)
     except ValueError:
-        raise HostError(f"{about}: the answer is not JSON", host=host.name, next_step=elsewhere) from None
+        raise HostError(
+            f"{found.path} did not list its flags: the answer is not JSON", host=host.name, next_step=elsewhere
+        ) from None
 
 
 def _python_of(found: InstalledEngine) -> str | None:

@@ -49,7 +49,7 @@ async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
         raise InputError(
             f"neither Slurm nor PBS is installed on {host.name}: squeue and qstat were not found",
             host=host.name,
-            next_step="name the login host of the cluster with --host",
+            next_step="use --host to name the cluster's login host, which has squeue or qstat",
         )
     if answer.startswith("refused "):
         why = answer.removeprefix("refused ").strip().splitlines()

@@ -99,8 +99,9 @@ async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> No
 
 
 async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
-    """Stop the server of a run through its launcher. With `again`, first ask the launcher whether the server still
-    lives. Does nothing if the server has ended, has no launcher, or was started by another program than Workbench."""
+    """Stop the server of a run through its launcher. With `again`, do so only if the launcher reports that the server
+    still lives. Does nothing if the server has ended, has no launcher, or was started by another program than
+    Workbench."""
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
@@ -134,7 +135,7 @@ async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
             if run.facts.alive
             else f"run {run_id} has ended",
             host=host.name,
-            next_step="start the server again: `workbench start PRESET`, or s on the screen",
+            next_step="start the server again: run `workbench start PRESET`, or press s on the screen",
         )
     if not dry_run:
         await launcher.restart(host, launch, launched)

@@ -161,7 +161,7 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
         raise HostError(
             f"you may not write into {closed} on {target.name}",
             host=target.name,
-            next_step="choose another: --to-dir DIR",
+            next_step="use another directory: --to-dir DIR",
         )
     have, staged = (dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged"))
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
@@ -212,7 +212,7 @@ async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], r
         raise HostError(
             f"{names_text(short)} arrived incomplete",
             host=target.name,
-            next_step="run the same command again to continue",
+            next_step="run the same copy command again",
         )
     links = [word for link in shipment.links.items() for word in link]
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]

@@ -143,8 +143,9 @@ async def _same_start(source: Host, target: Host, from_path: str, to_path: str, 
 
 
 async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int) -> AsyncIterator[int]:
-    """Append the bytes of a file from `offset` to `size` to the file on the target, and yield the size of each block
-    that was passed on."""
+    """Append the bytes `offset` to `size` of the source's file `from_path` to the target's file `to_path`. Yield the
+    number of bytes of each block that was sent. Raises HostError if the source file ends early or the target file
+    cannot be written."""
     reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset)))
     try:
         writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))

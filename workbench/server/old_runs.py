@@ -42,9 +42,9 @@ class EndedRun:
 
 
 def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
-    """Return the text of the run's end mark, "KIND UNIX_S". None if the run has an end mark or has not ended. None too
-    if the run was started before the host's last boot: if machines share the home directory, the run may live on
-    another one."""
+    """Return the text of the run's end mark: "stopped" or "failed", a space, and the Unix time of the end. None if the
+    run has an end mark or has not ended. Also None if the run was started before the host's last boot: if several
+    machines share the home directory, it may live on another machine."""
     ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
     kind = _KINDS.get(status.state)
     if seen.marked or not ended or kind is None:

@@ -80,8 +80,8 @@ def _check_files(
 
 
 def _looks_at(what: str, run_as: str) -> bool:
-    """Return whether a server started with `run_as` uses the host's own "files" or "port", as `what` says. In a
-    container or on a compute node it may use neither."""
+    """Return whether a server started with `run_as` uses the host's own files (`what` is "files") or port (`what` is
+    "port"). In a container or on a compute node, a server may use neither."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
 

@@ -35,7 +35,7 @@ class ProcessCommand:
     workdir: str | None
 
     def cleaned(self) -> ProcessCommand:
-        """Return a copy without control characters, which can be stored and shown."""
+        """Return a copy without control characters, so that it can be stored and shown."""
         env = None if self.env is None else {name: clean(value) for name, value in self.env.items()}
         return ProcessCommand(tuple(map(clean, self.argv)), env, self.workdir)
 

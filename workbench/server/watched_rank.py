@@ -59,7 +59,8 @@ UNWATCHED = "cluster.unwatched"
 @dataclass(frozen=True, slots=True)
 class RankWatch:
     """The settings that the watch processes of all ranks of one server share. `ranks` has a name for each rank, the
-    head's first. `key` is the secret with which they sign their messages."""
+    head's first. `address` and `port` are where the head's watch listens. `key` is the secret with which the watches
+    authenticate their messages."""
 
     ranks: tuple[str, ...]
     address: str  # of the head, in the network of the nodes

@@ -278,4 +278,4 @@ def test_an_unknown_value_is_no_finding() -> None:
 def test_a_command_to_paste_runs_nothing_else() -> None:
     """Every user of a node can name a segment of shared memory."""
     (found,) = fired(with_second(look={"segments": [{"name": "psm_1;touch $(id)", "bytes": 200 << 20}]})).values()
-    assert found.fix == "remove them there: rm '/dev/shm/psm_1;touch $(id)'"
+    assert found.fix == "remove these segments on spark-02: rm '/dev/shm/psm_1;touch $(id)'"

@@ -84,7 +84,7 @@ def _image(image: str) -> tuple[str, str]:
 
 
 def _other_words(launch: Launch) -> list[Word]:
-    """Return the command-line words of those flags that have no field in the chart."""
+    """Return the command-line arguments for the flags that have no field in the chart."""
     engine = launch.engine
     plan = replace(launch.plan, flags=tuple(f for f in launch.plan.flags if f.name not in _FIELDS.values()))
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
@@ -93,8 +93,8 @@ def _other_words(launch: Launch) -> list[Word]:
 
 
 def _word(word: Word) -> str:
-    """Return one word of a container's command with "$" written as "$$". A secret becomes $(VARIABLE), which Kubernetes
-    replaces by the variable's value."""
+    """Return one argument of a container's command with "$" written as "$$". A secret becomes $(VARIABLE), which
+    Kubernetes replaces by the variable's value."""
     return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
 
 

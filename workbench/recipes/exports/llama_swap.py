@@ -13,7 +13,7 @@ from workbench.recipes.recipe import Notes
 
 def entry(launch: Launch, notes: Notes) -> str:
     """Return the text of a llama-swap configuration with one model. llama-swap chooses the port. Raises InputError for
-    a word that contains "${" or a line break, because llama-swap would change it."""
+    an argument that contains "${" or a line break, because llama-swap would change the argument."""
     words: list[Word] = list(launch.argv)
     for word in (*words, *launch.env.values()):
         text = word.prefix if isinstance(word, Secret) else word

@@ -12,15 +12,15 @@ from workbench.recipes.recipe import Notes, short
 
 
 def quoted(word: Word) -> str:
-    """Return one word, quoted for a POSIX shell. A secret becomes a reference to the environment variable that contains
-    it."""
+    """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the environment variable that
+    contains the secret."""
     if isinstance(word, Secret):
         return f'{shlex.quote(word.prefix) if word.prefix else ""}"${word.variable}"'
     return shlex.quote(word)
 
 
 def flag_lines(words: Sequence[str]) -> str:
-    """Return the words of a command line as text, with each flag and its values on a line of its own."""
+    """Return the arguments of a command line as text, with each flag and its values on a line of its own."""
     lines: list[str] = []
     for word in words:
         if lines and not word.startswith("--"):
@@ -41,8 +41,9 @@ def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
 
 
 def script(launch: Launch, notes: Notes) -> str:
-    """Return a POSIX shell script that starts the server; run it in an empty directory, because it writes the server's
-    files there. For a plan with several nodes, the argument of the script is the node to start."""
+    """Return a POSIX shell script that starts the server. The user must run the script in an empty directory, because
+    it writes the server's files there. For a plan with several nodes, the argument of the script is the node to
+    start."""
     lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
@@ -94,7 +95,7 @@ def slurm(launch: Launch, notes: Notes) -> str:
     else:
         lines += start_lines(launch, without=hidden)
     if "walltime" not in request.options:
-        notes.add(Level.INFO, "time-limit", "the job has no time limit of its own", fix="add #SBATCH --time=…")
+        notes.add(Level.INFO, "time-limit", "the job has no time limit of its own", fix="add: #SBATCH --time=HH:MM:SS")
     return "\n".join(lines) + "\n"
 
 
@@ -109,12 +110,12 @@ def pbs(launch: Launch, notes: Notes) -> str:
             Level.INFO,
             "secret",
             "PBS passes no environment by itself",
-            fix=f"submit with: qsub -v {','.join(launch.secrets)} FILE",
+            fix=f"submit the script with: qsub -v {','.join(launch.secrets)} FILE",
         )
     lines += [*secret_checks(launch.secrets), 'cd -- "$PBS_O_WORKDIR"']
     lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))
     if "walltime" not in request.options:
-        notes.add(Level.INFO, "time-limit", "the job has the queue's time limit", fix="add #PBS -l walltime=…")
+        notes.add(Level.INFO, "time-limit", "the job has the queue's time limit", fix="add: #PBS -l walltime=HH:MM:SS")
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,7 @@ def unit(launch: Launch, notes: Notes) -> str:
         file = f"/etc/workbench/{launch.name}.env"
         lines.append(f"EnvironmentFile={_plain(file)}")
         names = ", ".join(launch.secrets)
-        fix = f"write it with mode 0600, one NAME=value a line: {names}"
+        fix = f"write the file {file} with mode 0600, one NAME=value per line: {names}"
         notes.add(Level.WARN, "secret", f"the unit reads {names} from {file}", fix=fix)
     program = launch.argv[0]
     if isinstance(program, str) and not program.startswith("/"):
@@ -36,7 +36,8 @@ def unit(launch: Launch, notes: Notes) -> str:
 
 
 def _word(word: Word) -> str:
-    """Return one word, quoted for ExecStart. Dollar signs are doubled; a secret becomes ${VARIABLE}."""
+    """Return one argument, quoted for ExecStart in a unit file. Dollar signs are doubled; a secret becomes
+    ${VARIABLE}."""
     if isinstance(word, Secret):
         return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
     return quoted(literal(word))

@@ -83,7 +83,7 @@ def _container(service: Mapping[str, Any], notes: Notes) -> Container:
 
 
 def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return the value of the field `name` ("entrypoint" or "command") as a list of words. A string is split like a
+    """Return the value of the field `name` ("entrypoint" or "command") as a list of arguments. A string is split like a
     shell command, without replacing variables."""
     value = service.get(name)
     if not isinstance(value, str):

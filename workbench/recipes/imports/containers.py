@@ -79,8 +79,8 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
 
 
 def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
-    """Return the options in the word `word` as (name, value), such as "-it", "-p8000:8000" or "--gpus=all". If the
-    value is a word of its own, it is removed from the beginning of `rest`."""
+    """Return the options in the argument `word`, such as "-it", "-p8000:8000" or "--gpus=all", as (name, value). `rest`
+    are the arguments after `word`. If the value is the first of them, remove that argument from `rest`."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:

@@ -70,8 +70,8 @@ def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = 
 
 
 def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
-    """Yield the command-line words for settings by name, such as sparkrun's `max_model_len: 8192`. A name is a flag of
-    the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are noted, with the
+    """Yield the command-line arguments for settings by name, such as sparkrun's `max_model_len: 8192`. A name is a flag
+    of the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are noted, with the
     text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():

@@ -50,8 +50,8 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
 
 
 def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
-    """Return `words` without the words that only a shell could compute. Such a word stays if it is the value of a flag,
-    so that the flag does not take the next word as its value."""
+    """Return the arguments `words` without those that only a shell could compute. Such an argument stays if it is the
+    value of a flag, because the flag would otherwise get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
         spec = lookup(catalog, before).spec if before.startswith("-") else None
@@ -95,8 +95,8 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 
 def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of the engine that the words of a container describe. If the words do not begin with a program,
-    the engine is taken from the image's name. None if neither the words nor the image name an engine."""
+    """Return the start of the engine that a container runs. If `entrypoint` and `command` name no program, the engine
+    is taken from the image's name. None if no engine is named."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):
@@ -110,4 +110,4 @@ def no_server(form: str, found: Sequence[str] = ()) -> Finding:
     known = ", ".join(registry.get(name).title for name in registry.names())
     named = f"; it names {', '.join(found)}" if found else ""
     text = f"the {form} starts no server of {known}{named}"
-    return Finding(Level.ERROR, "recipe.no-server", text, fix="give the command line of the server with --command")
+    return Finding(Level.ERROR, "recipe.no-server", text, fix="give the server's command line with --command LINE")

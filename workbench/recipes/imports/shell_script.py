@@ -1,4 +1,4 @@
-"""Command lines and shell scripts: finds the server's command and its environment. Nothing is run.
+"""Finds the server's command and its environment in a command line or a shell script. Nothing is run.
 
 The effects of assignments, `export` and `cd` are computed, and variables with known values are replaced. Every other
 command becomes a note.

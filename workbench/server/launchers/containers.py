@@ -151,7 +151,7 @@ class Containers:
         for path in paths_of(plan):
             if ":" in path and ("," in path or '"' in path):
                 text = f"{path} cannot be mounted, because its name has a colon and a comma or quote"
-                yield _error("mount", text, "rename it, or make a link to it with a plain name")
+                yield _error("mount", text, "rename the file or directory, or use a link to it with a plain name")
         if plan.executable and plan.executable_from != "given":
             text = f"the program {' '.join(plan.executable)} is not used: the image has its own"
             yield Finding(

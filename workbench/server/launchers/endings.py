@@ -17,22 +17,23 @@ _ENDINGS = (
     (
         re.compile(r"ended: (?:TIMEOUT|DEADLINE)|its walltime was over"),
         "launcher.walltime",
-        "start it again with a longer --run-option walltime=HH:MM:SS",
+        "start the server again with a longer --run-option walltime=HH:MM:SS",
     ),
     (
         re.compile(r"ended: (?:NODE_FAIL|BOOT_FAIL)"),
         "launcher.node",
-        "start it again: the scheduler takes another node; `sinfo -R` says why the node failed",
+        "start the server again: the scheduler uses another node; `sinfo -R` says why the node failed",
     ),
     (
         re.compile(r"ended: (?:PREEMPTED|REVOKED)"),
         "launcher.preempted",
-        "start it again: it waits in the queue; another --run-option partition=NAME or qos=NAME may not be preempted",
+        "start the server again: it waits in the queue; a job with another --run-option partition=NAME or qos=NAME may "
+        "not be preempted",
     ),
     (
         re.compile(r"ended: CANCELLED"),
         "launcher.cancelled",
-        "it was cancelled from outside, by you or an administrator: ask before you start it again",
+        "you or an administrator cancelled the job outside of Workbench: find out why before you start again",
     ),
 )
 

@@ -125,8 +125,10 @@ class JobLauncher(ABC):
             fix = "name the login host of the cluster with --host, or start without --as"
             return [Finding(Level.ERROR, "job.scheduler", text, fix=fix)]
         if refused := facts.get("refused"):
-            fix = f"try `{shlex.join(self.scheduler.nodes)}` there"
-            return [Finding(Level.ERROR, "job.scheduler", f"{title} does not answer: {refused[0]}", fix=fix)]
+            fix = f"run `{shlex.join(self.scheduler.nodes)}` on the login host: it shows the error"
+            return [
+                Finding(Level.ERROR, "job.scheduler", f"{self.scheduler.title} does not answer: {refused[0]}", fix=fix)
+            ]
         found: list[Finding] = []
         own = {name.split(".")[0] for name in (*facts.get("host", ()), "localhost", "")}
         others = [node for node in facts.get("node", ()) if node.split(".")[0] not in own]
@@ -225,7 +227,7 @@ class JobLauncher(ABC):
             raise ServerError(
                 f"no server of a known engine was found in the job {handle} on {clean(seen.get('host', ''))}{why}",
                 host=host.name,
-                next_step=f"if the server is still starting, try again later; {_LISTS}",
+                next_step="if the server is still starting, try again later; `workbench jobs` lists your jobs",
             )
         return Adoptable(handle, found.argv, found.env or {}, found.workdir)  # its keeper reports the node
 

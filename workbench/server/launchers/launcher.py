@@ -1,9 +1,9 @@
 """The Launcher protocol, its inputs and results, and the file in which a keeper reports.
 
 A keeper is the process that follows a server for Workbench. It reports `handle` (unit, container or job id) as soon as
-it knows it, `began_unix_s` once the server's process runs, `pid` if that process is on the host, and `ended` when the
-server has ended. If a keeper has exited without reporting `ended`, the server may still live, and Workbench asks the
-launcher (server/launched_runs.py). SIGTERM ends a keeper, but not its server.
+the server has one, `began_unix_s` once the server's process runs, `pid` if that process is on the host, and `ended`
+when the server has ended. If a keeper has exited without reporting `ended`, the server may still live, and Workbench
+asks the launcher (server/launched_runs.py). SIGTERM ends a keeper, but not its server.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
         fix = f"add {user} to the group systemd-journal, or make the journal persistent: mkdir /var/log/journal"
     elif seen.get("active"):
         text = f"{unit} runs already"
-        fix = f"stop it, follow it with `workbench adopt systemd:{unit}`, or choose --run-option unit=NAME"
+        fix = f"stop {unit}, follow its server with `workbench adopt systemd:{unit}`, or use --run-option unit=NAME"
     else:
         linger = scope == "user" and seen.get("linger") == "no"
         text = f"lingering is off for {user}: systemd ends the server when {user}'s last session on the host ends"

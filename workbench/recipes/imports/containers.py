@@ -173,7 +173,7 @@ def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
     """Return {path in the container: path on the host} for `volumes`, each "HOST:CONTAINER[:MODE]". Volumes without an
-    absolute host path are left out and noted."""
+    absolute host path are left out and added to `notes`."""
     found: dict[str, str] = {}
     for volume in volumes:
         host, colon, inside = volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
@@ -211,7 +211,7 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
 
 def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
     """Set the GPUs of `command` from `gpus`, the container's GPU option: indices as CUDA_VISIBLE_DEVICES and their
-    count, or a count alone. Other values are noted."""
+    count, or a count alone. Other values are added to `notes`."""
     named = gpus.removeprefix("device=") if "=" in gpus else ""
     seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
@@ -225,7 +225,7 @@ def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
 
 def environment(given: object, notes: Notes) -> dict[str, str]:
     """Return the environment variables in `given`, which is a mapping or a list of "NAME=value". Variables without a
-    usable value are left out and noted."""
+    usable value are left out and added to `notes`."""
     found: dict[str, str] = {}
     if isinstance(given, Mapping):
         pairs = [(str(k), v) for k, v in given.items()]

@@ -1,5 +1,5 @@
-"""Functions that read values of a recipe document and check their types. A value of the wrong type is noted and left
-out."""
+"""Functions that read values of a recipe document and check their types. A value of the wrong type is left out, and a
+note about it is added."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[st
 
 
 def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
-    """Return the texts and numbers in the list `document[name]`, as texts. Other values are noted and left out."""
+    """Return the texts and numbers in the list `document[name]`, as texts. Other values are left out and added to
+    `notes`."""
     value = document.get(name)
     if isinstance(value, list):
         found = [one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
@@ -71,8 +72,8 @@ def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = 
 
 def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
     """Yield the command-line arguments for settings by name, such as sparkrun's `max_model_len: 8192`. A name is a flag
-    of the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are noted, with the
-    text `where` in front."""
+    of the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are added to
+    `notes`, with the text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")
@@ -106,8 +107,8 @@ def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
 
 def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
     """Return `text` with its placeholders replaced by `values`, also placeholders inside those values. `hole` matches a
-    placeholder, and its first group is the name. Unknown names stay. Raises InputError if the text grows beyond
-    _MOST_CHARS."""
+    placeholder, and its first group is the placeholder's name. Placeholders with other names stay. Raises InputError if
+    the text grows beyond _MOST_CHARS."""
     for _ in range(_PASSES):
         if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The command of a running server as a recipe, with those environment variables that tune an engine."""
+"""Reads the command of a running server as a recipe, including the environment variables that tune an engine."""
 
 from __future__ import annotations
 

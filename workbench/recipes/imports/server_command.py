@@ -95,8 +95,8 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 
 def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of the engine that a container runs. If `entrypoint` and `command` name no program, the engine
-    is taken from the image's name. None if no engine is named."""
+    """Return the start of the engine that a container runs. If `command` names no engine's program and `entrypoint` is
+    empty, the engine is taken from the image's name. None if no engine is named."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):

@@ -1,7 +1,7 @@
 """Finds the server's command and its environment in a command line or a shell script. Nothing is run.
 
 The effects of assignments, `export` and `cd` are computed, and variables with known values are replaced. Every other
-command becomes a note.
+command is only added to the notes.
 """
 
 from __future__ import annotations

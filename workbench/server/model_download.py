@@ -106,5 +106,5 @@ def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostErro
     return HostError(
         f"{model} was not downloaded: {last}",
         host=host.name,
-        next_step=f"run `hf download {model}` on {host.name} to see the whole error",
+        next_step=f"run `hf download {model}` again on {host.name} to see the whole error",
     )

@@ -115,7 +115,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
         raise InputError(
-            f"{copy.path} has file names that lead out of the directory: {names_text(outside)}; nothing was copied",
+            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; nothing was copied",
             host=copy.host,
             next_step=f"check the files of the model on {copy.host}: their names must not contain `..`",
         )

@@ -465,7 +465,7 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
 
 
 def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:
-    with pytest.raises(ServerError, match="PBS has no command that enters a job") as refused:
+    with pytest.raises(ServerError, match="PBS has no command that runs a program inside") as refused:
         asyncio.run(launcher("pbs").find(FakeHost(lambda call: ""), "12.pbs01", {}))
     assert "workbench bench --url" in (refused.value.next_step or "")
 
@@ -486,7 +486,7 @@ def test_a_job_without_a_server_is_not_followed(answer: str, says: str) -> None:
     with pytest.raises(ServerError, match=says):
         asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), "7", {}))
     for handle in ("", "-1", "7;id", "x", "7 8", "--me"):
-        with pytest.raises(ServerError, match="is not the id of a job"):
+        with pytest.raises(ServerError, match="is not the id of a Slurm job"):
             asyncio.run(launcher("slurm").find(FakeHost(lambda call: answer), handle, {}))
 
 

@@ -53,8 +53,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
-    """Return lines of the log as `log_line` returns each of them. Lines that are clean already, as most are, are
-    checked together, which takes a tenth of the time."""
+    """Return each line of `raw` as clean text, like `log_line`. Most lines contain no control characters and are
+    handled together, which takes a tenth of the time."""
     if not raw:
         return []
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")

@@ -1,5 +1,5 @@
-"""What the log of a server says while it starts: the phase of the start, the engine's version, and a port that the
-engine has chosen by itself."""
+"""Reads from a server's log, while the server starts, the phase of the start, the engine's version, and a port that the
+engine has chosen itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class StartLines:
-    """Reads the lines of a server's log that report its start. `phase`, `version` and `port` are None until a line
-    names them.
+    """Collects what a server's log reports about its start. `phase`, `version` and `port` are None until a line of the
+    log reports them.
 
-    An engine has a dozen regular expressions for its phases. A line is not searched if an earlier line that differed
-    only in numbers said nothing.
+    An engine has a dozen regular expressions for its phases. A line is not searched if it differs only in numbers from
+    an earlier line that reported nothing.
     """
 
     def __init__(self, engine: Engine | None, version: str | None) -> None:
@@ -28,7 +28,7 @@ class StartLines:
         self._silent: set[str] = set()
 
     def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
-        """Read new lines. `forms` are the lines without their numbers (log_patterns.forms_of)."""
+        """Search new lines of the log. `forms` are these lines without their numbers (see log_patterns.forms_of)."""
         if len(self._silent) > MOST_FORMS:
             self._silent.clear()
         for line, form in zip(lines, forms, strict=True):
@@ -36,7 +36,7 @@ class StartLines:
                 self._silent.add(form)
 
     def read(self, line: str) -> bool:
-        """Read one line, and return whether it said anything."""
+        """Search one line of the log, and return whether the line reported a phase, a version or a port."""
         engine = self._engine
         if engine is None:
             return False

@@ -96,6 +96,11 @@ def test_a_key_that_changes_while_the_link_is_down_is_refused_too(server: Sshd) 
     asyncio.run(main())
 
 
+def test_a_name_that_dns_does_not_allow_is_called_so() -> None:
+    with pytest.raises(HostUnreachable, match="DNS allows no such name"):
+        asyncio.run(SshHost("n" * 64, ssh_config=os.devnull).connect())
+
+
 def test_a_revoked_key_is_refused(server: Sshd) -> None:
     server.known_hosts_path.write_text(f"@revoked {server.known_hosts_path.read_text()}")
     with pytest.raises(HostKeyChanged, match="revoked"):

@@ -586,6 +586,8 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
     reason = getattr(error, "reason", "") or getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionError) and error.errno:
         reason = os.strerror(error.errno)  # asyncio's own text is "Connect call failed" and a tuple
+    if isinstance(error, UnicodeError):
+        reason = "DNS allows no such name"  # Python's own text is about a codec
     return HostUnreachable(
         f"no connection: {reason}", host=name, next_step=f"check the connection with: ssh {address} true"
     )

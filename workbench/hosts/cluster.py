@@ -81,8 +81,8 @@ class ClusterHost(BaseHost):
         return self.head.on_link(listener)
 
     async def connect(self) -> None:
-        """Connect to all nodes at once. Raises the error of the head. Raises the error of another node only if the user
-        must solve it, such as an unknown host key. A node that does not answer is left for later."""
+        """Connect to all nodes at once. Raises the error of the head, or an error of another node that the user must
+        solve, such as an unknown host key. Another node that is out of reach is ignored."""
         hosts = [node.host for node in self.nodes]
         outcomes = await asyncio.gather(*(host.connect() for host in hosts), return_exceptions=True)
         for host, outcome in zip(hosts, outcomes, strict=True):

@@ -243,8 +243,8 @@ class ContainerHost(BaseHost):
         return running
 
     async def _find(self) -> _Running:
-        """Return how the container is entered. Raises HostUnreachable if it does not run, and HostError if its program
-        does not report its state."""
+        """Find the running container, and return its id and the command to put before its program. Raises
+        HostUnreachable if the container does not run or its program does not report its state."""
         kind, other, problem = self.container_kind, None, ""
         for before in ((), shell_scripts.SUDO):
             if before and not await self._may_sudo():

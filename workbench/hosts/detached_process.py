@@ -148,7 +148,8 @@ async def _kill_session(host: Host, look: _RunState) -> None:
 
 
 def _started(done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None) -> DetachedProcess:
-    """Return the process that a start script has started. Raises the error that the script printed."""
+    """Return the process that a start script has started. `done` is the result of the script. Raises the error that the
+    script printed."""
     words = done.out.split()
     if done.returncode == 0 and words[:1] == ["ok"] and len(words) == 4:
         return DetachedProcess(pid=int(words[1]), start_time=int(words[2]), sid=int(words[3]))

@@ -1,7 +1,7 @@
 """A host behind ssh. Only this module imports asyncssh.
 
-There is one connection, which is restored after a loss. The user's ssh configuration applies: aliases, User, Port,
-IdentityFile, ProxyJump, known_hosts, agent. The remote side needs only a POSIX sh.
+Commands share one connection, which is restored after a loss. The user's ssh configuration applies: aliases, User,
+Port, IdentityFile, ProxyJump, known_hosts, agent. The remote side needs only a POSIX sh.
 """
 
 from __future__ import annotations

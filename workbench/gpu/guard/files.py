@@ -250,7 +250,8 @@ class Files:
     # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the entries in the host's register, if the host has one. An error is ignored."""
+        """Publish the entries in the host's register, if the host has one. If the register cannot be written, do
+        nothing."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
                 where = register.place(self.shared)  # created again if Workbench had created it
@@ -297,7 +298,7 @@ class Files:
     def take(self, silent: tuple[str, ...]) -> bool:
         """Try once to lock the journal, and return whether that worked. If the lock's owner has ended or is one of
         `silent` (owners without a heartbeat, as "BOOT_ID:PID:START_TIME"), remove its lock, so that the next try can
-        succeed. Anything but a link in the place of the lock is renamed."""
+        succeed. A lock is a link; anything else in its place is renamed to "….bad"."""
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True

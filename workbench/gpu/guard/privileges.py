@@ -39,7 +39,8 @@ class Unsafe(Exception):
 
 
 class Programs:
-    """Runs the guard's programs: through sudo, as root, or with the user's own rights."""
+    """Runs the programs that the guard needs (nvidia-smi, tee, sudo): through sudo, as root, or with the user's own
+    rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and "tee"; if the guard is

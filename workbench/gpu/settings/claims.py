@@ -184,13 +184,15 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _why_there(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
-    """Return why a setting needs no revert: an earlier claim of another user has the same value, or nothing changed."""
+    """Return why a setting needs no revert: an earlier claim of another user has the same value, or the setting has its
+    previous value already."""
     by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
     return f"left alone: it is {by.text}" if by is not None else "the setting has its previous value already"
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return the decision about a setting that another Workbench has changed later; `by` is that Workbench's claim."""
+    """Return the decision how to revert the setting of `entry`, which another Workbench has changed since; `by` is that
+    Workbench's claim."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):

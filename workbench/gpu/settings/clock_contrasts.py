@@ -98,7 +98,7 @@ def clock_of(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
 
 
 def caps(reading: BenchmarkReading) -> set[str]:
-    """Return what limits the clock according to the driver, such as {"power", "temperature"}."""
+    """Return the causes that lower the clock according to the driver, such as {"power", "temperature"}."""
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 

@@ -70,8 +70,8 @@ class DisturbanceWatch:
         return (f"other programs used the GPU during the whole run: {_some(others)}",)
 
     def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
-        """Return the changes during the benchmark as texts. `ours` are the processes of the server under test, which do
-        not count."""
+        """Return the changes during the benchmark as texts. `ours` are the process ids of the server under test, whose
+        start or end is no change."""
         settings = [f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
@@ -88,8 +88,8 @@ def locks_changed(
     gpus: Sequence[int],
     meanwhile: Collection[LockChange] = (),
 ) -> tuple[str, ...]:
-    """Return the changes of clock locks during a run as texts. No driver call returns a lock, so the changes are taken
-    from the journal `before` and `after` the run, and from changes by other users `meanwhile`."""
+    """Return texts about the clock locks that changed during a run. The driver cannot report a lock, so the locks are
+    taken from the alterations `before` and `after` the run, and from the changes that other users made `meanwhile`."""
     was, now = (
         {
             (a.gpu_index, a.setting): text_of(a.setting, a.now)

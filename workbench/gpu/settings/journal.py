@@ -2,7 +2,7 @@
 
 `<state dir>/gpu/journal.json` has `entries`, one per GPU and changed setting, and `log`, the changes so far. The first
 known previous value stays, however often the setting changes again. There is one writer at a time: a symbolic link
-beside the file names the owner, because a link and its content are made in one step, on any kind of host.
+beside the file names the owner, because any kind of host can create a link with its text in one atomic step.
 
 The entries are also published in the host's register (register.py) for other users' Workbenches. The register is the
 second copy as well: a missing or damaged journal is restored from it.

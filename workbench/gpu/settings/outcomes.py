@@ -1,4 +1,4 @@
-"""The outcome of a command, judged by the host's values afterwards and not by an exit status."""
+"""Decides the outcome of a command from the host's values after the command, not from its exit status."""
 
 from __future__ import annotations
 

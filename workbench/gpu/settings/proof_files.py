@@ -28,7 +28,8 @@ Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no ef
 
 
 async def read_clocks(host: Host) -> ContrastEvidence:
-    """Return the clocks that GPUs showed under load during the last day; none if the file is missing or invalid."""
+    """Return the clocks that GPUs showed under load during the last day; an empty ContrastEvidence if the file is
+    missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown = kept["clocks"], kept["shown"]

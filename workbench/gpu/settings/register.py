@@ -210,8 +210,8 @@ def user_name(uid: int) -> str:
 
 
 def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the published entries of this journal, and record which settings were set or reverted. Raises OSError if
-    the file cannot be written."""
+    """Replace the published entries of the journal named `journal` by `entries`, and record which settings were set or
+    reverted. Raises OSError if the file cannot be written."""
     mine = os.geteuid()
     ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
     loaded = {path: found for path in ours if (found := _load(path, mine)) and found["journal"] == journal}

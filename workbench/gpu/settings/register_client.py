@@ -48,7 +48,7 @@ class Register:
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
     """Read the register. With `publish`, first replace the published entries of the journal in the directory `root`.
 
-    Raises HostUnreachable if the link is lost; any other failure is the result's `problem`.
+    Raises HostUnreachable if the connection is lost; any other failure is the result's `problem`.
     """
     orders = {"root": root, "publish": publish is not None}
     entries = json.dumps(list(publish or ())).encode()

@@ -203,8 +203,8 @@ class Agent:
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
     def sample_for_ever(self) -> None:
-        """Sample at each interval. Intervals count from the start, so that the pace does not drift. Missed intervals
-        are skipped."""
+        """Sample the GPUs at each interval. Intervals count from the start, so that the pace does not drift. Missed
+        intervals are skipped."""
         due = time.monotonic()
         while True:
             self.tick()

@@ -79,8 +79,8 @@ class GpuReader:
         self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
 
     def find(self) -> None:
-        """Get a fresh handle, by UUID once that is known, because indices can change. Raises GpuDown or DriverGone if
-        NVML returns none."""
+        """Get a fresh NVML handle: by UUID once the UUID is known, because indices can change. Raises GpuDown or
+        DriverGone if NVML returns none."""
         try:
             if self.uuid:
                 self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
@@ -361,8 +361,8 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def supported_clocks(self) -> dict[str, list[int]]:
-        """Return the clocks in MHz to which the GPU can be locked, ascending, by kind. The SM clocks are those at the
-        highest memory clock. {} if the driver lists none."""
+        """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to which the GPU can
+        be locked, ascending. The SM clocks are those at the highest memory clock. {} if the driver lists none."""
         memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}

@@ -1,12 +1,12 @@
 """Benchmarks: a worker process with its own load client, the metrics of a run, and the comparison of runs.
 
-Load: `runner` has the process `worker` send it, as a child of this process or on the server's host (`workers`,
-`host_client`, `older_python`). In it, `workload` makes the requests, `schedule` times them, and `client`
-sends them. `own_command` runs a command of the user instead, with an `endpoint_file` if it is vf-eval;
-`own_command_watcher` ends it together with Workbench.
+Load: `runner` runs the process `worker`, which sends the load. The worker runs on this machine or on the server's host
+(`workers`, `host_client`, `older_python`). Inside the worker, `workload` makes the requests, `schedule` times them, and
+`client` sends them. Instead of the worker, `own_command` can run a command of the user. `endpoint_file` describes the
+server to that command if it is vf-eval, and `own_command_watcher` ends the command together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
-  read_pause, text_chunk         what makes a token cheap: rests between reads, chunks that need no parsing
-  client_process, client_report  what every process of the client does around it, and what it reports
+  read_pause, text_chunk         less CPU time per token: pauses between reads, a fast path for chunks of plain text
+  client_process, client_report  signals, priority and progress of a client process; its report after the run
   several_processes, load_share  one load from several processes
   http1, sse, exchange, reply    one answer: HTTP/1.1, server-sent events, completion chunks
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates

@@ -1,9 +1,9 @@
-"""The load client: one epoll loop that keeps as many requests in flight as the concurrency says. Each stream reuses its
+"""The load client: one epoll loop that keeps `BenchSpec.concurrency` requests in flight. Each stream reuses its
 connection.
 
-There is no asyncio and no thread, because at 128 streams of 100 tokens/s common event loops are late by milliseconds to
-seconds. The kernel supplies the receive times (connection.py), so the time for parsing does not distort them. Where
-epoll does not exist (macOS), poll(2) is used.
+The client uses neither asyncio nor threads, because at 128 streams of 100 tokens/s common event loops are late by
+milliseconds to seconds. The kernel supplies the receive times (connection.py), so the time for parsing does not distort
+them. Where epoll does not exist (macOS), the client uses poll(2).
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Slot:
 
 
 class Client:
-    """The load client of one run: sends the warm-up requests and then the measured requests. Passes the record of each
-    finished request to `on_record`.
+    """The load client of one run. It sends the warm-up requests and then the measured requests, and passes the record
+    of each finished request to `on_record`.
 
     `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` and
-    `counted` contain the records of the warm-up and of the measured requests, and `report` returns the other data of
-    the run.
+    `counted` contain the records of the warm-up and of the measured requests, and `report` returns counters and times
+    of the whole run.
 
-    If several processes share the load, each has a client for its `share`, and all have the same `began_ns`, the
-    monotonic time of second 0. `agree` waits for the other processes after the warm-up, and `on_steady` is called when
-    the warm-up of this share can end.
+    If several processes share the load, each process has a client for its `share` of the streams and requests. All
+    clients count time from the same monotonic time `began_ns`. The client calls `on_steady` when its own warm-up may
+    end, and `agree` to wait for the other processes after the warm-up.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Client:
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> list[tuple[int, int]]:
         """Wait until sockets are ready, but not before `rest_until_ns` and not after `wake`, both in monotonic
-        nanoseconds. Return the ready sockets as a poller does."""
+        nanoseconds. Return (file descriptor, event mask) of each ready socket."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
         if min(rest_until_ns, until) > now:
@@ -198,8 +198,8 @@ class Client:
         self.tick(now)
 
     def _do_a_chore(self) -> None:
-        """Do one small piece of the work that can wait until no socket is readable: make the record of an ended
-        request, or the body of a coming request.
+        """Do one piece of work that can wait until no socket is readable: make the record of one ended request, or the
+        body of one later request.
 
         If 128 requests end together and all of this work is done at once, the next first tokens are 30 ms late.
         """
@@ -237,7 +237,7 @@ class Client:
 
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
         """Drop the requests that have not started, so that this phase (warm-up or measured) starts no more. Add to
-        `unsent` those that were due by `due_by_ns`."""
+        `unsent` the number of dropped requests that were due by `due_by_ns`."""
         self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
@@ -268,8 +268,8 @@ class Client:
         return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float, begin_ns: int) -> None:
-        """Spread the first requests of all slots evenly over `over_s` seconds from `begin_ns` on. All slots must be
-        idle. The slots of other processes are between those of this one."""
+        """Spread the first requests of all slots evenly over `over_s` seconds from `begin_ns` (monotonic nanoseconds)
+        on. All slots must be idle. If several processes share the load, the first requests of their slots alternate."""
         step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -307,8 +307,7 @@ class Client:
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
     def report(self) -> ClientReport:
-        """Return the data that the client has collected besides the records of the requests. Call this method after
-        `run`."""
+        """Return the client's counters, clock readings and warm-up outcome. Call this method after `run`."""
         clock = self.clock
         return ClientReport(
             began_ns=self._began_ns,
@@ -444,9 +443,8 @@ class Client:
     def _may_reconnect(self, slot: Slot) -> bool:
         """Return whether the slot's request may be sent again on a new connection.
 
-        It may if the server closed a reused connection before any byte of the answer, because the connection was idle
-        too long or had served enough requests. Each request may be sent again only once, and never after the server has
-        begun to answer.
+        This is allowed if the server closed a reused connection before any byte of the answer, because the connection
+        was idle too long or had served enough requests. Each request may be sent again only once.
         """
         exchange, connection = slot.exchange, slot.connection
         if exchange is None or connection is None:

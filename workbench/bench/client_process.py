@@ -1,5 +1,5 @@
-"""The parts of a load client's process beside its client: output that does not block, signals, priority, progress and
-the garbage collector."""
+"""Helpers of a load client's process: output that does not block, signals, priority, progress and the garbage
+collector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _NICE = -10
 
 
 class Loop(Protocol):
-    """An event loop on file descriptors."""
+    """An event loop to which file descriptors can be added, such as `Client`. `callback` gets the event mask of a ready
+    descriptor; `stop` ends the loop for the given reason."""
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
@@ -74,7 +75,8 @@ class WorkerOutput:
             self._watching = False
 
     def finish(self, *, wait_s: float) -> None:
-        """Write the remaining bytes. Give up after `wait_s` seconds if nobody reads them."""
+        """Write the bytes that still wait, and make stdout blocking again if it was. Give up after `wait_s` seconds if
+        the reader of stdout does not read."""
         until = time.monotonic() + wait_s
         self.flush()
         while self._waiting and time.monotonic() < until:
@@ -84,7 +86,8 @@ class WorkerOutput:
 
 
 def wake_on_signals() -> int:
-    """Make SIGTERM and SIGINT only wake this process. Return a descriptor that is readable after a signal."""
+    """Handle SIGTERM and SIGINT in this process, so that they do not end it. Return the file descriptor of a pipe that
+    becomes readable after such a signal."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)

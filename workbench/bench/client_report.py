@@ -1,5 +1,5 @@
-"""The report of a load client on its run, beside the records of the requests, and the summary of a run from the reports
-of all its processes."""
+"""The report of one load client about its run (counters, clocks, CPU time), and the summary of a run from the reports
+of all client processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lo
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """The report of one process of the load client. Times in seconds count from the begin of the run."""
+    """The report of one client process about its run: how the run ended, and the accuracy of its times. `ramp_end_s` is
+    in seconds after the run began."""
 
     began_ns: int  # monotonic time of second 0 of the records
     began_unix: float
@@ -60,8 +61,9 @@ def summary_message(
     counted: Sequence[RequestRecord],
     warmups: Sequence[RequestRecord],
 ) -> dict[str, Any]:
-    """Return the worker's message with the summary of a run. `reports` has one report for each process of the load
-    client; the records are those of all processes."""
+    """Return the message that ends a run: a dict of type "summary" with the metrics and the Unix times of the run and
+    its steady window. `reports` has one report for each process of the load client; the records are those of all
+    processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
     facts = _facts(spec, reports, warmups, window)

@@ -66,9 +66,10 @@ def compare(
     """Return the comparison of `a` with `b`. Each side is one result, or several runs of the same configuration.
 
     `paired` says that run i of A and run i of B were made in succession with the same seed. `chosen` is the metric that
-    was named before the runs; all other metrics are corrected for their number. `level` is the confidence level of the
-    intervals. `arms` lists the kinds of differences that the comparison is about ("model", "host"), which then cause no
-    warning. `swapped` is for pairs on twins: whether A and B ran on each other's host.
+    was named before the runs; the p-values of all other metrics are corrected for the number of metrics. `level` is the
+    confidence level of the intervals. `arms` lists the kinds of differences that the comparison is about ("model",
+    "host"), which then cause no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on
+    the second host and B on the first; it is empty for one host.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -150,8 +151,8 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
 
 
 def _one_release(a: str | None, b: str | None) -> bool:
-    """Return whether the versions `a` and `b` may be one: an engine's log has its release ("0.32.0"), and the installed
-    package also the build ("0.32.0+cpu")."""
+    """Return whether two version texts can name the same release: both are equal up to "+", and only one has a build
+    after "+". An engine's log gives the release ("0.32.0"), the installed package also the build ("0.32.0+cpu")."""
     (x, its_build, _), (y, other_build, _) = ((version or "").partition("+") for version in (a, b))
     return x == y and bool(its_build) != bool(other_build)
 
@@ -210,7 +211,8 @@ def _shown(value: Any) -> str:
 def _run_warnings(
     left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool, expected: Collection[str] = ()
 ) -> Iterable[str]:
-    """Yield why runs cannot be compared. The runs of a side may differ in the kinds that are `expected`."""
+    """Yield one sentence for each reason why the runs of A (`left`) and B (`right`) cannot be compared. Differences
+    between the runs of one side are no reason if their kind, such as "host", is in `expected`."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)

@@ -88,8 +88,9 @@ def _split(url: str) -> SplitResult:
 
 
 def _reachable(found: list[Any]) -> tuple[int, Any]:
-    """Return (address family, socket address) of the first address in `found` that accepts a connection, because
-    localhost may be ::1 or 127.0.0.1. If none accepts, return the first address."""
+    """Return (address family, socket address) of the first entry of `found` that accepts a connection within 3 s. If
+    none does, return the first entry. `found` is a list from getaddrinfo; for localhost it can contain ::1 and
+    127.0.0.1."""
     if len(found) > 1:
         for family, kind, protocol, _, address in found:
             with socket.socket(family, kind, protocol) as probe:

@@ -16,13 +16,14 @@ NO_KEY = "EMPTY"  # what the file names for a server without a key
 
 
 def entry_text(name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
-    """Return an entry of the file as a line of its dictionary."""
+    """Return one line of the dictionary ENDPOINTS: the server's name with its model, URL and API key variable."""
     return f"{_quoted(name)}: {_values(model, url, key)},"
 
 
 def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
-    """Return the text of an endpoint file with the entry `name`, in place of the one that it has. `url` ends with /v1.
-    Raises InputError if `text` is not such a file."""
+    """Return the text of the endpoint file `text` with an entry for the server `name`. An existing entry of that name
+    is replaced. `url` ends with /v1. An empty `text` gives a new file. Raises InputError if `text` is not an endpoint
+    file."""
     own, entry = entry_text(name, model=model, url=url, key=key), _values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"

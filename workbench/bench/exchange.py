@@ -85,7 +85,8 @@ class Exchange:
         return response.complete
 
     def _expect_text(self) -> None:
-        """Decide whether the next bytes may be a chunk of text that needs no parsing."""
+        """Set `_text_chunk` to a matcher for the next chunk if that chunk may contain only one more piece of text, else
+        to None."""
         aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:

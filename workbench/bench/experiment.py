@@ -67,9 +67,9 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
 def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
-    """Return whether each run of the experiment starts its own server. It does on twins, and if A and B differ in
-    something that only a restart changes. Servers that already run, or that Workbench did not start, are never
-    restarted."""
+    """Return whether each run of the experiment starts its own server. This is so on twins (two hosts), and if A and B
+    differ in something that only a restart changes. Servers that already run, or that Workbench did not start, are
+    never restarted."""
     if on_twins:
         return True
     if a.target is None and b.target is None:
@@ -164,13 +164,14 @@ def next_run(experiment: Experiment) -> ExperimentRun:
 
 
 def warm_up(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
-    """Return a new run of `arm` whose result will be discarded, because the machine is still cold. `host` is one of the
-    twins."""
+    """Return a new run of `arm` whose result will be discarded, because the machine is still cold. `host` is the host
+    of the run in an experiment on two hosts, otherwise None."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
 
 
 def sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
-    """Return the arm and the host of each side of the experiment: "A" and "B", on twins each arm on each host."""
+    """Return {side: (arm, host)} for each side of the experiment. The sides are "A" and "B" with the host None; on
+    twins (two hosts) they are each arm on each host, such as "B on gpu-box-2"."""
     hosts: Sequence[str | None] = spec.twins or (None,)
     return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
@@ -304,8 +305,9 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
 
 
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
-    """Return `experiment` with `comparison`, `smallest_pct` and `verdict` computed from its complete pairs. `results`
-    maps result ids to results; a pair whose results are not in it is left out."""
+    """Return `experiment` with these fields computed from its complete pairs: `comparison`, `smallest_pct` (the
+    smallest difference that it could have shown, in percent) and `verdict` (a sentence). `results` maps result ids to
+    results; a pair whose results are not in it is left out."""
     found = [
         (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair) for a, b in complete_pairs(experiment)
     ]
@@ -408,8 +410,8 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the verdict of the experiment as one sentence for the user, which on twins also says how much was the
-    machine. `change` is the change of the chosen metric, or None without complete pairs."""
+    """Return the verdict of the experiment as one sentence for the user. On twins, the sentence also gives the
+    difference between the two machines. `change` is the change of the chosen metric, or None without complete pairs."""
     said = _of_change(experiment, change)
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:

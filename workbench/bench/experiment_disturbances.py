@@ -135,8 +135,8 @@ def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """Return the place of the first run with the other speed, if all later runs have that speed too. None if the two
-    speeds alternate."""
+    """Return the number (order of measurement) of the run at which the speed changed, if all later runs have the new
+    speed. None if slow and fast runs alternate. `splits` has the slow and the fast runs of each arm."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -173,9 +173,9 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
 
 
 def _independent_share(rest: Sequence[float]) -> float:
-    """Return the share of independent observations among the runs (at most 1), given the residuals `rest` of a fitted
-    line. They are treated as an AR(1) series, whose estimated correlation r is too low by (2 + 4 r) / n; that is
-    added."""
+    """Return the effective number of independent observations divided by the number of runs (at most 1). `rest` are the
+    residuals of a fitted line. They are treated as an AR(1) series; its estimated correlation r is too low by (2 + 4 r)
+    / n, so this amount is added."""
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0

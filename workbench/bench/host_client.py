@@ -1,9 +1,10 @@
-"""The load client as it runs on the host of the server: the worker, with a copy of its result in a file.
+"""The program that runs the load client on the server's host. It runs the worker, and stores the result in a file until
+Workbench has received it.
 
-The result stands in the file until Workbench has received it, so that a lost link loses no measurement. A client whose
-link is lost ends and keeps the part that it has measured. argv[1] is a JSON object with "name", the name of the file in
-Workbench's state directory. Input and output are those of the worker; before them it writes a line with its process id,
-its clock and the file's path, and after the summary it waits for the line "received".
+If the link to Workbench is lost, the client ends its run, and the file has the metrics of the requests measured so far.
+argv[1] is a JSON object with "name", the name of the file in Workbench's state directory. Input and output are those of
+`worker`, with two additions: the first output line has the process id, the Unix time and the file's path, and after the
+summary the program waits for the line "received".
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def _place(name: str) -> Path:
-    """Return the path of the file for the result, and remove old result files beside it."""
+    """Return the path of the result file called `name`. Create its directory, and remove old result files from it."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"
@@ -71,7 +72,7 @@ def _write(path: Path, message: dict[str, Any]) -> None:
 
 
 def _received() -> bool:
-    """Return whether Workbench has written that it received the result."""
+    """Wait up to RECEIVED_S seconds for the line "received" on stdin. Return whether it came."""
     said, until = b"", time.monotonic() + RECEIVED_S
     while b"received" not in said:
         if not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:

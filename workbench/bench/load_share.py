@@ -1,4 +1,4 @@
-"""The share of a benchmark that one process of the load client carries out. A large load is split over several."""
+"""One process's share of a benchmark's load. A large load is split over several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ STREAMS_PER_PROCESS = 128
 
 
 def processes_for(spec: BenchSpec) -> int:
-    """Return the number of processes for a load: one for each 128 streams, as far as there are cores."""
+    """Return the number of processes for a load: one for each 128 streams, but no more than this machine has CPU cores
+    for."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     streams = min(spec.concurrency, spec.requests)
     return max(1, min(cores, -(-streams // STREAMS_PER_PROCESS)))
@@ -21,8 +22,9 @@ def processes_for(spec: BenchSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The streams and requests with the numbers `first`, `first + of`, `first + 2 * of` and so on. `of` is the number
-    of processes. A request has the same prompt, length and due time for every number of processes."""
+    """One process's share of the streams and requests: those with the numbers `first`, `first + of`, `first + 2 * of`
+    and so on. `of` is the number of processes. A request's prompt, length and due time do not depend on the number of
+    processes."""
 
     first: int = 0
     of: int = 1
@@ -47,8 +49,9 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """The findings of a process after its warm-up: the prompt tokens and the durations of requests, and the earliest
-    begin of the measured part in monotonic nanoseconds. All processes of a run agree on one value of it."""
+    """What the warm-up has measured: the prompt tokens of requests, the durations of requests in seconds, and the
+    earliest begin of the measured part in monotonic nanoseconds. Each process has its own values first, and then all
+    processes use common ones."""
 
     prompt_tokens: tuple[int, ...]
     durations_s: tuple[float, ...]

@@ -163,8 +163,8 @@ class StandardError:
 def difference(
     a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
 ) -> tuple[float, StandardError | None]:
-    """Return the mean of b - a with its standard error, None if there are too few runs. With `swapped`, the effect of
-    the machine is taken out (twins.py)."""
+    """Return (mean of b - mean of a, standard error of this difference). The standard error is None if there are too
+    few runs. With `swapped` (pairs on two hosts), the difference between the hosts is removed (twins.py)."""
     if swapped:
         found = twins.separated([y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2)
         if found is not None:

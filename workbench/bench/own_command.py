@@ -57,8 +57,8 @@ class CommandOutcome:
 
 @contextmanager
 def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
-    """Yield `argv` with {base_url} and {model} replaced, because no shell does. {endpoints} becomes the path of an
-    endpoint file, which exists during the block: `vf-eval ENVIRONMENT -m {model} -e {endpoints}`."""
+    """Yield `argv` with {base_url} and {model} replaced, because no shell does so. {endpoints} becomes the path of a
+    temporary endpoint file, which is deleted when the context manager ends."""
     words = tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
     if not any(ENDPOINTS in word for word in words):
         yield words
@@ -130,11 +130,12 @@ async def run(
 
 
 async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> tuple[Process, int, float]:
-    """Start a process that runs the command and ends it together with Workbench (own_command_watcher.py). Return
-    this process, the read end of a pipe with the command's output, and the Unix time at which the command began.
+    """Start the watcher (own_command_watcher.py), which runs the user's command and ends it together with Workbench.
+    Return (watcher process, read end of a pipe with the command's output, Unix time at which the command began).
+    `shown` is the command's name for messages. Raises BenchError if the command cannot be started.
 
-    The pipe is made here, because asyncio would wait until its own pipes are closed, and children of the command may
-    keep them open. Raises BenchError if the command cannot be started.
+    The pipe does not come from asyncio, because asyncio would wait until the pipe is closed, and children of the
+    command may hold it open.
     """
     read_end, write_end = os.pipe()
     try:
@@ -171,8 +172,9 @@ async def _message(tie: Process) -> dict[str, Any]:
 
 
 async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
-    """Pass the command's output to `hear` until the command ends. Return its exit code and its duration in seconds.
-    Children of the command that keep its output open are not waited for."""
+    """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie` is the watcher
+    process, `output` a pipe with the command's output; `hear` receives each line of that output. Children of the
+    command that hold the pipe open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
@@ -203,7 +205,7 @@ async def _end_command(tie: Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
-    """Pass each line of `stream` to `hear`. A carriage return ends a line too, because progress bars use it."""
+    """Call `hear` with each line of `stream`. A carriage return ends a line too, because progress bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")

@@ -42,8 +42,8 @@ class Prompts:
 
 
 def read(path: str | Path) -> Prompts:
-    """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the file cannot be read,
-    or names the line that is not a prompt."""
+    """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the file cannot be read
+    or contains an invalid prompt; the message then names the line."""
     path = Path(path)
     try:
         if path.stat().st_size > MOST_BYTES:

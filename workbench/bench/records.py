@@ -82,8 +82,8 @@ def total(values: Sequence[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The outcome of a run, as the worker process reports it. `spec` contains the salt that was used. `requests` are
-    the measured requests without the warm-up."""
+    """The outcome of a run, as the worker process reports it. `spec` contains the salt (the random text that makes
+    prompts unique) that was used. `requests` are the measured requests without the warm-up."""
 
     spec: BenchSpec
     summary: BenchSummary

@@ -58,8 +58,8 @@ class Reply:
 
     @property
     def around_text(self) -> tuple[bytes, bytes] | None:
-        """Return the bytes before and after the text in the last event that contained text. None if the next event may
-        differ in more than the text."""
+        """The bytes before and after the text in the newest event that contained text. None if the next event may have
+        other bytes around its text."""
         return None if self._prefix is _NOTHING else (self._prefix, self._suffix)
 
     def whole(self, body: bytes) -> None:

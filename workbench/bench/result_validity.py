@@ -21,7 +21,7 @@ _ODD_READS = 0.01  # share of unusual reads above which the result gets a note
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """Facts about a run that only the load client knows. `dropped` are optional request fields that the engine
+    """Observations of the load client about a run. `dropped` are the names of optional request fields that the engine
     rejected. `prompt_words` is the number of words in a synthetic prompt, or None for the user's own prompts. If
     `window` is None, the steady window is computed from the records."""
 
@@ -228,7 +228,8 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
 
 
 def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    """Return a note if TPOT may be too low, because the server does not report how many tokens the first chunk has."""
+    """Return a list with a note if TPOT may be too low, because the server does not report how many tokens the first
+    chunk has. Otherwise the list is empty."""
     open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
     if not open_ or facts.first_tokens is not None:
         return []

@@ -32,9 +32,9 @@ class BenchCancelled(BenchError):
 
 @asynccontextmanager
 async def started_worker(host: Host | None = None) -> AsyncIterator[Worker]:
-    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`: a process on
-    `host`, or of this machine for None. It is ended when the block ends. Raises NoClientThere if `host` cannot run
-    it."""
+    """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`. The worker is a
+    process on `host`, or on this machine if `host` is None. It is ended when the context manager ends. Raises
+    NoClientThere if `host` cannot run the load client."""
     worker = await (HostWorker.start(host) if host is not None else LocalWorker.start())
     try:
         yield worker

@@ -80,8 +80,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     """Return the number of seconds over which the first requests of the streams are spread. `duration_s` is the
     expected duration of a request, or None if unknown.
 
-    If a steady window will follow, it is the duration of one request: the streams are then at different places of their
-    replies, as under a lasting load. Otherwise it is shorter, because the ramp would lower a rate over the whole run.
+    If the run is long enough for a steady window, the result is `duration_s`: the streams then start their later
+    requests at different times, as under a lasting load. Otherwise it is shorter, because a long ramp would lower the
+    rates.
     """
     if spec.rate is not None or spec.concurrency == 1:
         return 0.0
@@ -145,8 +146,8 @@ class Warmup:
         self._apart: float | None = None
 
     def prompts_resized(self, next_index: int) -> None:
-        """Note that prompts have the requested length from request `next_index` on. Earlier requests no longer count
-        for steadiness."""
+        """Note that prompts have the requested length from request `next_index` on. The test for a steady server
+        ignores earlier requests."""
         self.first = next_index
 
     def enough(self, record: RequestRecord) -> bool:

@@ -1,8 +1,9 @@
-"""One run of the load client in several processes, so that a large load is not limited by one core.
+"""One run of the load client in several processes, so that one CPU core does not limit a large load.
 
-The worker forks one process for each share of the load and collects what they write. They start the measured part
-together: each sends what its warm-up has shown, and all get the same answer. If one of them dies, the run fails. They
-end when the worker ends, because their input is a pipe that the worker holds.
+The worker forks one process for each share of the load and collects the messages of all processes. Each process reports
+its warm-up, and the worker replies to all of them with the combined values and a common begin of the measured part. If
+a process ends before its report, the run fails. All processes end when the worker ends, because the worker holds the
+pipes to their stdin.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _SMALLEST = ("silent_s",)
 
 
 class _Process:
-    """One process of the run, as the worker knows it: its id, its pipes, and its output so far."""
+    """One client process of the run, in the parent process: its process id, the pipes to it, and its messages so far.
+    """
 
     def __init__(self, pid: int, output: int, control: int) -> None:
         self.pid, self.output, self.control = pid, output, control
@@ -131,7 +133,8 @@ class SharedRun:
         )
 
     def _failure(self, fd: int) -> str | None:
-        """Return how the process that has closed its output `fd` failed; None if it has reported."""
+        """Return a sentence on how the process that has closed its output `fd` failed. None if it had sent its report.
+        """
         number, process = next((n, p) for n, p in enumerate(self._processes, start=1) if p.output == fd)
         if process.report is not None:
             return None
@@ -184,7 +187,8 @@ class SharedRun:
             process.report = ClientReport.from_json(message)
 
     def _end_warmup(self) -> None:
-        """End the warm-up of all processes: all are steady, or one of them may send no more."""
+        """End the warm-up of all processes. Called when all of them are steady, or when one of them may send no more
+        warm-up requests."""
         if not self._ending_warmup:
             self._ending_warmup = True
             if self._spec.until_steady:
@@ -227,8 +231,8 @@ def _record(line: bytes) -> RequestRecord:
 def _fork(
     spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int, close: list[int]
 ) -> _Process:
-    """Start the process of one share. `close` are the descriptors of the other processes, which must not keep each
-    other's pipes open."""
+    """Fork the process that sends one share of the load. `close` are file descriptors of the parent's pipes to earlier
+    processes; the new process closes them, because an inherited copy would keep those pipes open."""
     output_read, output_write = os.pipe()
     control_read, control_write = os.pipe()
     pid = os.fork()
@@ -265,7 +269,8 @@ def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Sha
 
 
 class _Control:
-    """Coordinates the client of this process with the other processes, which share the load."""
+    """The messages between one client process and the worker, its parent: reports that the client is steady, and
+    exchanges the values of the warm-up."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake
@@ -279,7 +284,8 @@ class _Control:
             self._output.line({"type": "steady"})
 
     def agree(self, warmed: WarmedUp) -> WarmedUp:
-        """Send the result of this process's warm-up, and wait for those of all processes. Return the common result."""
+        """Send the warm-up values of this process to the worker, and wait for its reply. Return the values of all
+        processes together."""
         self._output.line({"type": "warmed up", **asdict(warmed)})
         while self._agreed is None and not self._client.stopped:
             self._output.flush()

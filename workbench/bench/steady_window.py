@@ -26,8 +26,8 @@ _OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run, in seconds after the run began. `name` is STEADY or WHOLE. If there is no steady window, `why`
-    gives the reason."""
+    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window or WHOLE for the whole
+    run. If there is no steady window, `why` gives the reason."""
 
     name: str
     begin_s: float

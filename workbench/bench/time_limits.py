@@ -1,9 +1,9 @@
-"""Time limits of a request, of a silence of the server, and of a whole run.
+"""Time limits of a request, of the time without a byte from the server, and of a whole run.
 
-A limit that the user gave applies unchanged. Otherwise there is no fixed time per request, because 500 tokens take 2 s
-on one server and three minutes on another. Instead, a silence is limited: before the first token (as long as no other
-request receives tokens either) and after it. A run may last half an hour, or up to four hours if it needs them at its
-pace.
+A limit from the user applies unchanged. Otherwise there is no fixed time per request, because 500 tokens take 2 s on
+one server and three minutes on another. Instead, the time without a byte is limited: separately before the first token
+(only while no other request receives tokens either) and after it. A run may last half an hour, or up to four hours if
+its progress shows that it needs the time.
 """
 
 from __future__ import annotations

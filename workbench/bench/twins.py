@@ -3,13 +3,13 @@ host and B on the second one; in the other half they are swapped.
 
 This is the two-period cross-over design, with the two hosts in place of the two periods (Hills and Armitage, The
 two-period cross-over clinical trial, Br J Clin Pharmacol 8, 1979; Jones and Kenward, Design and Analysis of Cross-Over
-Trials, section 2.3). With d = log(B/A) of a pair, and m+ and m- its means over the pairs as they are and the swapped
-ones:
+Trials, section 2.3). For each pair, d = log(B/A). m+ is the mean of d over the n+ unswapped pairs, m- over the n-
+swapped pairs:
 
     change = (m+ + m-) / 2        machine = (m+ - m-) / 2        standard error of both = s / 2 * sqrt(1/n+ + 1/n-)
 
-`s` is the standard deviation of d inside the two kinds of pairs, with n+ + n- - 2 degrees of freedom. The change is B
-against A on the same machine, and the machine is the second host against the first one with the same configuration.
+`s` is the pooled standard deviation of d inside the two groups of pairs, with n+ + n- - 2 degrees of freedom. `change`
+is B against A on the same machine, and `machine` is the second host against the first one with the same configuration.
 The design assumes that the change is the same on both machines.
 """
 
@@ -91,7 +91,8 @@ def separated(differences: Sequence[float], kinds: Sequence[bool], least: float)
 
 
 def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
-    """Return the variance of log(B/A) inside the two kinds of pairs, of which there are three or more."""
+    """Return the pooled variance of log(B/A) inside the two groups of pairs, unswapped and swapped. There must be three
+    or more pairs. `kinds` says for each pair whether it was swapped."""
     groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(differences) - 2)

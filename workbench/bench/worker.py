@@ -1,12 +1,12 @@
 """The worker process of a benchmark, started as `python -m workbench.bench.worker`. It imports only the standard
-library and plain data.
+library and data classes, so that it starts fast.
 
-Input: a line of JSON on stdin, a BenchSpec, with the API key as `api_key` if the environment lacks it, and the number
-of processes as `processes` if it is not to follow from the load. Output: lines of JSON on stdout, each with a "type":
+Input: one line of JSON on stdin. The line is a BenchSpec with two optional fields: `api_key`, if the environment lacks
+the key, and `processes`, to set the number of client processes. Output: lines of JSON on stdout, each with a "type":
 "progress" (at most five per second), "request" (each finished request, including the warm-up), and at last a "summary"
 or an "error".
 
-The worker ends at once when its parent has ended, or on SIGTERM or the line "stop", and writes a "stopped" line if it
+The worker ends early when its parent has ended, on SIGTERM, or on the line "stop", and writes a "stopped" line if it
 can. On SIGTERM or "stop" after at least one measured request has succeeded, it writes a summary marked "partial"
 instead.
 """
@@ -44,8 +44,8 @@ def carry_out(
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
     kept_after: Collection[str] = (TERMINATED,),
 ) -> int:
-    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` is called with the last
-    message before it is written. If the run ends early for one of the reasons in `kept_after`, the measured part is a
+    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` gets the last message before
+    it is written. `kept_after` lists the reasons for an early end after which the requests measured so far are a
     result. Return the exit status."""
     wake = wake_on_signals()
     try:

@@ -77,7 +77,7 @@ class Worker(Protocol):
         ...
 
     async def problem(self) -> BenchError:
-        """Return the error to raise for a client that has ended without a result."""
+        """Return the error to raise for a client process that has ended without a result."""
         ...
 
     async def end(self) -> None:
@@ -150,9 +150,8 @@ class LocalWorker:
 
 
 class HostWorker:
-    """The load client on a host. Its times are converted from the host's clock to this machine's clock. The smallest
-    difference of the two clocks that was seen is used; it includes the time that a message travels, as for GPU
-    readings."""
+    """The load client on another host. Its times are converted to this machine's clock. The offset of the two clocks is
+    their smallest observed difference; it is too large by the travel time of one message."""
 
     def __init__(self, host: Host, stream: Stream, name: str, first: Mapping[str, Any], lines: AsyncIterator[bytes]):
         self._host, self._stream, self._name = host, stream, name
@@ -212,7 +211,8 @@ class HostWorker:
         return json.dumps(message).encode()
 
     async def _fetch(self, lost: HostUnreachable) -> bytes:
-        """Return the result that the client kept when its link was lost. Raises BenchError if there is none."""
+        """Return the result from the file that the client on the host wrote after the link was lost. `lost` is the
+        error that broke the link. Raises BenchError if there is no such result."""
         until = time.monotonic() + _RETURN_S
         while True:
             try:

@@ -27,11 +27,11 @@ _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "enco
 
 
 def request_mark(salt: str, own: str) -> str:
-    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured and "w/INDEX" for a
-    warm-up request.
+    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured request and
+    "w/INDEX" for a warm-up request.
 
-    The mark at the front of a prompt keeps the prefix cache from answering it. The salt itself cannot do that, because
-    all prompts of a run would share it. Digits, unlike letters, take the same number of tokens in every prompt.
+    These digits begin the prompt, so that the prefix cache contains no part of it. The salt alone would not do, because
+    all prompts of a run would begin with it. Digits, unlike letters, take the same number of tokens in every prompt.
     """
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
@@ -65,8 +65,8 @@ class Workload:
         self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
-        """Return the number of tokens that request `index` asks for. It varies within `spec.length_spread`, and depends
-        only on the seed and the index, so that A and B of a comparison request equal lengths."""
+        """Return the token limit of request `index`. It varies within `spec.length_spread`, and depends only on the
+        seed and the index, so that A and B of a comparison request equal lengths."""
         spec = self.spec
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length

@@ -1,8 +1,8 @@
-"""Everything that Workbench keeps on the user's machine.
+"""The files that Workbench stores on the user's machine.
 
 paths.py              the directories (XDG)
 text_files.py         atomic writing of small text files
-results_db.py         benchmark results: the columns of their table, queries, samples beside the database
+results_db.py         benchmark results: the columns of their table, queries, requests in files beside the database
 database.py           the SQLite file: transactions, format versions, error messages
 experiments.py        A/B experiments, in the same database
 sweeps.py             sweeps, one JSON file each
@@ -16,14 +16,14 @@ preset_text.py        a preset as text, for the command line and the screen
 toml_edit.py          changing a TOML file without losing comments
 toml_lines.py         line numbers of TOML fields, for findings
 recording.py          the format of recordings: readings by the second, and events
-history_files.py      the last hours of each host, on disk
-result_timelines.py   the seconds around each benchmark
-trusted_presets.py    what the user has agreed to run
-preset_list_cache.py  the list of presets on disk, for libraries of many files
+history_files.py      readings and events of each host from the last hours
+result_timelines.py   readings and events from around the time of each benchmark
+trusted_presets.py    the preset programs and settings that the user has agreed to run
+preset_list_cache.py  a cache of the list of presets, for libraries of many files
 config.py             config.toml; config_schema.py is its schema
 hosts_file.py         hosts.toml: hosts and clusters; hosts_schema.py is its schema
 toml_schema.py        checks of the tables of a TOML document
-screen_state.py       marks and forms of the screen between two starts
-activity_log.py       what was done to hosts
-crash_files.py        tracebacks of defects
+screen_state.py       marks and form contents, which the screen restores at its next start
+activity_log.py       the actions of Workbench on hosts
+crash_files.py        tracebacks of unexpected exceptions
 """

@@ -42,16 +42,17 @@ class ConfigStore:
         return self._config
 
     def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
-        """Return the remembered values of a preset's variables on `host`, by variable. {} if there are none."""
+        """Return {variable: remembered value} for a preset on `host`. A remembered value was used in a READY run. {} if
+        there are none."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
     def executable(self, host: str, engine: str) -> str | None:
-        """Return the program that the user named for an engine on `host`, None if the user named none."""
+        """Return the program that the user has set for starting `engine` on `host`. None if the user has set none."""
         return self.config.executables.get(host, {}).get(engine)
 
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
-        """Store the variables that the user gave for a READY run, except those that a newer run has stored. Raises
-        StoreError."""
+        """Store the values of preset variables that were used in the READY run `run_id`. A stored value from a newer
+        run is not overwritten. Raises StoreError if the file cannot be written."""
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
@@ -103,7 +104,8 @@ def _unusable(reason: str, file: str) -> Finding:
 
 
 def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:
-    """Return the configuration and a finding for each invalid setting. An invalid setting gets its default value."""
+    """Return the configuration and a finding for each invalid or unknown setting. An invalid setting gets its default
+    value. `file` is the file name for the findings; `lines` gives their line numbers."""
     config, problems = checked(document)
     findings = []
     for path, wrong in problems:

@@ -31,8 +31,8 @@ class Remembered:
 @dataclass(frozen=True, slots=True)
 class Config:
     """The contents of config.toml. `executables` maps a host name and an engine to the program that starts the engine
-    there, quoted as in a shell. `remembered` maps a host name, a preset id and a variable to the value that was last
-    given there."""
+    on that host, quoted as for a shell. `remembered` maps a host name, a preset id and a variable to the value that the
+    newest READY run used."""
 
     ui: Ui = field(default_factory=Ui)
     gpu: GpuConfig = field(default_factory=GpuConfig)
@@ -52,6 +52,7 @@ _CONFIG = table(
 
 
 def checked(document: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
-    """Return the configuration in a document, and its problems. A value that cannot be used has its default."""
+    """Return the configuration that `document` (parsed TOML) describes, and its problems. A setting with an invalid
+    value gets its default value."""
     problems: list[Problem] = []
     return _CONFIG(dict(document), (), problems), problems

@@ -16,7 +16,8 @@ _kept: dict[tuple[object, ...], str | None] = {}  # so that a defect that recurs
 
 def keep_traceback(error: BaseException) -> str | None:
     """Write the traceback of an exception, with secrets masked, to a file in the state directory. Return the file's
-    path, or None if it cannot be written. The same exception from the same place is written once."""
+    path, or None if the file cannot be written. A second exception of the same type with the same traceback is not
+    written again."""
     where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     key = (type(error), *where)
     if key not in _kept:
@@ -39,7 +40,8 @@ def _written(error: BaseException) -> str | None:
 
 
 def defect_text(error: BaseException) -> tuple[str, str]:
-    """Return a message about an unexpected exception and a hint where its traceback is, both with secrets masked."""
+    """Return (message about an unexpected exception, sentence that names its traceback file), both with secrets masked.
+    """
     kept = keep_traceback(error)
     details = (
         f"please report it with the file {kept}"

@@ -34,17 +34,17 @@ def _statements(script: str) -> Iterator[str]:
 
 
 class Database:
-    """An SQLite file. It is opened for each call and closed afterwards, so that any thread may use it. `migrations` has
-    one SQL script per format version; an older file gets the scripts after its version. Methods raise StoreError, and
-    InputError for a number or text that SQLite cannot store."""
+    """An SQLite file. Each call opens the file and closes it afterwards, so that any thread may call. `migrations` has
+    one SQL script per format version; a file of an older version is updated with the later scripts. Methods raise
+    StoreError, and InputError for a number or text that SQLite cannot store."""
 
     def __init__(self, path: Path, migrations: Sequence[str], busy_s: float = BUSY_S) -> None:
         self.path = path
         self._migrations, self._busy_s = migrations, busy_s
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a read transaction and return its value. A missing file counts as an empty database, and a
-        writer of another process does not block."""
+        """Run `work` in a read transaction and return its value. A missing file counts as an empty database. Reading
+        does not wait for writers."""
         return self._run(work, write=False)
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -94,10 +94,11 @@ class Database:
         return sqlite3.connect(place, timeout=self._busy_s, isolation_level=None)
 
     def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
-        """Return a connection that can read even if the disk is full or read-only.
+        """Return a connection that can read even if the disk is full or read-only: `db` itself, or else a new
+        connection.
 
-        On such a disk SQLite cannot create the small file by which processes share a database. If no unfinished journal
-        is beside the database, no process is writing, and the file can be opened as one that never changes.
+        On such a disk, SQLite cannot create its shared-memory file. If the write-ahead log is empty, no process is
+        writing, so the database is opened with immutable=1, for which SQLite needs no shared-memory file.
         """
         try:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -112,8 +113,8 @@ class Database:
         return db
 
     def _migrate(self, db: sqlite3.Connection, write: bool) -> None:
-        """Bring the file to the newest format. If the file is only read and cannot be written now, leave it as it
-        is."""
+        """Update the file to the newest format. If this fails for a file that is only to be read (`write` is False),
+        use the file in its older format."""
         newest = len(self._migrations)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > newest:

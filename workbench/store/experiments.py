@@ -35,8 +35,8 @@ _TABLE = """
 
 
 class ExperimentsDb:
-    """The stored experiments. Methods raise StoreError, and InputError for an unknown id. The `comparison` of an
-    experiment is not stored, because it follows from the results."""
+    """The stored experiments. Methods raise StoreError, and InputError for an unknown id. The field `comparison` is not
+    stored, because it can be computed from the results."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path

@@ -12,7 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One entry: its names separated by commas, its meaning, and further spellings that the screen uses."""
+    """One entry of the glossary. `term` has its names separated by commas, `means` its meaning, and `seen` further
+    spellings of the names that appear on the screen."""
 
     term: str
     means: str
@@ -20,7 +21,7 @@ class Term:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every spelling of the term, without a note such as "(of a preset)"."""
+        """Every spelling of the term, without an addition in parentheses such as "(of a preset)"."""
         return (*(name.partition(" (")[0].strip() for name in self.term.split(",")), *self.seen)
 
 
@@ -52,7 +53,8 @@ def found_in(text: str) -> tuple[Term, ...]:
 
 
 def _followed(found: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Return the terms once each, with the terms to which an entry such as "see *experiment*" points."""
+    """Return the terms without duplicates. A term whose meaning is only a reference, such as "see *experiment*", is
+    replaced by the term to which it refers."""
     return tuple(dict.fromkeys(target for term in found for target in _targets(term)))
 
 

@@ -1,9 +1,9 @@
-"""The history of a host on disk: recordings in the state directory, from which a reopened screen gets the last hours.
+"""The history of a host on disk: readings and events of the last hours, which the screen shows when it is opened again.
 
-Each Workbench that writes has two files, on which it holds locks: one with a line per second, and one with a line per
-10 s and the events. Lines are appended once a second, without fsync, and never rewritten; old files are deleted. A
-reader merges the files of all Workbenches. If a file cannot be written or read, only its part of the history is
-missing.
+The files are recordings (recording.py) in the state directory. Each Workbench that writes has two files, on which it
+holds locks: one with a line per second, and one with a line per 10 s and the events. Lines are appended once a second,
+without fsync, and never rewritten; old files are deleted. A reader merges the files of all Workbenches. If a file
+cannot be written or read, only its part of the history is missing.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _CUT = "Workbench ended during the benchmark"
 
 
 def directory(host: str, *, simulated: bool) -> Path:
-    """Return the directory of a host's history. A simulated host has one of its own."""
+    """Return the directory for the history files of `host`. A simulated host has a directory separate from that of a
+    real host with the same name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:60].lstrip(".")
     mark = "-simulated" if simulated else ""
     return state_dir() / "timeline" / f"{name}-{hashlib.sha256(host.encode()).hexdigest()[:8]}{mark}"
 
 
 class HistoryWriter:
-    """Appends lines to this Workbench's files of a host, in a thread of its own. `tell` is called, in that thread, with
-    the first problem."""
+    """Writes lines to this Workbench's history files of a host, in a background thread. The thread calls `tell` with a
+    message about the first problem, and never again."""
 
     def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
         self.folder, self._header, self._tell = folder, header, tell
@@ -65,14 +66,14 @@ class HistoryWriter:
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
-        """Append a line to the file with cells of `step_s` seconds. Returns at once; the line is lost if the disk is
-        too slow."""
+        """Append `line` to the file with one line per `step_s` seconds. Returns at once; if too many lines wait for the
+        disk, the line is dropped."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait((step_s, line))
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write the lines that wait, and close the files. A disk that hangs is not waited for longer than `wait_s`
-        seconds."""
+        """Write the lines that wait, and close the files. If the disk does not respond, return after `wait_s` seconds.
+        """
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
         self._thread.join(wait_s)
@@ -143,7 +144,8 @@ class _File:
 
 
 def prune(folder: Path, now: float) -> None:
-    """Delete old files of all hosts, and the oldest files of this host beyond 16 MB."""
+    """Delete old history files of all hosts, and the oldest files of one host (directory `folder`) beyond 16 MB. `now`
+    is the Unix time."""
     total = 0
     for path, status in _files(folder.parent.glob("*/*.jsonl"), now):
         if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
@@ -161,8 +163,9 @@ def _remove(path: Path) -> None:
 
 
 def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
-    """Return the regular files that a HistoryWriter named, with their status, newest first. A file of the future, which
-    a wrong clock made, comes last."""
+    """Return (path, file status) of the history files among `paths`, newest first. Files with other names, and
+    everything but regular files, are left out. A file whose modification time lies in the future, because of a wrong
+    clock, comes last."""
     found = []
     with contextlib.suppress(OSError):
         for path in paths:
@@ -180,7 +183,8 @@ def _step_of(path: Path) -> int:
 
 @dataclass
 class _Writer:
-    """The benchmark of one Workbench, as its files describe it."""
+    """The state of one Workbench that has written history files: whether it still runs, and its unfinished benchmark.
+    """
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended
@@ -189,8 +193,8 @@ class _Writer:
 
 @dataclass
 class Kept:
-    """The content of a host's files: its history, and its GPUs as last read. `cut` is the newest benchmark if its
-    Workbench ended in the middle of it."""
+    """The stored history of a host: its readings and events, and the properties of its GPUs. `cut` is the newest
+    benchmark if its Workbench ended before the benchmark did, otherwise None."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()
@@ -198,8 +202,8 @@ class Kept:
 
 
 def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
-    """Return the kept history of a host up to the Unix time `now`. Files that cannot be read, and damaged lines, are
-    left out. `without` is the name of a writer whose files are not read."""
+    """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files that cannot be read,
+    and damaged lines, are left out. `without` is the name of a HistoryWriter whose files are not read."""
     kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, status in reversed(_files(folder.glob("*.jsonl"), now)):
@@ -244,7 +248,8 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
 
 
 def _is_written(descriptor: int) -> bool:
-    """Return whether the Workbench that writes the file is alive."""
+    """Return whether another process holds the lock of the open history file `descriptor`, which means that its
+    Workbench still runs."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

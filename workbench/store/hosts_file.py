@@ -1,7 +1,8 @@
 """The user's file hosts.toml: hosts with their containers, engines and environments, and clusters of hosts.
 
-A missing file counts as empty. A wrong entry is reported and cannot be used; the others can. A change keeps comments
-and unknown fields; a file that is not valid TOML is not changed."""
+A missing file counts as empty. An invalid entry is reported and cannot be used; all other entries can. A change keeps
+comments and unknown fields; a file that is not valid TOML is not changed.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,9 @@ class HostsStore:
         return self._load()[1] if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
-        """Return the host called `name`; None if the file has none. Raises InputError if the entry cannot be used, and
-        StoreError if the file cannot be read: the name would otherwise stand for another machine."""
+        """Return the host called `name`; None if the file has none. Raises InputError if the entry is invalid, and
+        StoreError if the file cannot be read. It does not return None then, because the caller would use `name` as an
+        SSH host instead."""
         entry: HostEntry | None = self._entry("hosts", name)
         return entry
 
@@ -150,7 +152,7 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
 
 
 def _document(entry: HostEntry) -> dict[str, Any]:
-    """Return the fields of an entry that differ from their defaults."""
+    """Return the fields of a host entry that differ from their defaults, without its name."""
     from dataclasses import fields
 
     values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}

@@ -1,7 +1,7 @@
 """The schema of hosts.toml: hosts and clusters with their fields, and the check of a document against it.
 
-A wrong value makes its host or cluster unusable, and no other: a host without its container, for example, would be
-another machine. An unknown field is only reported.
+An invalid value makes its whole host or cluster unusable: a host without its container, for example, would mean a
+different machine. Other entries stay usable. An unknown field is only reported.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a variable or an option as text. A whole number becomes its digits."""
+    """Return the value of a variable or an option as text, with a whole number as its digits. For any other value, add
+    a problem to `problems` and return UNUSABLE."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):
@@ -62,7 +63,8 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a run option as text. The values of a list stand one per line. UNUSABLE if one is wrong."""
+    """Return the value of a run option as text. A list becomes one line per item. For an invalid value or item, add a
+    problem to `problems` and return UNUSABLE."""
     found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
     return UNUSABLE if found is UNUSABLE else "\n".join(found)
 
@@ -100,7 +102,8 @@ def _directory(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _keyed(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
-    """Return the check of a table whose keys match a pattern. One wrong key or value makes the table unusable."""
+    """Return a function that checks a table whose keys must match `keys` and whose values `kind` checks. If a key or
+    value is invalid, the function returns UNUSABLE. `expected` describes a valid key in messages."""
 
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
@@ -156,7 +159,8 @@ _CLUSTER_FIELDS: dict[str, Kind] = {"label": _label, "nodes": _nodes, "reserve_g
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The content of a document, its problems, and the sections and names of the entries that cannot be used."""
+    """The result of checking hosts.toml: the usable entries, the problems, and (section, name) of each unusable entry.
+    """
 
     file: HostsFile = field(default_factory=HostsFile)
     problems: tuple[Problem, ...] = ()
@@ -225,8 +229,8 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
-    """Return the names of the hosts whose `ssh` fields lead to one another in a circle, so that no machine is reached
-    within _MOST_STEPS steps."""
+    """Return the names of the hosts that no machine can be reached for, because their `ssh` fields refer to each other
+    in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
 
     def circles(name: str) -> bool:
         for _ in range(_MOST_STEPS):

@@ -29,8 +29,8 @@ MAX_FINDINGS = 100  # of one file, errors first
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A checked file. `preset` is None if one of the findings is an error. `document` is None if the file is not valid
-    TOML."""
+    """The result of checking a preset file. `preset` is None if one of the findings is an error. `document` is None if
+    the file is not valid TOML."""
 
     findings: tuple[Finding, ...]
     document: Mapping[str, Any] | None = None
@@ -38,7 +38,7 @@ class Checked:
 
 
 def check_file(path: Path) -> Checked:
-    """Check one file. The findings are sorted by line."""
+    """Return the findings about the preset file at `path`, sorted by line, with its document and preset."""
     text = read_text(path)
     if isinstance(text, Finding):
         return Checked((text,))
@@ -50,8 +50,8 @@ def check_file(path: Path) -> Checked:
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
-    """Check the text of a preset. `file` is the file name for messages; apart from its suffix it should equal the
-    preset's id."""
+    """Return the findings about the text of a preset, with its document and preset. `file` is the file name for
+    messages; without its suffix, it should equal the preset's id."""
     document = parse(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
@@ -111,8 +111,8 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """Return the path in `document` to which pydantic's error location refers. Parts that pydantic adds, such as names
-    of union members, are removed."""
+    """Return the path in `document` of the field that pydantic's error location means. Parts that are not in the
+    document, such as the names of union members, are removed. `kind` is pydantic's error type."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -247,7 +247,7 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
 
 
 def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding for an unknown launcher, and for each run option that the launcher would not accept."""
+    """Yield a finding for an unknown launcher, and for each run option that is invalid for the launcher."""
     table = document.get("launch")
     launch: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
     word, options = launch.get("run_as", PROCESS), launch.get("run_options")

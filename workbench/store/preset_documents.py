@@ -1,5 +1,5 @@
-"""The write-ups that the shipped presets are made from. Each write-up is one file of presets/documents/, with its
-claims and a verdict on each."""
+"""The source documents (write-ups) of the shipped presets. Each is one TOML file in presets/documents/, which contains
+the document's claims and, for each claim, whether it is true."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of the shipped write-ups, sorted."""
+    """Return the names of the shipped source documents, sorted."""
     return sorted(path.stem for path in _directory().glob("*.toml"))
 
 
 @cache
 def document(name: str) -> SourceDocument:
-    """Return the write-up with this name, which must be one of `names`."""
+    """Return the source document called `name`, which must be one of `names`."""
     from workbench.model.preset import SourceDocument
 
     text = (_directory() / f"{name}.toml").read_text("utf-8")
@@ -29,7 +29,7 @@ def document(name: str) -> SourceDocument:
 
 
 def with_claims(preset: Preset) -> Preset:
-    """Return the preset with the claims of its write-ups after its own ones."""
+    """Return the preset with the claims of its source documents appended to its own claims."""
     shared = [
         claim.model_copy(update={"document": name}) for name in preset.documents for claim in document(name).claims
     ]

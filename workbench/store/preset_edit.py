@@ -74,8 +74,9 @@ def from_plan(
 ) -> dict[str, Any]:
     """Return the document of a new preset: its `parent` (a preset document) with the settings of `plan`.
 
-    A value keeps its `${name}` if it equals the parent's value with the variables filled in. The parent becomes the
-    baseline. Other fields are copied from the parent, except statements about the parent's own settings.
+    A field of the parent that contains variables, such as "${name}", stays as it is if filling in the plan's variables
+    gives the plan's value. The parent becomes the baseline. Other fields are copied, except those that describe only
+    the parent, such as its title.
     """
     known = dict(plan.variables)
     engine = parent["engine"]
@@ -118,7 +119,8 @@ def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known:
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
-    """Return `template` if filling in the variables `known` gives `value`, else `value`."""
+    """Return `template` if it gives `value` after its variables are replaced by those in `known`. Otherwise return
+    `value`."""
     return template if template is not None and _filled_in(template, known) == value else value
 
 
@@ -131,7 +133,8 @@ def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
 
 
 def _launch(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the table about what runs the server; None for a process."""
+    """Return the preset's table "launch", with the launcher and its options. None if Workbench itself starts the
+    server."""
     if plan.run_as == PROCESS:
         return None
     before = parent.get("run_options", {})

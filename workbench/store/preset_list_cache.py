@@ -1,7 +1,7 @@
-"""The list of presets on disk, so that a command does not parse a thousand files to list them.
+"""A cache of the list of presets, so that a command does not parse a thousand files to list them.
 
-An entry counts only while its file has the same stamp, whose time of change only the kernel sets. A file that is
-missing, damaged or of another version counts as empty; it is written again by the next list.
+An entry is valid while its preset file has the same stamp: modification time, change time, size and inode. A cache file
+that is missing, damaged or of another version counts as empty, and the next listing writes it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _FORMAT = f"presets of workbench {__version__}, format 1"
 
 
 def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
-    """Return the stamp and the fields of each entry, by the path of the preset file."""
+    """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file `path`. {} if the cache
+    file cannot be used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         head, _, body = read_kept(path).partition(b"\n")
         if head == _head(body):
@@ -33,7 +34,7 @@ def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
 
 
 def write(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
-    """Write the entries. Without the rights to do so, nothing is kept."""
+    """Write the list entries to the cache file `path`. If the file cannot be written, do nothing."""
     body = json.dumps(entries)
     with contextlib.suppress(StoreError):
         write_atomic(path, f"{_head(body.encode()).decode()}\n{body}")

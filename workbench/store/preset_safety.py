@@ -51,7 +51,7 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield every value of a document that is not a table or list, with its path. The document must not be deeply
+    """Yield (path, value) for every value of a document that is not a table or list. The document must not be deeply
     nested."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -64,8 +64,8 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
-    """Yield the values of a preset that reach a command line or an environment variable, each with its path in the
-    document."""
+    """Yield (path, value) for the parts of a preset document that reach a command line or an environment variable. A
+    value can be a whole table, such as the flags."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):
@@ -90,7 +90,7 @@ def references(text: str) -> list[str]:
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding for each suspicious value in a document, with the path of the value."""
+    """Yield (path, finding) for each suspicious value in a preset document."""
     engine = _engine(document)
     for path, value in walk(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):

@@ -23,7 +23,8 @@ _SIGNS: Mapping[str, Sign] = {"true": "good", "partly": "warn", "unproven": "unp
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a section. Only the lines of the first section have a label. `sign` is the line's severity."""
+    """One line of a section. Only the lines of the first section have a label. `sign` marks the line as good or as a
+    problem ("warn", "unproven", "bad"); "" means neither."""
 
     text: str
     label: str = ""
@@ -37,7 +38,8 @@ class Section:
 
 
 def preset_sections(preset: Preset) -> list[Section]:
-    """Return all that is known of a preset but its id, title and summary. Sections without lines are left out."""
+    """Return all contents of a preset except its id, title and summary, as titled sections of lines. Sections without
+    lines are left out."""
     nodes = (
         (f"Settings of node {node.rank}: {node.name}", _plain(map(preset.filled, _settings(node.flags, node.env))))
         for node in preset.nodes
@@ -109,13 +111,13 @@ def _facts(preset: Preset) -> list[Line]:
 
 
 def _run_as(preset: Preset) -> str:
-    """Return the launcher of the server, with its options; "" for a process of Workbench."""
+    """Return the launcher of the server, with its options. "" if Workbench itself starts the server."""
     options = (f"{n}={value}" for n, v in preset.launch.run_options.items() for value in ([v] if v is str(v) else v))
     return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
 
 
 def _weights(preset: Preset) -> str:
-    """Return the sizes that the preset states of its model, with their source; "" if it states none."""
+    """Return the sizes of the model's weights that the preset states, with their source; "" if it states none."""
     model = preset.model
     sizes = (
         (model.bytes_per_token_gb, "{:g} GB read per token"),

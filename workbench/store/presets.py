@@ -91,8 +91,8 @@ class PresetLibrary:
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return findings about the library as a whole: own presets that replace others, and missing baselines. Errors
-        of invalid files are in `list`."""
+        """Return findings about the library as a whole: own presets that replace shipped ones, and baselines that do
+        not exist. Errors of invalid files are in the entries of `list`."""
         entries = [entry for entry in self.list() if entry.error is None]
         ids = {entry.id for entry in entries}
         found: list[Finding] = []
@@ -108,8 +108,8 @@ class PresetLibrary:
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """Return the file of a preset. An invalid file is found by its file name. Raises PresetError if there is no
-        such preset."""
+        """Return the path of the file with this preset. The id of an invalid file is its file name without suffix.
+        Raises PresetError if there is no such preset."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]
         if found:
@@ -177,8 +177,8 @@ class PresetLibrary:
         return found
 
     def _read_entries(self) -> dict[Path, ListedPreset]:
-        """Return the entry of each file. Only those that changed since the last call, of this process or an earlier
-        one, are read."""
+        """Return the list entry of each preset file by its path. Only files that changed since they were last listed
+        are read again."""
         files = self._files()
         many = len(files) >= _MANY
         if many and not self._kept:
@@ -206,11 +206,12 @@ class PresetLibrary:
         return entry
 
     def is_shipped(self, path: Path) -> bool:
-        """Return whether the file came with Workbench. Programs of other presets need the user's trust."""
+        """Return whether the preset file belongs to Workbench. The user must trust any other preset before it may run
+        programs."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
     def _place(self, path: Path) -> dict[str, str]:
-        """Return the fields of an entry that follow from the place of its file."""
+        """Return the fields "path" and "origin" of a list entry, which follow from the path of the preset file."""
         own = path.absolute().parent == self.own_dir.absolute()
         return {"path": str(path), "origin": "own" if own else "shipped"}
 
@@ -224,8 +225,8 @@ def _fields(entry: ListedPreset) -> dict[str, Any]:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return what changes whenever the file does; None if it cannot be asked for. A program can set the time of
-    modification back, but not that of the change."""
+    """Return the file's modification time, change time, size and inode, which tell whether the file has changed. None
+    if they cannot be read. A program can set the modification time back, but not the change time."""
     try:
         status = path.stat()
     except (OSError, ValueError):

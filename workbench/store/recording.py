@@ -1,10 +1,10 @@
 """The format of recordings: the history of a host as lines of JSON, with readings by the second and events.
 
-The first line is the header. Time is divided into cells of `step_s` seconds. A line with "v" has the values of one
-cell that differ from those of the cell before, and null for a metric that has no value any more. A cell without a line
-is a gap. A line with "full" has all values. The number before the dot is the index of the GPU; -1 is the server. A line
-with "infos" has the properties of the GPUs. Each line can be read without the lines after it, so a file that ends in
-the middle of a line is still valid.
+The first line is the header. Time is divided into cells of `step_s` seconds. A line with "v" has the values that differ
+from those of the previous cell, and null for a metric that has no value in this cell. A line with "full" has all
+values. A cell without a line is a gap. In a name such as "0.power_w", the number before the dot is the index of the
+GPU; -1 is the server. A line with "infos" has the properties of the GPUs. Each line can be read without the lines after
+it, so a file that ends in the middle of a line is still valid.
 
     {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1, "unix_s": 1764000000.0}
     {"t": 1764000001, "full": true, "v": {"0.power_w": 84.2, "0.sm_mhz": 210, "-1.generation_tok_s": 812.0}}
@@ -67,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Infos:
-    """A line of a recording with the GPUs of the host, valid for the lines after it."""
+    """The properties of the host's GPUs, valid from `unix_s` on until the next line of this kind."""
 
     unix_s: float
     infos: tuple[GpuInfo, ...]
@@ -77,8 +77,8 @@ Item = Cell | Event | Infos
 
 
 class CellWriter:
-    """Turns readings into lines of a recording, one line per cell of `step_s` seconds. A line is written when the cell
-    after it is over, because the readings of GPUs and engine do not arrive together."""
+    """Turns readings into lines of a recording, one line per cell of `step_s` seconds. The line of a cell is written
+    one cell later, because the readings of GPUs and engine do not arrive at the same time."""
 
     def __init__(self, step_s: int) -> None:
         self.step_s = step_s
@@ -88,8 +88,8 @@ class CellWriter:
         self._count = 0
 
     def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
-        """Add a reading for these Unix seconds. Yield the lines of the cells that are complete. A second before them is
-        left out, unless the clock was set back."""
+        """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the cells that are now
+        complete. A second in an earlier cell is ignored, unless the clock was set back."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:
@@ -107,7 +107,7 @@ class CellWriter:
                     known[1] += 1
 
     def end(self) -> Iterator[str]:
-        """Yield the lines of the cells that are not over."""
+        """Yield the lines of the cells that are not complete yet. Call this at the end of the recording."""
         yield from self._end(max(self._open, default=0) + 1)
 
     def _end(self, before_s: int) -> Iterator[str]:
@@ -118,7 +118,7 @@ class CellWriter:
                 yield self.line(cell, {key: rounded(key[1], total / count) for key, (total, count) in sums.items()})
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
-        """Return the line of a cell with these values."""
+        """Return the line of the cell that begins at `unix_s`, with the values that changed since the previous call."""
         full = self._count % FULL_EVERY == 0
         self._count += 1
         before = {} if full else self._written
@@ -143,8 +143,8 @@ def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
 
 
 def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
-    """Yield the lines of the cells from `first_s` to `last_s`. If several histories know a cell of a metric, the first
-    of them counts."""
+    """Yield the recording lines of the cells from `first_s` to `last_s` (Unix seconds), one per `step_s` seconds. If
+    several histories have a value for the same metric and cell, the first history's value is used."""
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
     keys = {key: None for history in histories for key in history}
@@ -164,8 +164,8 @@ def time_of(line: str) -> float:
 
 
 def opened(path: Path) -> tuple[Header, Iterator[Item]]:
-    """Return the header of a recording, which may be compressed, and an iterator over its content. Raises InputError if
-    the file is not a recording or cannot be read."""
+    """Return the header of the recording at `path`, and an iterator over the content of its other lines. The file may
+    be compressed with gzip. Raises InputError if the file is not a recording or cannot be read."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for its writer
             raise InputError(f"{path} is not a file", next_step="give a file that `workbench record` wrote")
@@ -207,9 +207,9 @@ def header_of(line: str | bytes, name: str) -> Header:
 
 
 def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
-    """Yield the content of the lines after the header. A damaged line is left out, and so are the cells after it up to
-    the next full one. After 1,000 lines without content, the rest is not read: a small compressed file can have more of
-    them than anyone waits for. Texts are cleaned."""
+    """Yield the content of the lines after the header, with control characters removed from texts. A damaged line is
+    left out, and so are the cells after it up to the next line with all values. Reading ends after 1,000 useless lines
+    in a row, because a small compressed file can contain billions of them."""
     useless = 0
     for item in _item_of_each(lines):
         useless = useless + 1 if item is None else 0

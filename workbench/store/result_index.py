@@ -1,8 +1,8 @@
-"""The index of stored results: the texts by which lists filter them, in a table of its own.
+"""The index of stored results: a table with the texts by which lists filter results.
 
-A result takes 5 to 10 KB, and a filter on the results themselves would read all of them. Triggers keep the index up to
-date. Results that an older version stored are added when a filter first needs them, from new to old, so that the first
-start after an update does not wait for them.
+A result takes 5 to 10 KB, and a filter without the index would read all of them. Triggers update the index. Results
+that an older version of Workbench stored are added, newest first, when a filter first needs them, so that the first
+start after an update does not take long.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ INDEX = "result_index"
 
 
 def whole(column: str) -> str:
-    """Return an SQL expression for a JSON column that gives [] if the column is damaged, because a damaged value would
-    end the whole query."""
+    """Return an SQL expression for a JSON column that gives [] instead of damaged JSON, because damaged JSON would make
+    the whole query fail."""
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
 
 
@@ -26,14 +26,15 @@ def json_field(column: str, name: str) -> str:
 
 
 def source(words: str) -> str:
-    """Return the SQL query that computes the index from the results. `words` is the SQL expression of the searched
-    text. An imported result gets no host, because it is listed on every host."""
+    """Return the SQL query that computes the rows of the index from the results table. `words` is the SQL expression of
+    the text that a search examines. An imported result gets no host, because it is listed on every host."""
     host = f"CASE WHEN {json_field('conditions', 'imported')} IS NULL THEN host END"
     return f"SELECT id, {host} AS host, {whole('tags')} AS tags, {words} AS words FROM results"
 
 
 def creation(words: str) -> str:
-    """Return the SQL script that creates an empty index, in place of an index of an older format."""
+    """Return the SQL script that creates an empty index and deletes an index of an older format. `words` is the SQL
+    expression of the text that a search examines."""
     computed = source(words)
     return f"""
         DROP TRIGGER IF EXISTS result_added; DROP TRIGGER IF EXISTS result_changed;
@@ -48,7 +49,8 @@ def creation(words: str) -> str:
 
 
 def filter_condition(search: str | None, host: str | None, tag: str | None) -> tuple[str, list[str]]:
-    """Return the SQL condition of a filter on the index, and its values; "" without a filter."""
+    """Return (SQL condition on the index table, its parameters) for the filters that are not None. The condition is ""
+    without a filter."""
     conditions: list[str] = []
     values: list[str] = []
     for word in (search or "").split():
@@ -65,7 +67,8 @@ def filter_condition(search: str | None, host: str | None, tag: str | None) -> t
 
 
 def first_indexed(db: sqlite3.Connection) -> int:
-    """Return the lowest id of the results in the index: all newer results are in it too. 0 if all results are in it."""
+    """Return the lowest result id in the index; all results with higher ids are indexed too. 0 if all results are
+    indexed, and a number above all ids if the file has no index."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone():
         return _BEYOND  # a file of an older version that cannot be written
     (first,) = db.execute(f"SELECT ifnull(min(id), {_BEYOND}) FROM {INDEX}").fetchone()
@@ -74,7 +77,8 @@ def first_indexed(db: sqlite3.Connection) -> int:
 
 
 def add_older(words: str, db: sqlite3.Connection) -> int:
-    """Add the newest results that are not in the index yet. Return the new `first_indexed`."""
+    """Add to the index the newest results that it lacks. Return the new lowest id, as defined by `first_indexed`.
+    `words` is the SQL expression of the text that a search examines."""
     older = f"{source(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
     db.execute(f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed(db), _ADDED_AT_ONCE))
     return first_indexed(db)

@@ -1,4 +1,5 @@
-"""The timelines of stored results: the seconds around each benchmark, as a compressed recording beside the database."""
+"""The timelines of stored results: readings and events from around the time of each benchmark, as a compressed
+recording beside the database."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ _BEGIN, _END = EventKind.BENCH_BEGIN, EventKind.BENCH_END
 
 @dataclass(frozen=True, slots=True)
 class ResultTimeline:
-    """The history around one benchmark. `begin_s` and `end_s` are the Unix times of its first request and its end,
-    `first_s` and `last_s` those of the first and the last second that were kept. A cell has `step_s` seconds."""
+    """Readings and events from before, during and after one benchmark. `begin_s` and `end_s` are the Unix times at
+    which its first request began and the benchmark ended, `first_s` and `last_s` those of the first and last stored
+    second. The readings are `step_s` seconds apart."""
 
     history: History
     step_s: int

@@ -60,10 +60,11 @@ class _Tags:
 
 
 class Column(NamedTuple):
-    """A column of the results table. `searched` lists the SQL expressions in which a search looks.
+    """A column of the results table. `declaration` is its SQL type, `json` says whether it contains JSON, and
+    `searched` lists the SQL expressions whose values a search examines.
 
-    A column named like a field of Conditions is filled from that field; a column named like a field of BenchResult is
-    read back into it. Columns of a new format version get the next `version`, and are added to older files.
+    The column's name is that of the field of BenchResult or Conditions whose value it stores. A column of a new format
+    version gets the next `version` and is added to older files.
     """
 
     name: str
@@ -100,7 +101,7 @@ _PAGE_ROWS = 500
 
 
 def _searched() -> str:
-    """Return the SQL expression of the text in which a search looks."""
+    """Return the SQL expression of the text that a search examines."""
     return " || ' ' || ".join(f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched)
 
 
@@ -217,7 +218,7 @@ class ResultsDb:
         computed, beyond = source(_searched()), below
 
         def look(table: str, lowest: int) -> None:
-            """Find rows from `lowest` to the lowest id that was looked at before."""
+            """Append matching rows with ids from `lowest` up to, but not including, `beyond`, newest first."""
             chosen = f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id DESC LIMIT ?"
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
             rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
@@ -296,7 +297,8 @@ class ResultsDb:
             (self.samples_dir / name).unlink(missing_ok=True)
 
     def stamp(self) -> object:
-        """Return a value that changes with every write to the database. The database is not opened for that."""
+        """Return a value that changes with every write to the database. It comes from the status of the files, without
+        opening the database."""
         found = []
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             with contextlib.suppress(OSError):
@@ -310,8 +312,8 @@ class ResultsDb:
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
     def recover(self) -> tuple[int, ...]:
-        """Store the results of the `unsaved` files, delete these files, and return the results' ids. A column that such
-        a file of an older version lacks gets its default."""
+        """Store the results of the `unsaved` files, delete these files, and return the results' ids. A file of an older
+        version may lack a column, which then gets its default. Raises StoreError for a file that cannot be stored."""
         ids = []
         for path in self.unsaved():
             try:
@@ -434,8 +436,8 @@ def _no_such(result_id: int) -> InputError:
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:
-    """Return the result in a row of the columns _READ, with control characters removed from its texts, which an older
-    version did not do. Raises StoreError if the row is damaged."""
+    """Return the result in a row of the columns _READ. Control characters are removed from its texts, because older
+    versions of Workbench stored them. Raises StoreError if the row is damaged."""
     values = dict(zip(_READ, row, strict=True))
     odd = []
     try:

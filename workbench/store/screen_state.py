@@ -1,4 +1,4 @@
-"""The state of the screen between two starts, by host: the marks A and B, and the contents of forms."""
+"""The state of the screen that its next start restores, by host: the marks A and B, and the contents of forms."""
 
 from __future__ import annotations
 

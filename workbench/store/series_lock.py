@@ -1,4 +1,4 @@
-"""Lock files that let only one Workbench at a time run an experiment or a sweep."""
+"""Lock files that let only one Workbench at a time run a series, which is an experiment or a sweep."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Work
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs; `what` names its owner in messages ("experiment 3"). The kernel
-    releases the lock when this process ends. Raises InputError if another process holds the lock, and StoreError if the
-    file cannot be created."""
+    """Hold the lock of a series while the context manager is open. `path` is the lock file, and `what` names the series
+    in messages, such as "experiment 3". The kernel releases the lock when this process ends. Raises InputError if
+    another process holds the lock, and StoreError if the file cannot be created."""
     file = _opened(path)
     try:
         if not _locked(file, path, fcntl.LOCK_EX):
@@ -31,7 +31,8 @@ def held(path: Path, what: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds the lock, including this one. Concurrent calls do not disturb each other."""
+    """Return whether any process, including this one, holds the lock of a series. `path` is its lock file. Concurrent
+    calls do not affect each other."""
     file = _opened(path)
     try:
         return not _locked(file, path, fcntl.LOCK_SH)

@@ -62,8 +62,8 @@ class SweepStore:
 
     @contextmanager
     def taken(self, sweep_id: int) -> Iterator[Sweep]:
-        """Hold the lock of a sweep while the block runs, and yield the sweep as it is stored then. Raises InputError if
-        another Workbench holds the lock."""
+        """Hold the lock of a sweep while the context manager is open, and yield the sweep as read after locking. Raises
+        InputError if another Workbench holds the lock."""
         self._read(sweep_id)  # an unknown id must not create a lock file
         with self.held(sweep_id):
             sweep = self._read(sweep_id)
@@ -102,7 +102,8 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return the sweep as "stopped" if it is stored as running although its Workbench has ended."""
+    """Return a sweep whose Workbench ended while running it, with the state "stopped" and its remaining points skipped.
+    """
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)

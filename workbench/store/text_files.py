@@ -15,8 +15,8 @@ MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets
 
 
 def read_own_text(path: Path) -> str | None:
-    """Return the text of a regular UTF-8 file; None if there is none. Raises StoreError for any other file, which could
-    block or have no end, and for one of more than MAX_BYTES."""
+    """Return the text of a regular UTF-8 file; None if the file does not exist. Raises StoreError for a file that is
+    not regular (it could block or have no end), is larger than MAX_BYTES, or cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise StoreError(f"{path} cannot be read: not a regular file", next_step="correct or remove the file")
@@ -33,8 +33,8 @@ def read_own_text(path: Path) -> str | None:
 
 
 def read_kept(path: Path) -> bytes:
-    """Return the bytes of a file that Workbench keeps for itself. Empty if there is no regular file of at most
-    MAX_KEPT_BYTES that can be read: a FIFO would block, and a device has no end."""
+    """Return the bytes of one of Workbench's own files. Empty if the file cannot be read, is not regular (a FIFO would
+    block, a device has no end), or is larger than MAX_KEPT_BYTES."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())

@@ -19,7 +19,8 @@ _STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
 
 class LineIndex:
     """The line numbers of the fields in a TOML text. `line(("claims", 2, "text"))` returns the line, counted from 1, of
-    that field or of the nearest table around it. None if there is neither."""
+    that field. If the field has no line of its own, it returns the line of the innermost table that contains the field,
+    or None without such a table."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
@@ -68,7 +69,7 @@ def _parts(key: str) -> tuple[str, ...]:
 
 def _balance(line: str, depth: int) -> tuple[int, str]:
     """Return (number of brackets open after `line`, delimiter of an open multi-line string). The delimiter is "" if no
-    such string is open. `depth` is the number before the line."""
+    such string is open. `depth` is the number of brackets open before the line."""
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:

@@ -1,6 +1,8 @@
-"""Checks of the tables of a TOML document: each returns a usable value or notes a problem.
+"""Functions that check the values in a TOML document. Each returns a usable value, or adds a problem to a list and
+returns UNUSABLE.
 
-Plain functions, because a library for schemas takes longer to load than everything else that the first frame needs.
+There is no schema library, because its import would take longer than all other imports before the first frame of the
+screen.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """A value that cannot be used: its place in the document, and the problem. The problem is None for an unknown
-    setting."""
+    """A value that cannot be used: its path in the document, and a sentence about the problem. For an unknown setting,
+    the text is None."""
 
     path: tuple[str, ...]
     text: str | None
@@ -54,7 +56,8 @@ def number(lowest: float, highest: float) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """Return the check of a list of one kind, as a tuple. One wrong item makes the list unusable."""
+    """Return a function that checks a list whose items `kind` checks, and returns it as a tuple. If an item is invalid,
+    the function returns UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, list):
@@ -66,7 +69,8 @@ def list_of(kind: Kind) -> Kind:
 
 
 def map_of(kind: Kind) -> Kind:
-    """Return the check of a table with any keys and values of one kind. Values that are not usable are left out."""
+    """Return a function that checks a table with any keys, whose values `kind` checks. The function leaves out invalid
+    values."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
@@ -78,7 +82,9 @@ def map_of(kind: Kind) -> Kind:
 
 
 def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
-    """Return the check of a table. `kinds` has the check of each key; the values become the arguments of `made`."""
+    """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of each key. An invalid
+    value is left out, unless `required` is True: then an invalid or missing value makes the function return UNUSABLE.
+    """
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Digests of the programs and settings in other people's presets that this user has trusted."""
+"""Digests of programs and settings in presets of other people, which this user has allowed to run."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 success, 1 failure, 2 invalid usage or input, 3 an invalid benchmark
-    result, 130 interrupted. Errors are printed as messages, never as tracebacks.
-    """
+    """Run one command and return its exit code. The code is 0 for success, 1 for a failure, 2 for invalid usage or
+    input, 3 for an invalid benchmark result, and 130 for an interruption. Errors are printed as messages, never as
+    tracebacks."""
     from workbench.cli.run import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

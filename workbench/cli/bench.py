@@ -90,7 +90,7 @@ async def bench(arguments: argparse.Namespace) -> int:
 
 
 def _load_ahead() -> None:
-    """Import in a thread the modules that the benchmark needs later, while the command waits for programs on the
+    """Import the modules that the benchmark will need, in a thread, to use the time in which the command waits for the
     host."""
 
     def load() -> None:
@@ -103,9 +103,8 @@ def _load_ahead() -> None:
 async def _bench_repeatedly(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
-    """Run the benchmark as often as --repeat says and print each result. Return the results, and the signals that
-    stopped the last benchmark (empty if none did).
-    """
+    """Run the benchmark `--repeat` times and print each result. Return (results, signals that stopped the last
+    benchmark); the signals are empty if none did."""
     from workbench.bench.runner import BenchCancelled
 
     results: list[BenchResult] = []

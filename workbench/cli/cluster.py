@@ -21,7 +21,8 @@ _NAME = option("name NAME", "a cluster of hosts.toml")
 
 
 def use_cluster(arguments: argparse.Namespace) -> None:
-    """Make the command use the cluster that it names. Raises InputError if the command line names another one."""
+    """Set --cluster to the cluster that the command's argument names. Raises InputError if --cluster names a different
+    cluster."""
     if arguments.cluster not in (None, arguments.name):
         step = "leave out --cluster"
         text = f"the command names the cluster {arguments.name}, but --cluster names {arguments.cluster}"
@@ -107,8 +108,8 @@ async def status(arguments: argparse.Namespace) -> int:
 
 
 async def _chosen(session: Session, run: str | None) -> ServerStatus:
-    """Return the run that the command line names, or the only one that lives. Raises ServerError if there is not
-    exactly one."""
+    """Return the server run that `run` names. If `run` is None, return the only run whose server may still be alive.
+    Raises ServerError if there is not exactly one such run."""
     if run is not None:
         return await servers.find_run(session, run)
     living = [status for status in await session.servers.supervisor.runs() if status.may_live]

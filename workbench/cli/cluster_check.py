@@ -49,7 +49,7 @@ async def check(arguments: argparse.Namespace) -> int:
 
 
 def _report_json(report: ClusterReport) -> dict[str, Any]:
-    """Return the compared facts of the nodes as JSON data."""
+    """Return the properties of each node, the connections between the nodes and the memory need as JSON data."""
     nodes = [
         {
             **asdict(node.place),

@@ -12,7 +12,8 @@ from workbench.cli.registry import FILES, command, option
 
 
 def complete() -> None:
-    """Print the possible completions of the command line that the shell passes in the environment, and exit."""
+    """Print the possible completions of the command line in the environment variable COMP_LINE, which the shell sets,
+    and exit."""
     import argcomplete
 
     typed = dict.fromkeys(word for word in os.environ.get("COMP_LINE", "").split() if word in FILES)

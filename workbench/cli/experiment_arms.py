@@ -55,8 +55,9 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
 
 
 def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
-    """Return the server that an arm is measured on: the base that both arms change, or the first word of the arm if no
-    base is given."""
+    """Return what arm `name` ("a" or "b") is measured on: a preset, a run or a URL. It is the command's PRESET|RUN
+    argument, which both arms then share, or else the first of the arm's `words`. Raises InputError if there is neither.
+    """
     from workbench.model.experiment import ArmTarget
 
     host = getattr(arguments, f"host_{name}")

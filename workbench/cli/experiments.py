@@ -114,8 +114,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
 
 
 def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the two hosts of an experiment on twins, () if there are none. The first is the command's own host unless
-    the option names another."""
+    """Return the two host names of --twins, or () without this option. The hosts are not checked. If the command line
+    names no host, the command then runs on the first of them."""
     if arguments.twins is None:
         return ()
     if arguments.host_a or arguments.host_b:

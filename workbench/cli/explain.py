@@ -37,7 +37,8 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def _flags(word: str) -> Iterator[dict[str, Any]]:
-    """Yield the flag with this name of each engine that has one, from its newest catalog."""
+    """Yield the flag called `word` of each engine that has such a flag. Each item has the flag's name, engine, engine
+    version, group and help text."""
     from workbench import engines
 
     for name in engines.names():
@@ -57,7 +58,8 @@ def _flags(word: str) -> Iterator[dict[str, Any]]:
 
 
 def _unknown(word: str) -> Exception:
-    """Return the error for a word that nothing explains, with the most similar words."""
+    """Return the error for a word that is no glossary term, flag or environment variable. The error suggests the most
+    similar terms."""
     from difflib import get_close_matches
 
     from workbench.model.errors import InputError

@@ -54,8 +54,8 @@ _GAP = "… the middle of this file was not read …"
 
 
 def _read(path: str) -> Iterator[bytes | None]:
-    """Yield the bytes of a file. Of a large file, yield the first and the last bytes, with None between them. Raises
-    InputError if the file is not a regular file or cannot be read."""
+    """Yield the bytes of a file in pieces. If the file is large, yield only its beginning and its end, with None
+    between them. Raises InputError if the file is not a regular file or cannot be read."""
     try:
         descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -54,7 +54,7 @@ async def fit(arguments: argparse.Namespace) -> int:
 
 
 def _model_variable(model_id: str) -> str:
-    """Return the name of the variable in the model of a general preset, such as "model" for "${model}"."""
+    """Return the name of the variable that stands for the model in a general preset, such as "model" for "${model}"."""
     return model_id.strip("${}")
 
 

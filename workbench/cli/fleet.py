@@ -68,7 +68,7 @@ def fleet(arguments: argparse.Namespace) -> int:
 
 
 async def _read_once(fleet: Fleet) -> int:
-    """Print one reading of all hosts. Return 1 if none of them could be read."""
+    """Read all hosts once and print the readings as JSON. Return 0 if at least one host could be read, otherwise 1."""
     await fleet.open()
     try:
         state = await fleet.read_once(_LONGEST_S)

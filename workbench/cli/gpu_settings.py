@@ -233,9 +233,9 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
 
 
 def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any]:
-    """Return a field of each outcome by GPU and setting, such as {"gpu0.gpu_clocks": value}. If a setting needs several
-    commands, as governors do for several cores, their values are joined.
-    """
+    """Return the value of `field` (such as the previous value) of each outcome, by GPU and setting: {"gpu0.gpu_clocks":
+    value}. If several commands change one setting, such as the governor of each CPU core, different values are joined
+    with spaces."""
     found: dict[str, Any] = {}
     for outcome in outcomes:
         key, value = _key(outcome), stored(getattr(outcome, field))

@@ -57,9 +57,8 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
 
 async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
     """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON object. Its fields are
-    `gpus`, `processes`, and `processes_absent` (the reason if the processes are unknown). Settings of the host, such as
-    governors, affect no GPU process.
-    """
+    `gpus`, `processes`, and `processes_absent` (by GPU, the reason why the processes are unknown). Settings of the
+    host, such as governors, affect no GPU process."""
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
@@ -114,9 +113,8 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
 
 
 def report_lines(report: SettingsReport) -> Iterator[str]:
-    """Yield one line for the outcome of each setting, then for each setting that was rolled back, then for the
-    guard.
-    """
+    """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled back, and the state
+    of the guard."""
     for outcome in report.outcomes:
         state = "would run" if report.dry_run else "ok" if outcome.ok else "FAILED"
         if outcome.command.right is not None:
@@ -144,9 +142,8 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
 
 
 def guard_lines(view: GuardView | None, last_action: bool = False) -> Iterator[str]:
-    """Yield the state of the guard, and its last action if `last_action` is True. Nothing is yielded if no guard was
-    ever started.
-    """
+    """Yield lines about the guard, the process that reverts GPU settings: its state and, if `last_action` is True, what
+    it did last. `view` is None if no guard was ever started; then no line is yielded."""
     if view is None:
         return
     if view.running:

@@ -1,4 +1,5 @@
-"""The command `gpu verify`, which checks under load whether changed settings are in force."""
+"""The command `gpu verify`, which sends load to the server and checks whether clocks and power follow the changed GPU
+settings."""
 
 from __future__ import annotations
 
@@ -41,9 +42,8 @@ def check_one_target(arguments: argparse.Namespace) -> None:
     examples=("workbench gpu verify RUN --seconds 10",),
 )
 async def verify(arguments: argparse.Namespace) -> int:
-    """Load the server, check the settings and print the outcome. Return the exit code: 0 if every setting is in force
-    or capped by the hardware, otherwise 1.
-    """
+    """Send load to the server, check the GPU settings and print the outcome. Return the exit code: 0 if clocks and
+    power follow every setting or the hardware limits them further, otherwise 1."""
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(
             f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 seconds are usually enough"

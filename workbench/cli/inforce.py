@@ -1,4 +1,5 @@
-"""The command `inforce`, which compares the requested settings of a running server with those in force."""
+"""The command `inforce`, which compares the requested settings of a running server with the values that the engine or
+its process reports."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
     examples=("workbench models list", "workbench models list Qwen/Qwen3-0.6B --all-hosts"),
 )
 async def models_list(arguments: argparse.Namespace) -> int:
-    """List the copies. Return 1 if a host could not be read, otherwise 0."""
+    """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
     async with connected(arguments) as session:
         found = await session.models.copies(arguments.model, session.models.hosts(everywhere=arguments.all_hosts))
     document = {"hosts": [host.as_json() for host in found]}
@@ -47,7 +47,8 @@ async def models_list(arguments: argparse.Namespace) -> int:
     ),
 )
 async def models_check(arguments: argparse.Namespace) -> int:
-    """Check the copies. Return 0 if every host has the model, complete and the same, otherwise 1."""
+    """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical copy, otherwise 1.
+    """
     shown = _Progress(arguments.json)
     async with connected(arguments) as session:
         hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts()
@@ -119,7 +120,8 @@ async def models_download(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """The progress of a copy on stderr: on a terminal one line that is redrawn, otherwise a new line now and then."""
+    """Prints the progress of a copy on stderr. On a terminal it redraws one line; otherwise it prints a new line every
+    few seconds."""
 
     def __init__(self, as_json: bool) -> None:
         from workbench.server.model_transfer import Speed

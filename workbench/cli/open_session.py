@@ -63,7 +63,7 @@ def local_session() -> Session:
 
 
 def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
-    """Make the command use the host of a stored experiment or sweep, unless the command line names a host."""
+    """Select the host on which a stored experiment or sweep ran, unless the command line names a host."""
     if not (arguments.host or arguments.simulate or arguments.container or arguments.cluster):
         arguments.host = None if host == "local" else host
 
@@ -96,8 +96,9 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
 
 @asynccontextmanager
 async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
-    """Begin to read the GPUs of the session's host, and yield the reading to be awaited. Its program takes a tenth of
-    a second to start, in which the command loads what it needs with `asyncio.to_thread`."""
+    """Start to read the GPUs of the session's host. Yield an awaitable that returns the reading. The program that reads
+    takes 0.1 s to start; a command can import modules meanwhile with `asyncio.to_thread`. The reading is cancelled when
+    the context manager ends."""
     import asyncio
 
     from workbench.gpu.telemetry.source_of_host import read_once
@@ -112,7 +113,8 @@ async def gpus_read(session: Session) -> AsyncIterator[Awaitable[Telemetry]]:
 
 
 async def warn_if_measured(session: Session) -> None:
-    """Warn on stderr if another Workbench measures on this host now, because a change would disturb its measurement."""
+    """Warn on stderr if another Workbench runs a benchmark on this host now, because a change to the host would distort
+    its result."""
     if session.gpu.alterations.register_dir is None:
         await session.gpu.alterations.read()
     await session.measurement_lock.read_owner()

@@ -160,9 +160,8 @@ def _split_own_command(words: list[str]) -> tuple[list[str], tuple[str, ...] | N
 
 
 def _join_words(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Join two words to the name of one command, such as "experiment resume". Some commands, such as "experiment
-    PRESET", have the first word alone as their name.
-    """
+    """Join the first two words to one word if the pair is the name of a command, such as "experiment resume". Otherwise
+    return the words unchanged, because some commands, such as "experiment PRESET", have a name of one word."""
     groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not groups or not words:
         return words
@@ -182,9 +181,8 @@ def _count_leading(argv: Sequence[str]) -> int:
 
 
 def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> argparse.Namespace:
-    """Return the namespace that opens the screen on the host `host`. Raises InputError if neither hosts.toml nor ssh
-    knows such a host, because the word is then probably a mistyped command.
-    """
+    """Return the namespace for the command that opens the screen on the host called `host`. Raises InputError if
+    neither hosts.toml nor ssh has such a host, because the word is then probably a mistyped command."""
     import difflib
 
     from workbench.session import host_names

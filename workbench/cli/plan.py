@@ -87,9 +87,8 @@ async def plan(arguments: argparse.Namespace) -> int:
 
 
 async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
-    """Load the preset that the command line names, apply the changes of the other options, look for engine and model on
-    the host, and return the plan.
-    """
+    """Load the preset that the command line names, apply the changes of the other options, find the engine and the
+    model on the host, and return the plan."""
     async with gpus_read(session) as reading:
         planned = await asyncio.to_thread(_planned, session, arguments)
         try:
@@ -137,7 +136,8 @@ def variables_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:
-    """Return each variable of the plan's preset with its value and the source of the value. Secrets are masked."""
+    """Return {variable: {"value", "from", "run_id"}} for each variable of the plan's preset. "from" is the kind of
+    source of the value. Secrets are masked."""
     from workbench.model.secrets import mask_plan
 
     plan = mask_plan(plan)

@@ -1,4 +1,5 @@
-"""The command `presets apply`, which applies all that a preset carries."""
+"""The command `presets apply`, which applies every part of a preset: the server, GPU and host settings, the limit of
+open files, and the warm-up."""
 
 from __future__ import annotations
 

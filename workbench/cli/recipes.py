@@ -1,4 +1,5 @@
-"""The commands `import` and `export`, which convert recipes of other tools to presets, and launches to recipes."""
+"""The commands `import` and `export`. `import` makes a preset from a recipe of another tool; `export` writes a launch
+as such a recipe."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     ),
 )
 async def import_recipe(arguments: argparse.Namespace) -> int:
-    """Show the preset that a recipe becomes, and save it after a question. Return 2 if it cannot be saved."""
+    """Read a recipe and show it as a preset, ask for confirmation, and save the preset. Return 0, or 2 if the recipe
+    could not become a preset."""
     if sum(given is not None for given in (arguments.file, arguments.line, arguments.pid)) != 1:
         raise InputError("import needs exactly one source", next_step="give a FILE, or --command LINE, or --pid PID")
     if arguments.pid is not None:
@@ -69,7 +71,7 @@ def _standard_input() -> str:
 
 
 async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
-    """Return whether to save the preset. With --json and without --yes it is only shown."""
+    """Return whether to save the preset: the user's answer, True with --yes, and False with --json alone."""
     if arguments.json and not arguments.yes:
         return False
     question = f"Save the preset {imported.preset_id}?"
@@ -124,8 +126,8 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
     ),
 )
 async def export_launch(arguments: argparse.Namespace) -> int:
-    """Print a launch in another form, or write it to a file. The text contains references to secrets, never their
-    values."""
+    """Print a launch in the form of another tool, or write it to a file. The text contains the names of secrets, never
+    their values."""
     from workbench.session.recipes import export
 
     plan, title, gpus = await _plan_of(arguments)
@@ -146,7 +148,8 @@ async def export_launch(arguments: argparse.Namespace) -> int:
 
 
 async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
-    """Return the plan of a preset or a run with the changes of the options, its title, and its number of GPUs."""
+    """Return (launch plan, title, number of GPUs) for the preset or run that the command line names. The changes that
+    the options request are applied to the plan. The number is None if unknown."""
     from workbench.cli.plan import variables_of
     from workbench.cli.servers import find_run
     from workbench.engines import with_executable

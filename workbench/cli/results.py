@@ -62,9 +62,8 @@ def search_results(arguments: argparse.Namespace) -> int:
 
 
 def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
-    """Print the newest results that match, and report on stderr if there are older ones. Results are read in pages, so
-    that the first ones are printed early.
-    """
+    """Print the newest results that contain `words`, and note on stderr if there are older ones. Results are read in
+    pages, so that the first results are printed early."""
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(
             f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
@@ -93,9 +92,8 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
 
 
 class _Shown:
-    """The printed results, up to `limit`, with their count, the id of the last one, and the ids of damaged results.
-    `more` is True if there are older results.
-    """
+    """The results that were printed, at most `limit`: their `count`, the id of the `last` one, and the ids of `damaged`
+    results, which were left out. `more` is True if there are older results."""
 
     def __init__(self, pages: Iterable[Page], limit: int | None) -> None:
         self._pages, self._limit = pages, limit
@@ -166,7 +164,7 @@ def show_result(arguments: argparse.Namespace) -> int:
 
 
 def _timeline_of(db: ResultsDb, result_id: int) -> str | None:
-    """Return the path of the recording of the seconds around a benchmark, None if there is none."""
+    """Return the path of the recording with the readings from around a benchmark. None if there is none."""
     from workbench.store.result_timelines import path_of
 
     path = path_of(db.path.parent, db.uid(result_id))
@@ -208,9 +206,8 @@ def tag_result(arguments: argparse.Namespace) -> int:
 
 
 def _store(change: Callable[[], object], words: Iterable[str]) -> None:
-    """Call `change`, which writes to the database. If it fails, the error message quotes the command line (`words`), so
-    that text which the user wrote is not lost.
-    """
+    """Call `change`, which writes to the database. If it raises StoreError, the error message quotes the command line
+    (`words`), so that the user can repeat it."""
     try:
         change()
     except StoreError as error:

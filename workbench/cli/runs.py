@@ -24,7 +24,8 @@ _SIZE_KIB = {"M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 
 
 def _amount(units: dict[str, float], example: str) -> Any:
-    """Return a parser of texts such as `example`: a number and one of the units."""
+    """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor; `example` is a valid
+    text for the error message."""
 
     def parse(text: str) -> float:
         found = re.fullmatch(f"([0-9]+(?:\\.[0-9]+)?)([{''.join(units)}])", text)

@@ -1,6 +1,5 @@
-"""Handling of the signals that end a command. GPU settings are reverted and measurements are kept before the command
-ends.
-"""
+"""Handlers for signals that end a command. Before the command ends, GPU settings are reverted and the results measured
+so far are stored."""
 
 from __future__ import annotations
 
@@ -63,7 +62,8 @@ async def benchmark_stopped_by_signals(session: Session, received: list[signal.S
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End this process as the first of the received signals would have done."""
+    """End the command because of the first received signal: raise KeyboardInterrupt for SIGINT and WorkbenchError for
+    any other signal."""
     if received[0] == signal.SIGINT:
         raise KeyboardInterrupt
     raise WorkbenchError(f"ended by {received[0].name}", next_step="no result was stored; run the command again")

@@ -34,7 +34,7 @@ _ERRORS = "workbench.ascii"
 
 
 class OutputLost(WorkbenchError):
-    """The error for standard output that cannot be written, with the reason."""
+    """The error for a failed write to standard output. Its message contains the reason."""
 
 
 def prepare() -> None:

@@ -195,9 +195,8 @@ def show_sweep(arguments: argparse.Namespace) -> int:
 
 
 def stored_sweep(arguments: argparse.Namespace) -> Sweep:
-    """Return the stored sweep that the command names. The command then uses that sweep's host, unless the command line
-    names another.
-    """
+    """Return the stored sweep whose id the command line gives, and select the sweep's host unless the command line
+    names a host."""
     sweep = _store().get(arguments.id)
     use_host_of_record(arguments, sweep.host)
     return sweep
@@ -206,10 +205,10 @@ def stored_sweep(arguments: argparse.Namespace) -> Sweep:
 def report_points(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each point of the sweep on stderr when its state changes. With --json, the listener
+    """Return a listener that prints each point of the sweep on stderr when the point's state changes. With --json, it
     prints nothing.
 
-    Points that the `resumed` sweep has measured earlier are not printed again.
+    Points that the `resumed` sweep measured before it was interrupted are not printed again.
     """
     printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 

@@ -1,6 +1,6 @@
 """Reports: benchmark results written as documents and data files, and result files of other tools imported.
 
-registry.py           all formats that Workbench writes or imports; the command line and the screen list them from here
+registry.py           the table of formats that Workbench writes or imports, for the command line and the screen
 content.py            `Report`, the content of a report: results, a comparison, an experiment or a sweep
 formats/              one module for each output format, with `render(report)`
 imports/              one module for each tool whose result files can be imported

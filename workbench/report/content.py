@@ -18,10 +18,9 @@ Record = TypeVar("Record")
 
 
 class Layout(Enum):
-    """The arrangement of a data format (JSON or CSV). REPORT writes a list of results, RESULT one result alone (one
-    object, or rows of name and value), and REQUESTS a CSV row for each request. Documents for human readers ignore the
-    layout.
-    """
+    """The arrangement of a data format (JSON or CSV). REPORT writes a list of results. RESULT writes one result alone:
+    as one JSON object, or as CSV rows of name and value. REQUESTS writes a CSV row for each request. Documents for
+    human readers ignore the layout."""
 
     REPORT = "report"
     RESULT = "result"
@@ -43,7 +42,7 @@ class Report:
 
     @classmethod
     def of_result(cls, result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> Report:
-        """Return the report on one result alone, with its requests `samples`. It is for exports."""
+        """Return the report for the export of one result. `samples` are the records of the result's requests."""
         return cls((result,), {result.id: samples}, layout=Layout.RESULT)
 
     @property

@@ -210,9 +210,8 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 def _record_rows(
     record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
 ) -> list[Row]:
-    """Return a row for each field of `record` in `titles`, which has (title, unit) by field. A field without a value
-    gets its reason from `absent`, else the text `unknown`; if both are empty, it gets no row.
-    """
+    """Return a row for each field of `record` in `titles`, which maps a field to (title, unit). A field without a value
+    gets its reason from `absent`, else the text `unknown`. If both are empty, the field gets no row."""
     rows = []
     for name, (title, unit) in titles.items():
         value, reason = getattr(record, name), absent.get(name, unknown)
@@ -244,9 +243,8 @@ def condition_blocks(result: BenchResult) -> list[Block]:
 
 
 def workload_facts(result: BenchResult) -> tuple[Row, ...]:
-    """Return the workload that was requested, as rows of name and value. For an imported result, only the part that its
-    file names is included.
-    """
+    """Return the requested workload of a result as rows of name and value. For an imported result, only the fields that
+    its file states are included."""
     spec, known = result.spec, result.conditions.known_workload
     rows = []
     for field in fields(BenchSpec):
@@ -271,7 +269,8 @@ def _is_known(result: BenchResult, name: str) -> bool:
 
 
 def command_of(result: BenchResult) -> str:
-    """Return the `workbench bench` command that repeats this measurement, as far as options exist for its workload."""
+    """Return the `workbench bench` command that repeats this measurement. Parts of the workload for which `bench` has
+    no option are left out."""
     spec, conditions = result.spec, result.conditions
     words = ["workbench"]
     if conditions.host != "local" and conditions.run_id:

@@ -190,9 +190,8 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return one sentence that says whether pairs of runs confirmed the sweep's best value. Sweeps of older versions do
-    not record that; for them the sentence names the experiment to look at.
-    """
+    """Return one sentence on whether an experiment confirmed the sweep's best value. Sweeps of older versions did not
+    store the outcome; for them, the sentence names the experiment that has it."""
     by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
     if sweep.confirmed is None:
         return f"The best value was compared with the baseline by {by}, which shows the outcome."

@@ -27,9 +27,11 @@ _NEXT_STEP = f"Workbench imports JSON results of {imported_tools()}"
 
 
 def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
-    """Return the results in a file, which may contain several.
+    """Return the results in the file at `path`, which may contain several. `options` has what the user states about
+    them.
 
-    Raises InputError that names the file, the field and the problem. In that case, no result of the file may be stored.
+    Raises InputError that names the file, the field and the problem. In that case, the caller must store no result of
+    the file.
     """
     found: list[Imported] = []
     for number, document in enumerate(list(_documents(path)), start=1):

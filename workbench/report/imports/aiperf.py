@@ -1,5 +1,6 @@
-"""AIPerf's result file profile_export_aiperf.json (schemas 1.0 to 1.4), and that of its predecessor GenAI-Perf.
-GenAI-Perf's file has the same metrics and a flat configuration, in which "endpoint" is a path and "model" a list.
+"""AIPerf's result file profile_export_aiperf.json (schemas 1.0 to 1.4), and the result file of its predecessor
+GenAI-Perf. GenAI-Perf's file has the same metrics and a flat configuration, in which "endpoint" is a path and "model" a
+list.
 
 The source code of aiperf 0.13 computes inter-token latency for each request as (latency - TTFT) / (tokens - tokens of
 the first chunk), which Workbench calls TPOT. AIPerf's inter-chunk latency is Workbench's ITL. The client's tokenizer

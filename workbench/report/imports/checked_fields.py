@@ -22,7 +22,8 @@ _METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Facts about imported results that the user gives, such as the model, because the files may not contain them."""
+    """Properties of the imported results that the user states, such as the model, because result files may lack them.
+    """
 
     model: str | None = None
     engine: str | None = None
@@ -32,9 +33,8 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An imported result that is not stored yet. `samples` are the records of its requests, as far as the file has
-    them, with the fields of bench.records.RequestRecord.
-    """
+    """An imported result that is not stored yet. `samples` has one record per request, with the fields of
+    bench.records.RequestRecord; it is empty if the file has no single requests."""
 
     spec: BenchSpec
     conditions: Conditions
@@ -125,10 +125,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return (time in Unix seconds, note). The note is "" if the time is certain. If the field is absent, the time
-        is the modification time of the file; a time without a zone is taken as this machine's; the note then says so.
-        `form` is the format of the text for datetime.strptime; None stands for ISO 8601.
-        """
+        """Return (time in Unix seconds, note). The note is "" if the field has a time with a time zone. A time without
+        a zone is read in this machine's zone. If the field is absent, the result is the file's modification time. In
+        both cases the note says so. `form` is the field's format for datetime.strptime; None stands for ISO 8601."""
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"

@@ -1,4 +1,5 @@
-"""Entry point of the simulated driver for the telemetry agent: `library()` replaces `pynvml.nvmlLib`.
+"""The entry point of the simulated driver for the telemetry agent: the agent calls `library()` to get a replacement for
+`pynvml.nvmlLib`.
 
 The agent runs this file by path (runpy) with a bare python3. The environment variables WORKBENCH_SIM_PROFILE and
 WORKBENCH_SIM_STATE select the simulated host.
@@ -40,11 +41,10 @@ def library() -> SimulatedNvml:
 
 
 def host_file(path: str) -> str | None:
-    """Return the contents of the file `path` as the simulated host has it. None if the simulated host uses the real
-    file.
+    """Return the simulated contents of the file `path`, or None if the real file applies.
 
-    On a host with unified memory, /proc/meminfo includes the GPU's memory, so its contents follow the memory that the
-    engines use.
+    Two kinds of files are simulated: /proc/meminfo on a host with unified memory, because its contents follow the GPU
+    memory that the engines use, and the governors of CPU cores if the real machine has none.
     """
     total = _host().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:

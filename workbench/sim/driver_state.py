@@ -2,13 +2,13 @@
 
     settings.json   the settings of each GPU
     loads/*.json    one file per running engine: its process (pid and start time) and its load on each GPU
-    thermal.json    temperature and energy of each GPU at one moment; readers compute later values from it
-    faults.json     simulated faults: see `set_faults`
+    thermal.json    temperature and energy of each GPU at one moment; readers compute later values from these
+    faults.json     simulated faults; the docstring of `set_faults` lists them
 
-If the directory is writable for everybody, so are the files: users then share the simulated GPUs.
+If the directory is writable for all users, the files are too: users then share the simulated GPUs.
 
-Writers take a lock (flock) and first store temperature and energy of the current moment. Power is therefore constant
-from one `thermal.json` to the next, and readers need not write anything.
+Before a writer changes a file, it takes a lock (flock) and stores the current temperature and energy. Power is
+therefore constant from one `thermal.json` to the next, and readers need not write anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SimulatedProcess:
 
 @dataclass(frozen=True)
 class SimulatedReading:
-    """The readings of a simulated GPU at one moment."""
+    """The readings of a simulated GPU at one moment. Units are in the field names."""
 
     index: int
     setting: GpuSetting
@@ -144,9 +144,8 @@ class SimState:
     def _advance(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
-        """Return the operating point of each GPU at the time `now`, after computing temperature and energy from the
-        last stored moment in a few steps of growing length.
-        """
+        """Return the operating point of each GPU at the Unix time `now`. Temperature and energy are integrated from
+        their last stored values, in time steps that grow."""
         profile = self.profile
         stored = self._file("thermal.json")
         stamp = self._cache["thermal.json"][0]
@@ -247,9 +246,9 @@ class SimState:
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load of process `pid`: for each GPU index the memory in bytes ("memory_bytes") and the shares of
-        time in which the GPU is busy, reads memory and computes.
-        """
+        """Store the load of process `pid`. `gpus` maps a GPU index to the memory in bytes ("memory_bytes") and to the
+        shares of time in which the GPU is busy, reads memory and computes. `active_unix_s` is when the process last
+        used a GPU."""
         load = {
             "pid": pid,
             "start_ticks": start_ticks(pid),
@@ -267,17 +266,17 @@ class SimState:
         self._readings = ()
 
     def set_faults(self, **faults: Any) -> None:
-        """Make the simulated driver fail. None or an empty value removes a fault.
+        """Set simulated faults of the driver, each by a keyword. None or an empty value removes a fault.
 
-        lost=[1]                  GPU 1 has fallen off the bus: GPU_IS_LOST for every call on it
-        lost_after={"limit_w": 1}  GPU 1 falls off the bus right after a change of this setting
-        init=18                   nvmlInit returns this NVML code (9 no driver, 18 mismatch, 4/17 no permission)
-        no_permission=True        setters return NO_PERMISSION, as without CAP_SYS_ADMIN
-        ignored=["limit_w"] setters of these settings return success and change nothing
-        hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any)
+        lost=[1]                  GPU 1 has fallen off the bus: every call on it returns GPU_IS_LOST
+        lost_after={"limit_w": 1}  GPU 1 falls off the bus right after a change of the setting "limit_w"
+        init=18                   nvmlInit returns this NVML code (9: no driver, 18: version mismatch, 4, 17: no permission)
+        no_permission=True        functions that change settings return NO_PERMISSION, as without CAP_SYS_ADMIN
+        ignored=["limit_w"]       changes of these settings return success and have no effect
+        hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any function)
         codes={"nvmlDeviceGetFanSpeed": 3}  these functions return this NVML code
         celsius={"0": 95}         GPU 0 reports this temperature
-        missing=["nvmlDeviceGetTemperatureV"]  this driver's library lacks these functions
+        missing=["nvmlDeviceGetTemperatureV"]  the driver's library lacks these functions
         """
         with self._locked():
             stored = {**(self._file("faults.json") or {}), **faults}

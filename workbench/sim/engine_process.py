@@ -28,7 +28,7 @@ PUBLISH_S = 0.25
 
 
 class Stop(Exception):
-    """Raised to end the server with an exit status."""
+    """Raised to end the server. Its argument is the exit status."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -36,7 +36,7 @@ class Stop(Exception):
 
 
 class EngineServer:
-    """A server process of a simulated engine, from the parsing of its command line to its end."""
+    """A server process of a simulated engine, from its parsed command line to its end."""
 
     def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan
@@ -199,7 +199,8 @@ class EngineServer:
             self.state.withdraw_load(pid)
 
     def _holders(self, count: int) -> list[int]:
-        """Return, for each of `count` replicas, the id of the process that holds its GPU memory."""
+        """Return, for each of `count` replicas, the id of the process that uses the GPU memory: a worker, or this
+        process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
 
     def _hold_memory(self, placed: Fit) -> None:
@@ -211,7 +212,8 @@ class EngineServer:
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
     async def _publish(self, placed: Fit) -> None:
-        """Report the load of the server to the simulated driver, and read the clocks that result from it."""
+        """Report the server's load to the simulated driver repeatedly, and set the replicas' clocks to those that the
+        driver computes from this load."""
         was_busy, last, active = False, time.monotonic(), None
         while True:
             await asyncio.sleep(PUBLISH_S)
@@ -281,7 +283,8 @@ class EngineServer:
             before, last, was_busy = totals, now, busy
 
     async def _watch(self, api: Api) -> None:
-        """End the server when one of its workers ends, and simulate the faults that occur after the server is ready."""
+        """End the server with status 1 when one of its worker processes has ended. Also cause the faults that are
+        requested for the time after the start (crash_after_ready, unresponsive_after)."""
         since = time.monotonic()
         while True:
             await asyncio.sleep(0.1)
@@ -302,5 +305,5 @@ def _faults(text: str) -> dict[str, float]:
 
 
 def run(plan: LaunchOptions) -> int:
-    """Run one server until its end. Return its exit status."""
+    """Run one server with the launch options `plan` until it ends. Return its exit status."""
     return asyncio.run(EngineServer(plan).run())

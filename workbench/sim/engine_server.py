@@ -2,16 +2,16 @@
 
     python3 engine_server.py --engine vllm serve MODEL --tensor-parallel-size 2 …
 
-Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE:
+Environment variables in addition to WORKBENCH_SIM_PROFILE and WORKBENCH_SIM_STATE (defaults in parentheses):
     WORKBENCH_SIM_START_S     seconds from start to ready
     WORKBENCH_SIM_SPEEDUP     factor by which tokens come faster than simulated (1)
     WORKBENCH_SIM_NOISE       relative run-to-run and step-to-step noise (0.005; 0: none)
     WORKBENCH_SIM_DRIFT       relative size of slow waves in speed that all servers of the machine share (0)
     WORKBENCH_SIM_SEED        seed of the noise (the process id)
     WORKBENCH_SIM_VERSION     engine version to imitate (that of the newest flag catalog)
-    WORKBENCH_SIM_RANKS       set: a server with nnodes is one process per node, see ranks.py
+    WORKBENCH_SIM_RANKS       if set, a server with the flag nnodes is one process per node (ranks.py)
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
-                              hang_on_term (a TERM while starting ends the workers but not the main process, as vLLM)
+                              hang_on_term (SIGTERM during the start ends the workers but not the main process)
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one server and return its exit status. `argv` is --engine NAME, followed by the arguments of the real
-    engine's program.
-    """
+    """Run one server, or print the version or the help. Return the exit status. `argv` is --engine NAME, followed by
+    the arguments of the real engine's program."""
     words = list(sys.argv[1:] if argv is None else argv)
     engine, words = engines.load(words[1]), words[2:]
     version = os.environ.get("WORKBENCH_SIM_VERSION")

@@ -1,7 +1,7 @@
 """The worker process of a simulated engine. It does nothing, but can be listed and stopped.
 
-vLLM's EngineCore outlives a killed parent (and keeps the GPU's memory) as "orphan"; SGLang's scheduler does not.
-Arguments: NAME orphan|follow PARENT_PID
+Its arguments are NAME MANNER PARENT_PID. With the manner "orphan" it outlives a killed parent, as vLLM's EngineCore
+does; with "follow" it ends together with its parent, as SGLang's scheduler does.
 """
 
 from __future__ import annotations

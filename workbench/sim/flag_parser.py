@@ -30,7 +30,8 @@ class ArgumentsRejected(Exception):
 
 
 class Catalog:
-    """The flags of one engine version by every spelling. An entry is (flag, whether the spelling turns the flag on)."""
+    """The flags of one engine version. `spellings` maps each option to (definition of its flag, whether the option
+    turns the flag on)."""
 
     def __init__(self, engine: SimulatedEngine, wanted: str | None = None) -> None:
         data = json.loads(self._path(engine.name, wanted).read_text(encoding="utf-8"))
@@ -54,7 +55,8 @@ class Catalog:
         return max(known, key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)])
 
     def find(self, option: str) -> tuple[dict[str, Any], bool] | None:
-        """Return the flag that `option` spells and whether the option turns it on. None for an unknown option."""
+        """Return (definition of the flag, whether the option turns the flag on) for the option `option`. None for an
+        unknown option."""
         option = self.engine.normalized(option)
         if option in self.spellings:
             return self.spellings[option]
@@ -71,7 +73,7 @@ class Catalog:
 
 
 def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ({flag name: value}, positional words). Raises ArgumentsRejected."""
+    """Return ({flag name: value}, words that are no flags or values of flags). Raises ArgumentsRejected."""
     values: dict[str, Any] = {}
     positional: list[str] = []
     unknown: list[str] = []
@@ -118,7 +120,9 @@ def _value(
     *,
     json_field: bool,
 ) -> Any:
-    """Return the value of one flag, and remove its words from `rest`."""
+    """Return the value of one flag. `given` has the value after "=", if any; further values are removed from the front
+    of `rest`, the words after the option. `on` says whether the option turns the flag on, and `json_field` whether it
+    sets one field of a JSON value."""
     if flag["kind"] == "bool" and not flag.get("value_takes_bool_word"):
         if flag["name"] == "flash-attn" and rest and not rest[0].startswith("-"):
             return rest.pop(0)
@@ -167,7 +171,8 @@ def _convert(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: st
 
 
 def small_yaml(text: str) -> dict[str, Any]:
-    """Return the flags of a configuration file: JSON, or YAML with scalars, lists and one level of sections."""
+    """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML with scalars, lists
+    and one level of sections; the names of sections are ignored."""
     try:
         data = json.loads(text)
     except ValueError:

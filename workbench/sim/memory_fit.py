@@ -24,9 +24,8 @@ GRAPHS_GIB = 0.35
 
 
 class Failure(Exception):
-    """The error of an engine that cannot start. `lines` are the last lines of its log, the line with the reason first.
-    `code` is the exit status.
-    """
+    """The error of an engine that cannot start. `lines` are the last lines of its log, with the reason first. `code` is
+    the exit status."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(lines[0])
@@ -36,9 +35,8 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Fit:
-    """The placement of a server. `replicas` has the GPU indices of each data-parallel replica. All bytes are per
-    GPU.
-    """
+    """The GPUs and the memory use of a server. `replicas` has the GPU indices of each data-parallel replica. All bytes
+    are per GPU."""
 
     replicas: tuple[tuple[int, ...], ...]
     weight_bytes: float
@@ -51,9 +49,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The memory of one GPU in bytes while an engine loads its model. `per_token` is the size of one token in the KV
-    cache.
-    """
+    """The memory of one GPU while an engine loads its model, in bytes. `per_token` is the KV cache of one token."""
 
     total: float
     free: float

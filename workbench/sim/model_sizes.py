@@ -18,9 +18,8 @@ COMPUTE: dict[str, str] = _DATA["tensor_format"]  # of quantized weights; all ot
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """A model, with its parameters as counts and its sizes in bytes. `active` is the number of parameters that one
-    token reads.
-    """
+    """The sizes of a model. `parameters` and `active` are counts; `active` is the number of parameters that one token
+    uses. `weight_bytes` is the size of all weights, `bytes_per_token` the weights that one token reads."""
 
     id: str
     parameters: float
@@ -38,7 +37,7 @@ class SimulatedModel:
 
 @dataclass(frozen=True)
 class _Known:
-    """One row of model_sizes.json, which lists the shapes of known models."""
+    """One row of model_sizes.json: the sizes of a known model, whose id matches the regular expression `pattern`."""
 
     parameters: float
     layers: int
@@ -104,9 +103,8 @@ def describe(
 
 
 def _guess(name: str) -> _Known:
-    """Return a model that is guessed from its name: the size from the digits in it, the shape from the known model of
-    the most similar size.
-    """
+    """Return a model that is guessed from its name. The number of parameters is the number before "b" in the name; the
+    layers are those of the smallest known shape with about as many parameters."""
     sizes = [float(s) for s in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name)]
     billions = max(sizes, default=1.0)
     active = re.search(r"a(\d+(?:\.\d+)?)b", name)

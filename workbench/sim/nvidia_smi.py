@@ -1,8 +1,10 @@
 # ruff: noqa: T201 (a command-line program: it prints)
-"""The simulated nvidia-smi: the options that Workbench and its users need, with the real texts and exit codes.
+"""The simulated nvidia-smi: the options that Workbench and its users need, with the texts and exit codes of the real
+program.
 
-The traps are simulated too: a setter that the board does not support prints "Treating as warning and moving on" and
-exits with 0; the text about power has the default limit as the previous value; a lock without effect is accepted.
+Its misleading answers are simulated too: a change that the board does not support prints "Treating as warning and
+moving on" and exits with 0; the text about a changed power limit names the default limit as the previous value; a clock
+lock without effect is accepted.
 """
 
 from __future__ import annotations
@@ -157,9 +159,8 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _alive(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that answer, and print the message of the real tool about each lost GPU. If all GPUs are lost,
-    exit with 15.
-    """
+    """Return the GPUs that respond, and print the real program's message about each lost GPU. Raises Exit if `devices`
+    has only one GPU and this GPU is lost."""
     answering = []
     for device in devices:
         try:
@@ -366,9 +367,9 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
 
 
 def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
-    """Call `change` and return whether it succeeded. If the board does not support the change, print the warning
-    `unsupported`. Other errors raise Exit.
-    """
+    """Call `change`, which changes a setting, and return whether it succeeded. If the board does not support the
+    setting, print the warning `unsupported` and return False. Other errors raise Exit; `denied` is the message for a
+    missing right."""
     try:
         change()
     except NvmlError as refused:

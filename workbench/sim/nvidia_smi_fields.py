@@ -1,7 +1,7 @@
-"""The query fields of the simulated nvidia-smi, with the header, unit and text of the real tool.
+"""The query fields of the simulated nvidia-smi, with the header, unit and text of the real program.
 
-A missing value is `[N/A]` for NOT_SUPPORTED, `N/A` for the memory temperature, and a sentence in brackets for other
-errors.
+A missing value is printed as `[N/A]` if it is not supported, as `N/A` for the memory temperature, and as a sentence in
+brackets for other errors.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """An object into which an NVML function writes its result. It accepts any attribute, so that it can replace every C
-    struct.
-    """
+    """A replacement for every C struct of NVML: an object with any attributes, into which an NVML function writes its
+    result."""
 
     value: Any = 0
     sensorType = 0
@@ -224,7 +223,8 @@ FIELDS.update(
 
 
 def cell(device: Device, name: str, units: bool) -> str:
-    """Return the value of a query field as the real tool prints it. A missing value has its text too."""
+    """Return the value of the query field `name` as the real program prints it, with its unit if `units` is True. If
+    the value is missing, return the text that the real program prints for the error."""
     _, unit, read = FIELDS[name]
     try:
         text = read(device)

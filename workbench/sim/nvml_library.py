@@ -97,9 +97,8 @@ _SAME_AS = {
 
 
 class SimulatedNvml:
-    """A replacement for `pynvml.nvmlLib`. Its public names are those of NVML; all other names start with an
-    underscore.
-    """
+    """A replacement for `pynvml.nvmlLib`. Its public names are those of NVML functions; all other names start with an
+    underscore."""
 
     def __init__(self, state: SimState) -> None:
         self._state = state
@@ -115,8 +114,7 @@ class SimulatedNvml:
         return self._entries[name]
 
     def _body(self, name: str) -> Callable[..., None] | None:
-        """Return the implementation of an NVML function, from a table or as a method. None if the library lacks the
-        function.
+        """Return the Python function that implements the NVML function `name`. None if the simulated library lacks it.
         """
         name = _SAME_AS.get(name, name)
         if name in _SYSTEM:
@@ -126,7 +124,8 @@ class SimulatedNvml:
         return getattr(self, "_" + name, None)
 
     def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
-        """Return the NVML function that calls `body`, but fails or hangs if the simulated faults say so."""
+        """Return a function that calls `body` and returns an NVML code. It hangs or returns an error code instead if a
+        simulated fault requires this for the NVML function `name`."""
 
         def call(*arguments: Any) -> int:
             faults = self._state.faults()
@@ -233,9 +232,8 @@ class SimulatedNvml:
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
-        """Write `values` to the array `out` and their number to `count`. If the caller's array is too small, return the
-        required size with an error code, as NVML does.
-        """
+        """Write `values` to the array `out` and their number to `count`. If the array is too small, raise the NVML
+        error for this; `count` then has the required size."""
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
@@ -342,9 +340,8 @@ class SimulatedNvml:
                 entry.value.ullVal = found[1]
 
     def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
-        """Return (value type, value) of the NVML field with the id `field`. None if this GPU does not support the
-        field.
-        """
+        """Return (value type, value) of the NVML field with the number `field`. None if this GPU does not support the
+        field."""
         gpu = self._state.profile.gpu
         if scope != 0:
             return None

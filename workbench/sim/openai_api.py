@@ -30,9 +30,8 @@ EMBEDDING = base64.b64encode(bytes(4 * 768)).decode()  # 768 numbers of 32 bits,
 
 
 class ApiError(Exception):
-    """The error for a request that is answered with an error reply. It has the HTTP status, the error type in the body,
-    and the name of the invalid parameter.
-    """
+    """The error for a request that gets an error reply: `status` is the HTTP status, `kind` the error type in the body,
+    and `param` the name of the invalid parameter."""
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -42,7 +41,8 @@ class ApiError(Exception):
 
     @property
     def unknown_path(self) -> bool:
-        """Whether the server has no route for the request, so that the web framework replies."""
+        """Whether the error means that the server has no route for the request. The web framework then makes the reply.
+        """
         return str(self) in ("Not Found", "Method Not Allowed")
 
 
@@ -202,8 +202,8 @@ class Api:
         self._add(sequence, request)
 
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
-        """Return the number of tokens to generate. It is the limit if the request ignores the end of text, otherwise a
-        typical length.
+        """Return the number of tokens to generate: the limit if the request ignores the end of text, otherwise a
+        typical length up to the limit. `prompt` is the number of prompt tokens. Raises ApiError for an invalid limit.
         """
         room = self.max_len - prompt
         limit = length_limit(body)
@@ -296,9 +296,8 @@ class ApiReply:
         self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]
 
     def deliver(self, tokens: int, finished: bool) -> None:
-        """Send new tokens to the client. If the reply is not streamed, send everything when the sequence is
-        finished.
-        """
+        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once, any other reply
+        sends all tokens when the sequence is `finished`."""
         sequence = self.sequence
         assert sequence is not None
         if self.stream:

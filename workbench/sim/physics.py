@@ -1,12 +1,12 @@
 """The operating point of a simulated GPU: clocks, power and temperature from load, settings and time. Pure functions.
 
-Power over SM clock, x = clock / clock under decode:
+Power over SM clock, with x = clock / clock during decode:
 
     P(x) = floor + span * activity * (0.85 x + 0.15 x^30)
 
-fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at 2779 MHz, 450 W at 2661 MHz,
-350 W at 2071 MHz. The same sweep gives the cost of a low SM clock to a memory-bound step (`memory_slowdown`):
-400 W -1.1 %, 350 W -4.9 %, 300 W -13 %. Other cards use the same shape with their own watts.
+The formula is fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at 2779 MHz, 450 W at
+2661 MHz, 350 W at 2071 MHz. The same sweep shows how much a low SM clock slows a memory-bound step (`memory_slowdown`):
+-1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU types use the same formula with different watts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class GpuSetting:
 
 @dataclass(frozen=True)
 class GpuActivity:
-    """The activity of a GPU in the last half second, as shares from 0 to 1: any kernel runs, memory is read, tensor
-    cores are busy.
-    """
+    """The activity of a GPU in the last half second. `busy`, `memory` and `compute` are the shares of time (0 to 1) in
+    which any kernel runs, memory is read, and tensor cores work."""
 
     busy: float = 0.0
     memory: float = 0.0
@@ -110,8 +109,8 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the power that this load draws beyond the floor, relative to memory-bound decoding, which is 1.0. The
-    result is about 0.35 if the GPU mostly waits for its next kernel."""
+    """Return the power that this load draws in addition to the floor, relative to memory-bound decoding, which is 1.0.
+    The result is about 0.35 if the GPU mostly waits for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
@@ -147,7 +146,7 @@ def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
 
 
 def nearest(steps: tuple[int, ...], mhz: int) -> int:
-    """Return the supported clock that is closest to `mhz`. The real driver chooses it too."""
+    """Return the clock among the supported clocks `steps` that is closest to `mhz`, as the real driver chooses it."""
     return min(steps, key=lambda s: abs(s - mhz))
 
 

@@ -64,7 +64,7 @@ class GpuModel:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The cost of an all-reduce between two GPUs of a host: a fixed time in microseconds, and GB/s for its bytes."""
+    """The cost of an all-reduce between two GPUs of a host: a fixed time in microseconds, and a bandwidth in GB/s."""
 
     title: str
     custom_us: float | None  # the engine's own kernel, two GPUs with peer access; None: no peer access

@@ -17,9 +17,9 @@ Load = tuple[float, float, float]  # shares of a GPU's time, memory bandwidth an
 
 
 class RankLinks:
-    """The connections of one rank. `on_load` is called with the load that rank 0 passes on, and `on_lost` with a log
-    line after another rank has gone. The environment variable WORKBENCH_SIM_PEER_LOST_S is the delay of that call in
-    seconds. With "never" the rank hangs, as vLLM's head does between requests."""
+    """The network connections of one rank. `on_load` is called with the load that rank 0 sends. `on_lost` is called
+    with a log line after the connection to another rank is lost. The environment variable WORKBENCH_SIM_PEER_LOST_S
+    delays this call by that many seconds; with "never" the rank hangs, as vLLM's head does between requests."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RankLinks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self) -> None:
-        """Wait until all ranks are connected."""
+        """Connect this rank to rank 0. Rank 0 waits until all other ranks have connected."""
         address, _, port = self._launch.master.rpartition(":")
         if self._launch.node_rank == 0:
             self._server = await asyncio.start_server(self._accept, address.strip("[]"), int(port))

@@ -1,6 +1,7 @@
-"""Stand-in for Ray's command line on a simulated host: `ray start --head|--address … --block` and `ray status`.
+"""A replacement for Ray's command line on a simulated host: `ray start --head|--address … --block` and `ray status`.
 
-The head listens on its port and counts the GPUs of the nodes that are connected, so a node that ends is missing.
+The head listens on its port, and each other node keeps a connection to it. `ray status` reports the GPUs of the
+connected nodes, so a node that has ended is not counted.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ async def _status(address: str) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one command and return its exit status."""
+    """Run `ray` with the arguments `words` and return its exit status."""
     if words[0] == "status":
         return asyncio.run(_status(_option(words, "--address")))
     if "--head" in words:

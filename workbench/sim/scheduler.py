@@ -24,9 +24,8 @@ SLIP_S = 0.25  # largest delay of the simulation; beyond it, its clock is set fo
 
 @dataclass
 class Sequence:
-    """A request that is being answered. `deliver(tokens, finished)` is called with new tokens. Times are seconds on the
-    clock of the event loop.
-    """
+    """A request that is being answered. `deliver(tokens, finished)` is called with the number of new tokens. Times are
+    seconds on the clock of the event loop."""
 
     prompt: list[str]
     length: int  # tokens that it will generate; 1 for an embedding, whose end it stands for
@@ -182,7 +181,7 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the GPU in the last `interval_s` seconds, and start the next interval."""
+        """Return the activity of the GPU in the last `interval_s` seconds, and start to measure the next interval."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
         self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0

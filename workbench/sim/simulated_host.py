@@ -55,13 +55,13 @@ done
 
 
 class SimulatedHost(BaseHost):
-    """A host whose commands run on `inner`, but find the simulated programs first. `inner` must have the files of this
-    machine: it is local, or ssh to this machine.
+    """A host whose commands run on the host `inner`, but find the simulated programs first. `inner` must have the files
+    of this machine: it is local, or ssh to this machine.
 
-    `state_dir` is the absolute path of the host's state directory (runs, journal). Its subdirectory driver/ has the
-    state of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver` is another
-    directory for that state, with which users with separate state directories share GPUs. `twin` is in the name of one
-    of several hosts with the same profile.
+    `state_dir` is the absolute path of the directory for runs and the journal. Its subdirectory driver/ has the state
+    of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver` is a different
+    directory for that state, so that users with separate state directories can share GPUs. `twin` is a suffix of the
+    host's name that distinguishes several hosts with the same profile.
     """
 
     def __init__(self, inner: Host, profile: str, state_dir: str, driver: str | None = None, twin: str = "") -> None:
@@ -172,7 +172,7 @@ class SimulatedHost(BaseHost):
         return await self.inner.forward(port, address)
 
     async def facts(self) -> HostFacts:
-        """Return the properties of the inner host, with the GPUs of the simulated host."""
+        """Return the properties of the host `inner`, changed to those of the simulated host."""
         facts = await self.inner.facts()
         unified_kib = self.profile.host_memory_kib
         return replace(

@@ -18,11 +18,8 @@ LARGEST_START_S = 6.0
 
 @dataclass(frozen=True)
 class StartupPhase:
-    """A log line of the start. It is written after `share` of the duration of the start. `fields` are arguments of
-    EngineLog.line.
-
-    If `raw` is True, the line has no prefix.
-    """
+    """A log line of the start. `share` is the part of the start's duration that passes before the line is written.
+    `fields` are arguments of EngineLog.line. If `raw` is True, the line has no prefix."""
 
     share: float
     text: str
@@ -54,9 +51,8 @@ def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
 
 
 def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
-    """Return the reason why the engine uses NCCL instead of its own all-reduce. None if it uses its own, or if a flag
-    asks for NCCL.
-    """
+    """Return the reason why the engine uses NCCL instead of its own all-reduce kernel. None if it uses its own kernel,
+    or if a flag turns that kernel off."""
     if launch.tp == 1 or not launch.custom_all_reduce:
         return None
     if launch.tp > 2:
@@ -65,7 +61,8 @@ def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
 
 
 def shard_progress(weight_bytes: float, whole_share: float) -> Iterator[tuple[float, str]]:
-    """Yield (share of the start, progress text) for each file of the checkpoint."""
+    """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the start's duration that
+    passes before the text is written; the shares add up to `whole_share`."""
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         yield whole_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

@@ -32,7 +32,7 @@ FORMAT_REACH = {"nvfp4": 0.76}  # 70B NVFP4 on one GB10: 4.0-4.2 tok/s, while th
 
 @dataclass(frozen=True)
 class ModelReplica:
-    """A replica of a model, split over `tp` GPUs."""
+    """A replica of a model that is split over `tp` GPUs (tensor parallelism)."""
 
     gpu: GpuModel
     link: Interconnect
@@ -57,7 +57,7 @@ class EngineStep:
 
     @property
     def activity(self) -> physics.GpuActivity:
-        """The activity that the driver reports while such steps follow each other."""
+        """The activity that the driver reports while steps of this kind follow each other without a pause."""
         return physics.GpuActivity(
             1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
         )

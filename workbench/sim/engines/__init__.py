@@ -3,7 +3,7 @@
 base.py   the interface, with the behaviour that most engines share
 others    one module per engine, each with its instance `ENGINE`
 
-A new engine is one module here and, if it is started by a program of its own, a script in bin/.
+A new engine needs one module here. If users start it with a program of its own, it also needs a script in bin/.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """A simulated engine: how its texts and behaviour differ from those of other engines. Instances have no state."""
+    """A simulated engine: its log texts, error messages and limits, and the parts of its behaviour that differ between
+    engines. Instances have no state."""
 
     name: str
     program: str  # as the usage text of the real parser names it
@@ -49,24 +50,24 @@ class SimulatedEngine:
     # -- command line --------------------------------------------------------------------------------------------
 
     def answer(self, words: Sequence[str], version: str) -> str | None:
-        """Return the text that the program prints if its arguments only ask for its version. None for any other
-        arguments.
-        """
+        """Return the text that the program prints if the arguments `words` only ask for its version. None for any other
+        arguments."""
         return None
 
     def arguments(self, words: list[str]) -> list[str]:
-        """Return the flags among the words after the program. Raises ArgumentsRejected."""
+        """Return the flags among `words`, the arguments of the program. Raises ArgumentsRejected if the program would
+        reject them, for example because of an unknown subcommand."""
         return words
 
     def normalized(self, option: str) -> str:
-        """Return an option in the spelling of the flag catalog."""
+        """Return a command-line option in the spelling that the flag catalog uses."""
         return option
 
     accepts_prefixes = False  # any unambiguous beginning of an option is valid, as in plain argparse
     dotted_fields = False  # "--config.key value" sets a key of a JSON flag
 
     def negations(self, flag: Mapping[str, Any]) -> set[str]:
-        """Return the options that turn a flag off, such as --no-x."""
+        """Return the command-line options that turn the flag off, such as --no-x."""
         return {flag["negation"]} if flag.get("negation") else set()
 
     def unlisted_flag(self, option: str) -> dict[str, Any] | None:
@@ -76,20 +77,21 @@ class SimulatedEngine:
         return None
 
     def check_unknown(self, argument: str) -> None:
-        """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument. Other parsers collect
-        all of them first.
-        """
+        """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument. Otherwise do nothing,
+        because the parser then reports all unknown arguments together."""
 
     def reject(self, why: str) -> ArgumentsRejected:
-        """Return the error for a command line that the engine's parser rejects."""
+        """Return the error for a command line that the engine's parser rejects because of `why`."""
         return ArgumentsRejected(f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2)
 
     def missing_value(self, option: str, title: str, many: bool) -> ArgumentsRejected:
-        """Return the error for an option without a value. `title` has all spellings of the flag."""
+        """Return the error for an option without a value. `title` has all spellings of the flag; `many` says whether
+        the flag takes several values."""
         return self.reject(f"argument {title}: expected {'at least one' if many else 'one'} argument")
 
     def invalid_value(self, title: str, kind: str, text: str) -> ArgumentsRejected:
-        """Return the error for a value of the wrong type."""
+        """Return the error for an option whose value `text` is not of the type `kind`. `title` has all spellings of the
+        flag."""
         return self.reject(f"argument {title}: invalid {kind} value: {text!r}")
 
     @abstractmethod
@@ -99,7 +101,7 @@ class SimulatedEngine:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
-        """Return the path that the model is loaded from, or None for a name."""
+        """Return the path of the directory that the model is loaded from. None if the model is named by its id."""
         name = launch.model.id
         return name if name.startswith(("/", "./", "../", "~")) else None
 
@@ -116,7 +118,7 @@ class SimulatedEngine:
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
     def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
-        """Return the size of the KV cache per GPU. Raises Failure if weights and cache do not fit."""
+        """Return the size of the KV cache in bytes per GPU. Raises Failure if weights and cache do not fit."""
         if memory.weights > memory.free:
             raise self.out_of_memory(memory.weights, memory)
         cache = self.wanted_cache(launch, memory)
@@ -131,10 +133,10 @@ class SimulatedEngine:
         return (launch.kv_tokens or 0) * memory.per_token
 
     def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
-        """Raise Failure if the KV cache cannot contain one sequence of full length."""
+        """Raise Failure if the KV cache of `cache` bytes per GPU cannot contain one sequence of `max_len` tokens."""
 
     def out_of_memory(self, wanted: float, memory: GpuMemory) -> Failure:
-        """Return the failure of an allocation of `wanted` bytes in total."""
+        """Return the failure of an engine that runs out of GPU memory because it needs `wanted` bytes in total."""
         more = max(wanted - memory.free, 64 << 20) / GIB
         left = max(0.0, memory.free) % (256 << 20) / (1 << 20)
         return Failure(
@@ -153,21 +155,21 @@ class SimulatedEngine:
         return None
 
     def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
-        """Yield the log lines between the banner and the moment at which the engine reads the model and allocates
-        memory.
-        """
+        """Yield the engine's log lines up to the moment at which it reads the model and allocates memory."""
         return iter(())
 
     @abstractmethod
     def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
-        """Yield the lines of the start until the server is ready. `workers` are the process ids of the workers."""
+        """Yield the engine's log lines from the reading of the model until the server is ready. `workers` are the
+        process ids of the workers."""
 
     @abstractmethod
     def ready(self, address: str) -> StartupPhase:
         """Return the log line with which the engine reports that it is ready."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
-        """Return whether this failure occurs in a worker process, which must then be started first."""
+        """Return whether this failure occurs in a worker process. The server then starts its workers before it fails.
+        """
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
@@ -184,15 +186,16 @@ class SimulatedEngine:
         log.line("Shutting down")
 
     def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
-        """Write the periodic statistics lines. `before` are prompt and output tokens of each replica `seconds` ago."""
+        """Write the periodic statistics lines, for the last `seconds` seconds. `before` has (prompt tokens, output
+        tokens) of each replica at the begin of this time; `busy` says whether requests are in progress."""
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
-        """Make the engine log certain steps of a replica, if the real engine does."""
+        """Make the engine write log lines about the steps of a replica, if the real engine does so."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
-        """Return the handlers of the engine's own endpoints."""
+        """Return the handlers of the engine's own endpoints, by (method, path)."""
         return {}
 
     def metrics(self, metrics: Metrics) -> list[str]:
@@ -204,7 +207,7 @@ class SimulatedEngine:
         return b""
 
     def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
-        """Return the body of the tokenizer endpoint."""
+        """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids of the text."""
         return {"count": len(ids), "max_model_len": max_len, "tokens": ids}
 
     def error_body(self, error: ApiError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Simulated llama.cpp: texts and shapes of llama-server b11434."""
+"""Simulated llama.cpp, with the log texts and reply formats of llama-server b11434."""
 
 from __future__ import annotations
 

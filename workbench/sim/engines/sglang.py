@@ -1,4 +1,4 @@
-"""Simulated SGLang: texts and shapes of 0.5.23."""
+"""Simulated SGLang, with the log texts and reply formats of version 0.5.23."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _HISTOGRAMS = {
 
 
 class SimulatedSglang(SimulatedEngine):
-    """A simulated SGLang: a server process that listens while it loads, and a worker process "sglang::schedul"."""
+    """A simulated SGLang: a server process that listens while the model loads, and a worker process. The worker's name
+    is "sglang::schedul", because Linux cuts names after 15 characters."""
 
     name = "sglang"
     program = "sglang serve"
@@ -115,7 +116,8 @@ class SimulatedSglang(SimulatedEngine):
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
     def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
-        """Yield (share of the start, text, whether the line has no prefix) for the log lines of the first rank."""
+        """Yield (share, text, raw) for each log line of the first rank. `share` is the part of the start's duration
+        that passes before the line; `raw` is True for a line without the engine's prefix."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
         yield 0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", False

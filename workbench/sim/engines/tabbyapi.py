@@ -1,4 +1,4 @@
-"""Simulated TabbyAPI with ExLlamaV3: texts and shapes of its source of 2026-08-13."""
+"""Simulated TabbyAPI with ExLlamaV3, with the log texts and reply formats of its source code of 2026-08-13."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _CONTEXT_TOKENS = 32768  # without max-seq-len, at most
 
 
 class SimulatedTabbyapi(SimulatedEngine):
-    """A simulated TabbyAPI: one process that is started in its source directory, and needs an API key unless
-    disable-auth is set.
-    """
+    """A simulated TabbyAPI: one process whose working directory is its source directory. Requests need an API key
+    unless the flag disable-auth is set."""
 
     name = "tabbyapi"
     program = "main.py"

@@ -1,4 +1,4 @@
-"""Simulated vLLM: texts and shapes of 0.32 and 0.33."""
+"""Simulated vLLM, with the log texts and reply formats of versions 0.32 and 0.33."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _WARNING = {"level": "WARNING"}
 
 
 class SimulatedVllm(SimulatedEngine):
-    """A simulated vLLM: an API server process, and a worker process "VLLM::EngineCore" that outlives it."""
+    """A simulated vLLM: an API server process, and a worker process "VLLM::EngineCore" that survives if the server is
+    killed."""
 
     name = "vllm"
     program = "vllm serve"
@@ -198,9 +199,8 @@ class SimulatedVllm(SimulatedEngine):
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
     def _core_lines(self, launch: LaunchOptions, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
-        """Yield (share of the start, text, source file, level) for the log lines of the worker. The source is "" for a
-        line without prefix.
-        """
+        """Yield (share, text, source file, level) for each log line of the worker. `share` is the part of the start's
+        duration that passes before the line. The source file is "" for a line without prefix."""
         model, whole_s = launch.model, start_seconds(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:

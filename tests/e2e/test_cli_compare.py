@@ -63,7 +63,7 @@ def test_groups_in_a_report(cli: Cli, stored: None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("1",), "compare takes two results or groups, not 1"),
+        (("1",), "`compare` takes two results or two groups, not 1"),
         (("1", "2", "3"), "not 3"),
         (("1-3", "3-5"), "#3 would be in both groups"),
         (("--tag", "none", "--tag", "after"), "no result has the tag 'none'"),

@@ -210,7 +210,7 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
         (("--gpu", "GPU-11111111-2222-3333-4444-555555555555", "--power-limit", "400"), "no GPU GPU-1111"),
         (("--governor", "turbo"), "no governor 'turbo'"),
         (("--trial", "-3", "--power-limit", "400"), "--trial -3 is not a number of seconds"),
-        ((), "no setting is given"),
+        ((), "no GPU setting is given"),
         (("--gpu", "\u00b2", "--power-limit", "400"), "no GPU \u00b2 on this host; its GPUs: 0 ("),
         (("--gpu", "9" * 5000, "--power-limit", "400"), "on this host; its GPUs: 0 ("),
         (("--lock-gpu-clocks", "9" * 5000), "is not valid, expected"),

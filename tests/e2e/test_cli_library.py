@@ -38,7 +38,7 @@ def test_help_and_version_are_on_stdout(cli: Cli, argv: tuple[str, ...]) -> None
         (("compare", "1"), "there is no result 1"),
         (("--simulate", "h100", "gpu", "status"), "no simulated host is called 'h100'"),
         (("--simulate",), "expected one argument"),
-        (("--host", "box", "other.example"), "two hosts are given"),
+        (("--host", "box", "other.example"), "the command line names two hosts"),
         (("demo", "--json"), "no JSON"),
         (("demo", "--host-profile", "nosuch"), "no simulated host is called 'nosuch'"),
         (("demo",), "needs a terminal"),

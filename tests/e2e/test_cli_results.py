@@ -48,7 +48,7 @@ def test_the_list_shows_the_newest_and_pages_through_the_rest(cli: Cli, db: Resu
     assert len(last.out.splitlines()) == 2 and not last.err
     assert ids(cli("results", "search", "copy60", "--json")) == [602, *range(62, 61, -1)]
     both = cli("results", "list", "--all", "--limit", "3")
-    assert both.code == 2 and "exclude each other" in both.err
+    assert both.code == 2 and "cannot be combined" in both.err
 
 
 def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
@@ -90,7 +90,7 @@ def test_search_note_and_tags(cli: Cli, db: ResultsDb) -> None:
         (("report", "--sweep", "9"), "there is no sweep 9"),
         (("report",), "a report needs either results, one experiment or one sweep"),
         (("report", "1", "--sweep", "1"), "a report needs either results, one experiment or one sweep"),
-        (("report", "1", "-o", "x.pdf"), "no format has the suffix of x.pdf"),
+        (("report", "1", "-o", "x.pdf"), "no report format has the suffix of x.pdf"),
         (("report", "1", "--requests"), "--requests applies to CSV only"),
         (("tag", "1", "two words"), "'two words' is not a valid tag"),
         (("tag", "1", "--", "-"), "'' is not a valid tag"),

@@ -59,7 +59,7 @@ def _dictionary(text: str) -> ast.Dict:
             return statement.value
     raise InputError(
         "the endpoint file has no dictionary ENDPOINTS",
-        next_step="name another file, or add `ENDPOINTS = {}` to this one",
+        next_step="name another endpoint file, or add the line `ENDPOINTS = {}` to the file",
     )
 
 

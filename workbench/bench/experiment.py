@@ -96,7 +96,7 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     if not 1 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
             f"invalid number of pairs of an experiment: {spec.pairs}",
-            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 pairs show a difference of 5 %, 5 pairs one of 2 %",
+            next_step=f"use 1 to {MOST_PAIRS} pairs; 3 can show a difference of 5 %, 5 a difference of 2 %",
         )
     twins.check(spec)
     if spec.until_pct is not None:

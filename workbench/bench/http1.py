@@ -60,7 +60,7 @@ def body_decoder(encoding: str) -> Decode | None:
         except zlib.error as error:
             raise HttpError(f"the body of the answer is not valid {name} data: {error}") from None
         if last and not inflate.eof:
-            raise HttpError(f"the {name} data of the answer ended early", truncated=True)
+            raise HttpError(f"the answer, compressed with {name}, ended early", truncated=True)
         return plain
 
     return decode
@@ -118,7 +118,7 @@ class ResponseReader:
             )
             raise HttpError(what, truncated=True)
         if self._chunked or self._left is not None:
-            raise HttpError("the server closed the connection before the end of the body", truncated=True)
+            raise HttpError("the server closed the connection before the end of the answer", truncated=True)
         self.complete = True
 
     @property
@@ -242,7 +242,7 @@ class ResponseReader:
             return 0
         if self._in_chunk_end:
             if line:
-                raise HttpError(f"a chunk of the response is longer than its size: {line[:40]!r}")
+                raise HttpError(f"a chunk of the response is longer than its chunk-size line says: {line[:40]!r}")
             self._in_chunk_end = False
             return 0
         length = chunk_size(line.partition(b";")[0].strip())

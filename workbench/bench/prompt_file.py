@@ -123,7 +123,7 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(line, str):
         return _text(line)
     if not isinstance(line, dict):
-        raise ValueError("the entry is neither a JSON object nor a string")
+        raise ValueError("the prompt is neither a JSON object nor a string")
     for name in ("prompt", "text"):
         if isinstance(line.get(name), str):
             return _text(line[name])
@@ -133,7 +133,7 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(turns, list):
         return _messages([_turn(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
-    raise ValueError(f"the entry has no field prompt, text, messages or conversations; it has {fields}")
+    raise ValueError(f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}")
 
 
 def _text(text: str) -> str:
@@ -154,10 +154,10 @@ def _messages(messages: list[Any]) -> list[dict[str, Any]]:
     are left out. Raises ValueError for an invalid message."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            raise ValueError(f'a message needs a "role", one of {", ".join(_ROLES)}')
+            raise ValueError(f'each message needs a "role", one of {", ".join(_ROLES)}')
         if not isinstance(message.get("content"), (str, list)) and "tool_calls" not in message:
-            raise ValueError('a message needs a "content"')
+            raise ValueError('each message needs a "content"')
     last = max((i for i, m in enumerate(messages) if m["role"] in ("user", "tool")), default=-1)
     if last < 0:
-        raise ValueError('the entry has no message with the role "user" or "tool"')
+        raise ValueError('the prompt has no message with the role "user" or "tool"')
     return messages[: last + 1]

@@ -39,8 +39,8 @@ _SMALLEST = ("silent_s",)
 
 
 class _Process:
-    """One client process of the run, in the parent process: its process id, the pipes to it, and its messages so far.
-    """
+    """One client process of the run, in the parent process: its process id, the pipes to it, and its messages so
+    far."""
 
     def __init__(self, pid: int, output: int, control: int) -> None:
         self.pid, self.output, self.control = pid, output, control
@@ -133,8 +133,8 @@ class SharedRun:
         )
 
     def _failure(self, fd: int) -> str | None:
-        """Return a sentence on how the process that has closed its output `fd` failed. None if it had sent its report.
-        """
+        """Return a sentence on how the process that has closed its output `fd` failed. None if it had sent its
+        report."""
         number, process = next((n, p) for n, p in enumerate(self._processes, start=1) if p.output == fd)
         if process.report is not None:
             return None

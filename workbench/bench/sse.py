@@ -42,7 +42,7 @@ class SseDecoder:
         if end < 0:
             self._tail = data
             if len(data) > _MAX_EVENT_BYTES:
-                raise SseError("the answer contains an event of more than 16 MiB")
+                raise SseError("the server's answer contains an event of more than 16 MiB")
             return []
         self._tail = data[end + 2 :]
         if data.startswith(b"data: "):  # fast path for the common case: only events of one data line

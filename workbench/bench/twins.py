@@ -66,7 +66,7 @@ def check(spec: ExperimentSpec) -> None:
     if len(spec.twins) != 2 or spec.twins[0] == spec.twins[1]:
         raise InputError(
             f"twins are two different hosts, got {', '.join(spec.twins)}",
-            next_step="name both, as in --twins gpu-box-1,gpu-box-2",
+            next_step="name both hosts, as in --twins gpu-box-1,gpu-box-2",
         )
     if spec.pairs % 2 or spec.pairs < LEAST_PAIRS:
         raise InputError(

@@ -250,7 +250,7 @@ def _none_there(host: Host, why: str) -> NoClientThere:
     return NoClientThere(
         f"the load client cannot run there: {why}",
         host=host.name,
-        next_step="give `--client here`: the load then goes through the ssh tunnel, which is measured too",
+        next_step="give `--client here`: the load client then runs here, and its times include the SSH tunnel",
     )
 
 

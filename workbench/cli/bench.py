@@ -63,14 +63,14 @@ _CONCURRENCY = option(
 )
 async def bench(arguments: argparse.Namespace) -> int:
     if bool(arguments.run) == bool(arguments.url):
-        raise InputError("give either a run or --url", next_step="`workbench servers` lists the runs")
+        raise InputError("`bench` needs either a run or --url", next_step="`workbench servers` lists the runs")
     levels, load = levels_of(arguments.levels), load_of(arguments)
     if "command" in load:
         _check_own_command(levels, load)
     if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
         raise InputError(
-            "--repeat must be 1 or more, and takes only one concurrency",
-            next_step="give one concurrency and, for example, --repeat 5",
+            "--repeat must be 1 or more, and --concurrency must then be one number",
+            next_step="give, for example, --concurrency 8 --repeat 5",
         )
     asyncio.get_running_loop().call_soon(_load_ahead)  # at the first wait; before it, the imports would compete
     async with connected(arguments) as session:

@@ -46,14 +46,14 @@ def compare(arguments: argparse.Namespace) -> int:
     sides += [_tagged(db, tag) for tag in arguments.tags]
     if len(sides) != 2:
         raise InputError(
-            f"compare takes two results or groups, not {len(sides)}",
-            next_step="give two of them, for example compare 1 2, compare 1-3 4-6, or compare --tag before --tag after",
+            f"`compare` takes two results or two groups, not {len(sides)}",
+            next_step="give two, for example compare 1 2, compare 1-3 4-6, or compare --tag before --tag after",
         )
     a, b = sides
     if both := sorted({r.id for r in a} & {r.id for r in b}):
         raise InputError(
-            f"{', '.join(f'#{i}' for i in both)} would be in both groups",
-            next_step="give two groups without a common result; `workbench results list` lists the results",
+            f"{', '.join(f'#{i}' for i in both)} would be in both groups of results",
+            next_step="give groups that have no result in common; `workbench results list` lists the results",
         )
     kinds = [kind for arm in arguments.arms for kind in comparing.ARMS[arm]]
     comparison = comparing.compare(a, b, arms=kinds)

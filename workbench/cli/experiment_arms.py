@@ -40,7 +40,7 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
             return tuple(word for text in getattr(arguments, option) for word in shlex.split(text))
         except ValueError as error:
             raise InputError(
-                f"--{option.replace('_', '-')}: {error}", next_step="quote the text as a shell requires it"
+                f"--{option.replace('_', '-')}: {error}", next_step="quote the value of the option as in a shell"
             ) from None
 
     sets, target = words(name), None
@@ -66,7 +66,7 @@ def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> A
         return ArmTarget(arguments.base, host, executable)
     if not words or ("=" in words[0] and "://" not in words[0]):
         raise InputError(
-            f"--{name} does not begin with a target, and no PRESET|RUN for both arms is given",
+            f"--{name} does not begin with a target (a preset, run or URL), and PRESET|RUN is missing",
             next_step='change one configuration, as in `workbench experiment vllm-any --b "max-num-seqs=64"`, '
             "or name two targets, as in `workbench experiment --a http://… --b http://…`",
         )

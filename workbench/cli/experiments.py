@@ -163,7 +163,8 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
     plan = session.servers.supervisor.record(run_id).plan
     if plan is None or MASK in repr(plan):
         raise InputError(
-            f"run {run_id} was started with a secret, which is not stored", next_step="give the preset of the run"
+            f"run {run_id} was started with a secret, which is not stored",
+            next_step="give a preset in place of the run",
         )
     session.plans.take(plan, f"run {run_id}")
     await session.plans.look_for_engine()
@@ -193,7 +194,9 @@ async def _confirm_start(session: Session, spec: ExperimentSpec, arguments: argp
     question = f"T{text[1:]} on {session.host.name}. Continue?"
     problem = f"{text}, and nobody can be asked to confirm"
     if not await confirm(arguments, question, problem=problem, next_step="add --yes to confirm"):
-        raise InputError("nothing was started, because you did not confirm", next_step="--yes skips the question")
+        raise InputError(
+            "nothing was started, because you did not confirm", next_step="add --yes to start without this question"
+        )
 
 
 @command(

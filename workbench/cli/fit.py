@@ -63,6 +63,7 @@ def _contexts(text: str | None) -> list[int]:
     lengths = [whole_number(word) or 0 for word in words]
     if not all(0 < length < 10**8 for length in lengths):
         raise InputError(
-            f"--context {(text or '')[:60]!r} has no lengths", next_step="write lengths in tokens: --context 8192,32768"
+            f"--context {(text or '')[:60]!r} has no lengths in tokens",
+            next_step="give lengths, for example --context 8192,32768",
         )
     return lengths

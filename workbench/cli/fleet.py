@@ -50,7 +50,7 @@ def fleet(arguments: argparse.Namespace) -> int:
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
-            "a fleet takes its hosts as arguments",
+            "`workbench fleet` takes its hosts as arguments",
             next_step="name the hosts after the command, as in `workbench fleet gpu-box sim:four-pcie proxmox/pct:101`",
         )
     names, labels = members(arguments.hosts, arguments.cluster)

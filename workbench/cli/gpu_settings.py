@@ -100,9 +100,11 @@ def settings_of(arguments: argparse.Namespace) -> GpuSettings:
     texts = {s: getattr(arguments, s.key) for s in SETTINGS}
     settings = GpuSettings({s.key: s.parse(text) for s, text in texts.items() if text is not None})
     if not settings and arguments.preset is None:
-        raise InputError("no setting is given", next_step="`workbench gpu set --help` lists the settings")
+        raise InputError("no GPU setting is given", next_step="`workbench gpu set --help` lists the settings")
     if settings and arguments.preset is not None:
-        raise InputError("--preset and other settings are given together", next_step="give either --preset or settings")
+        raise InputError(
+            "--preset and other settings are given together", next_step="give either --preset or single settings"
+        )
     return settings
 
 

@@ -46,7 +46,8 @@ async def verify(arguments: argparse.Namespace) -> int:
     power follow every setting or the hardware limits them further, otherwise 1."""
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(
-            f"--seconds {arguments.seconds:g} is not from 1 to 600", next_step="8 seconds are usually enough"
+            f"--seconds {arguments.seconds:g} is not from 1 to 600",
+            next_step="give --seconds 8, which is usually enough",
         )
     check_one_target(arguments)
     async with connected(arguments) as session, cancelled_by_signals():

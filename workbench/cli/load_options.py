@@ -29,7 +29,7 @@ def _shell_words(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InputError(f"--command: {error}", next_step="quote the text as a shell requires it") from None
+        raise InputError(f"--command: {error}", next_step="quote the command as in a shell") from None
     if not words:
         raise InputError("--command is empty", next_step="give a command, for example --command 'vf-eval … -n 100'")
     return words

@@ -47,8 +47,8 @@ async def models_list(arguments: argparse.Namespace) -> int:
     ),
 )
 async def models_check(arguments: argparse.Namespace) -> int:
-    """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical copy, otherwise 1.
-    """
+    """Check the copies of a model on the hosts. Return 0 if every host has a complete and identical copy, otherwise
+    1."""
     shown = _Progress(arguments.json)
     async with connected(arguments) as session:
         hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts()

@@ -50,7 +50,7 @@ def host_named(arguments: argparse.Namespace) -> str | None:
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(
             f"--container {arguments.container!r} does not name a container",
-            next_step=f"{hint}write it as KIND:NAME; the kinds are {', '.join(KINDS)}",
+            next_step=f"{hint}write --container KIND:NAME; the kinds are {', '.join(KINDS)}",
         )
     return name
 

@@ -69,7 +69,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
             f"--limit {arguments.limit} is not a valid number of results", next_step="give --limit 1 or more"
         )
     if arguments.limit is not None and arguments.all:
-        raise InputError("--limit and --all exclude each other", next_step="give either --limit or --all")
+        raise InputError("--limit and --all cannot be combined", next_step="give either --limit or --all")
     limit = None if arguments.all else arguments.limit or _NEWEST
     asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
     pages = results_db().pages(asked, words, tag=arguments.tag, before=arguments.before)

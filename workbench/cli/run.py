@@ -66,7 +66,7 @@ def _run(argv: list[str]) -> int:
     if arguments.command not in ("screen", "demo", "completion"):
         _report_config_errors()
     if arguments.host and getattr(arguments, "target", None):
-        raise InputError("two hosts are given", next_step="use either `workbench NAME` or `--host NAME`")
+        raise InputError("the command line names two hosts", next_step="use either `workbench NAME` or `--host NAME`")
     outcome: Awaitable[int] | int = arguments.handler(arguments)
     return outcome if isinstance(outcome, int) else _run_async(outcome)
 

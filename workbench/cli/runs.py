@@ -51,9 +51,9 @@ async def prune(arguments: argparse.Namespace) -> int:
 
     limits = {"older_than_s": arguments.older_than, "keep": arguments.keep, "size_kib": arguments.size}
     if all(limit is None for limit in limits.values()):
-        raise InputError("nothing says which runs to remove", next_step="give --older-than, --keep or --size")
+        raise InputError("no option says which runs to remove", next_step="give --older-than, --keep or --size")
     if arguments.keep is not None and arguments.keep < 0:
-        raise InputError(f"--keep {arguments.keep} is not a number of runs", next_step="give 0 or more")
+        raise InputError(f"--keep {arguments.keep} is not a number of runs", next_step="give --keep 0 or more")
     async with connected(arguments) as session:
         supervisor = session.servers.supervisor
         await supervisor.runs()  # marks those that have ended

@@ -161,7 +161,7 @@ def _say_other(other: FoundServer) -> None:
     say(f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  {other.url}")
     say(f"  {other.command}\n  to benchmark it: {other.bench}")
     if other.adopt:
-        say(f"  unit {other.unit_text}; to follow it: {other.adopt}")
+        say(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
 
 
 @command(

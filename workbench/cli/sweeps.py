@@ -92,7 +92,7 @@ async def _confirm_stop(session: Session, arguments: argparse.Namespace, own_run
     question = f"Stop {run} for the sweep, and start it again afterwards?"
     problem = f"the sweep would stop {run}, and start it again afterwards"
     if not await confirm(
-        arguments, question, problem=problem, next_step="add --yes to stop the run, or stop it yourself"
+        arguments, question, problem=problem, next_step="add --yes to let the sweep stop the run, or stop the run first"
     ):
         raise InputError("nothing was changed")
 

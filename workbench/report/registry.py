@@ -90,7 +90,9 @@ def format_of_file(path: Path) -> OutputFormat:
     for each in OUTPUT_FORMATS.values():
         if path.suffix.lower() in each.suffixes:
             return each
-    raise InputError(f"no format has the suffix of {path}", next_step=f"give --format {', '.join(OUTPUT_FORMATS)}")
+    raise InputError(
+        f"no report format has the suffix of {path}", next_step=f"give --format {', '.join(OUTPUT_FORMATS)}"
+    )
 
 
 def imported_tools() -> str:

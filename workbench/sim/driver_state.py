@@ -270,7 +270,7 @@ class SimState:
 
         lost=[1]                  GPU 1 has fallen off the bus: every call on it returns GPU_IS_LOST
         lost_after={"limit_w": 1}  GPU 1 falls off the bus right after a change of the setting "limit_w"
-        init=18                   nvmlInit returns this NVML code (9: no driver, 18: version mismatch, 4, 17: no permission)
+        init=18                   nvmlInit returns this NVML code (9 no driver, 18 wrong version, 4 or 17 no permission)
         no_permission=True        functions that change settings return NO_PERMISSION, as without CAP_SYS_ADMIN
         ignored=["limit_w"]       changes of these settings return success and have no effect
         hang="nvmlDeviceGetPowerUsage"  this function never returns ("*": any function)

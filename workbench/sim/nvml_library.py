@@ -114,8 +114,8 @@ class SimulatedNvml:
         return self._entries[name]
 
     def _body(self, name: str) -> Callable[..., None] | None:
-        """Return the Python function that implements the NVML function `name`. None if the simulated library lacks it.
-        """
+        """Return the Python function that implements the NVML function `name`. None if the simulated library lacks
+        it."""
         name = _SAME_AS.get(name, name)
         if name in _SYSTEM:
             return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))

@@ -41,8 +41,8 @@ class ApiError(Exception):
 
     @property
     def unknown_path(self) -> bool:
-        """Whether the error means that the server has no route for the request. The web framework then makes the reply.
-        """
+        """Whether the error means that the server has no route for the request. The web framework then makes the
+        reply."""
         return str(self) in ("Not Found", "Method Not Allowed")
 
 

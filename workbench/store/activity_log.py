@@ -40,8 +40,8 @@ def keep(entry: Mapping[str, Any]) -> None:
 
 
 def kept(host: str, most: int) -> list[dict[str, Any]]:
-    """Return at most `most` of the newest entries of the host named `host`, oldest first. Damaged lines are left out.
-    """
+    """Return at most `most` of the newest entries of the host named `host`, oldest first. Damaged lines are left
+    out."""
     found: list[dict[str, Any]] = []
     with suppress(OSError):
         for line in path().read_text("utf-8", "replace").splitlines():

@@ -73,7 +73,7 @@ class ConfigStore:
         except (ValueError, RecursionError) as error:
             raise StoreError(
                 f"{self.path} is not valid TOML and was not changed: {error}",
-                next_step="correct or remove the file, then try again",
+                next_step=f"correct or remove {self.path}, then try again",
             ) from error
         document = tomlkit.parse(text)
         wanted = document.unwrap()
@@ -100,7 +100,7 @@ class ConfigStore:
 
 def _unusable(reason: str, file: str) -> Finding:
     text = f"the configuration file cannot be used, so every setting has its default: {reason}"
-    return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove the file")
+    return Finding(Level.ERROR, "config.unusable", text, file=file, fix="correct or remove config.toml")
 
 
 def _validated(document: Mapping[str, Any], file: str, lines: LineIndex | None) -> tuple[Config, tuple[Finding, ...]]:

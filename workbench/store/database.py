@@ -74,7 +74,7 @@ class Database:
             raise self._problem(error) from error
         except OverflowError:  # an id beyond 64 bits
             step = "workbench results list shows the stored results"
-            raise InputError("no stored entry has so large a number", next_step=step) from None
+            raise InputError("no stored result or experiment has so large a number", next_step=step) from None
         except UnicodeEncodeError:
             raise InputError(
                 "the text cannot be stored, because it is not valid Unicode", next_step="give the text in UTF-8"

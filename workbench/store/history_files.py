@@ -72,8 +72,8 @@ class HistoryWriter:
             self._lines.put_nowait((step_s, line))
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write the lines that wait, and close the files. If the disk does not respond, return after `wait_s` seconds.
-        """
+        """Write the lines that wait, and close the files. If the disk does not respond, return after `wait_s`
+        seconds."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
         self._thread.join(wait_s)
@@ -183,8 +183,8 @@ def _step_of(path: Path) -> int:
 
 @dataclass
 class _Writer:
-    """The state of one Workbench that has written history files: whether it still runs, and its unfinished benchmark.
-    """
+    """The state of one Workbench that has written history files: whether it still runs, and its unfinished
+    benchmark."""
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended

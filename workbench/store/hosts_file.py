@@ -92,7 +92,9 @@ class HostsStore:
         wanted = document.unwrap()
         hosts = wanted.setdefault("hosts", {})
         if not isinstance(hosts, dict):
-            raise StoreError(f"{self.path}: hosts is not a table", next_step="correct the file, then try again")
+            raise StoreError(
+                f"`hosts` in {self.path} is not a TOML table", next_step="correct hosts.toml, then try again"
+            )
         if entry.name in hosts and not replace:
             step = "give --replace to replace it, or choose another name"
             raise InputError(f"{self.path} already has a host {entry.name}", next_step=step)
@@ -102,7 +104,7 @@ class HostsStore:
         against = [p for p in checked(wanted).problems if p.path[:2] == path and p.text]
         if against:
             name = ".".join(against[0].path[2:]) or "name"
-            raise InputError(f"{name}: {against[0].text}", next_step="correct the value, then try again")
+            raise InputError(f"{name}: {against[0].text}", next_step=f"correct the value of {name}, then try again")
         if "hosts" not in document:
             document["hosts"] = tomlkit.table(is_super_table=True)
         merge(document, wanted)
@@ -148,7 +150,7 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is not valid TOML: {error}", next_step="correct or remove the file") from error
+        raise StoreError(f"{path} is not valid TOML: {error}", next_step="correct or remove hosts.toml") from error
 
 
 def _document(entry: HostEntry) -> dict[str, Any]:

@@ -159,8 +159,8 @@ _CLUSTER_FIELDS: dict[str, Kind] = {"label": _label, "nodes": _nodes, "reserve_g
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of checking hosts.toml: the usable entries, the problems, and (section, name) of each unusable entry.
-    """
+    """The result of checking hosts.toml: the usable entries, the problems, and (section, name) of each unusable
+    entry."""
 
     file: HostsFile = field(default_factory=HostsFile)
     problems: tuple[Problem, ...] = ()

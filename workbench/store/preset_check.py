@@ -265,7 +265,7 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
                 if isinstance(text, str) and not references(text):
                     option.parse(text)
             if len(texts) > 1 and not option.repeatable:
-                raise InputError(f"{name} takes one value")
+                raise InputError(f"the run option {name} can have only one value")
         except InputError as error:
             yield (
                 ("launch", "run_options", name),

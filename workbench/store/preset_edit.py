@@ -35,7 +35,7 @@ def save(document: Mapping[str, Any], preset_id: str, directory: Path, *, replac
     path = directory / f"{preset_id}.toml"
     if path.exists() and not replace_existing:
         raise PresetError(
-            f"the preset file {path} exists already", next_step="choose another id, or remove the file first"
+            f"the preset file {path} exists already", next_step="choose another preset id, or remove the file first"
         )
     text = _merged_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))

@@ -168,7 +168,7 @@ def opened(path: Path) -> tuple[Header, Iterator[Item]]:
     be compressed with gzip. Raises InputError if the file is not a recording or cannot be read."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for its writer
-            raise InputError(f"{path} is not a file", next_step="give a file that `workbench record` wrote")
+            raise InputError(f"{path} is not a file", next_step="give a recording that `workbench record` wrote")
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)

@@ -50,7 +50,7 @@ def write(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         text = f"the timeline of the result could not be written to {path}: {error.strerror or error}"
-        raise StoreError(text, next_step="the result itself is stored; free some space on that disk") from None
+        raise StoreError(text, next_step="the benchmark result is stored without it; free some disk space") from None
 
 
 def read(path: Path) -> ResultTimeline | None:
@@ -72,11 +72,11 @@ def read(path: Path) -> ResultTimeline | None:
         return None
     except (OSError, EOFError, zlib.error, InputError) as error:
         text = f"the timeline in {path} could not be read: {error}"
-        raise StoreError(text, next_step="the result itself is not affected") from None
+        raise StoreError(text, next_step="the benchmark result itself is not affected") from None
     if (last - first) // header.step_s > _MOST_LINES:
         raise StoreError(
-            f"the timeline in {path} is damaged: its times are {last - first:,} s apart",
-            next_step="the result itself is not affected",
+            f"the timeline in {path} is damaged: it seems to cover {last - first:,} s",
+            next_step="the benchmark result itself is not affected",
         )
     begin_s = marks[_BEGIN].unix_s if _BEGIN in marks else float(first)
     end_s = marks[_END].unix_s if _END in marks else float(last)

@@ -102,8 +102,8 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return a sweep whose Workbench ended while running it, with the state "stopped" and its remaining points skipped.
-    """
+    """Return a sweep whose Workbench ended while running it, with the state "stopped" and its remaining points
+    skipped."""
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)

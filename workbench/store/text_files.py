@@ -19,17 +19,17 @@ def read_own_text(path: Path) -> str | None:
     not regular (it could block or have no end), is larger than MAX_BYTES, or cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise StoreError(f"{path} cannot be read: not a regular file", next_step="correct or remove the file")
+            raise StoreError(f"{path} cannot be read: not a regular file", next_step=f"correct or remove {path}")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise StoreError(f"{path} has more than {MAX_BYTES >> 20} MiB", next_step="correct or remove the file")
+            raise StoreError(f"{path} has more than {MAX_BYTES >> 20} MiB", next_step=f"correct or remove {path}")
         return data.decode("utf-8-sig")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        raise StoreError(f"{path} cannot be read: {reason}", next_step="correct or remove the file") from error
+        raise StoreError(f"{path} cannot be read: {reason}", next_step=f"correct or remove {path}") from error
 
 
 def read_kept(path: Path) -> bytes:

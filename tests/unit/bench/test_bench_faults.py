@@ -467,7 +467,7 @@ def test_a_compressed_reply_is_read(name: str, window: int, cut: int) -> None:
             "gzip",
             [gzip.compress(b"".join(chat_events(3)))[:-20]],
             records.TRUNCATED,
-            "the gzip data of the answer ended early",
+            "the answer, compressed with gzip, ended early",
         ),
     ],
 )

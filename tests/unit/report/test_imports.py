@@ -300,7 +300,7 @@ def test_errors_name_the_invalid_field(
 ) -> None:
     with pytest.raises(InputError) as caught:
         read(wrote(fixture(name) | change))
-    assert said in caught.value.message and caught.value.next_step == "nothing of this file was imported"
+    assert said in caught.value.message and caught.value.next_step == "no result of this file was imported"
 
 
 JSON = st.recursive(

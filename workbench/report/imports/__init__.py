@@ -73,7 +73,9 @@ def _documents(path: Path) -> Iterator[Any]:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} is larger than 1 GiB", next_step="save the results without the generated texts")
+            raise InputError(
+                f"{path} is larger than 1 GiB", next_step="save the results again without the generated texts"
+            )
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path} could not be read: {error.strerror}", next_step="check the path") from None

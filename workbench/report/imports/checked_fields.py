@@ -22,8 +22,8 @@ _METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Properties of the imported results that the user states, such as the model, because result files may lack them.
-    """
+    """Properties of the imported results that the user states, such as the model, because result files may lack
+    them."""
 
     model: str | None = None
     engine: str | None = None
@@ -60,7 +60,7 @@ class Fields:
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
         return InputError(
-            f"{self.file}: {place}: {problem}, found {found}", next_step="nothing of this file was imported"
+            f"{self.file}: {place}: {problem}, found {found}", next_step="no result of this file was imported"
         )
 
     def number(self, name: str) -> float | None:

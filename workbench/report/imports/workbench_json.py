@@ -41,7 +41,7 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         raise fields.wrong("conditions", f"expected a Workbench result ({error})") from None
     uid = fields.text("uid") or ""
     if uid and not _UID.fullmatch(uid):  # files are named after it
-        raise fields.wrong("uid", "expected letters, digits and hyphens")
+        raise fields.wrong("uid", "expected an id of letters, digits and hyphens")
     if not uid:  # only unsaved results have one: these are the user's own, an export may be anyone's
         version = f" {made.workbench_version}" if made.workbench_version else ""
         made = replace(made, imported=made.imported or f"Workbench{version}")

@@ -168,8 +168,8 @@ class SimulatedEngine:
         """Return the log line with which the engine reports that it is ready."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
-        """Return whether this failure occurs in a worker process. The server then starts its workers before it fails.
-        """
+        """Return whether this failure occurs in a worker process. The server then starts its workers before it
+        fails."""
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:

@@ -263,8 +263,8 @@ class ResultsDb:
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise StoreError(
                 f"the requests of result {result_id} could not be read from {path}: {error}",
-                next_step="the metrics of the result are not affected: `workbench results show` and the formats without "
-                "requests (md, txt) print them",
+                next_step="the metrics of the result are not affected: `workbench results show` and the formats "
+                "without requests (md, txt) print them",
             ) from error
 
     def note(self, result_id: int, text: str) -> None:

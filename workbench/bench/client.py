@@ -39,8 +39,8 @@ _NEVER = 1 << 62
 
 
 class Slot:
-    """One stream of the concurrency: its connection to the server, and the request that it has in flight (None between
-    two requests)."""
+    """One of the concurrent streams of the load: its connection to the server, and the request that it has in flight
+    (None between two requests)."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
@@ -269,7 +269,8 @@ class Client:
 
     def _stagger(self, over_s: float, begin_ns: int) -> None:
         """Spread the first requests of all slots evenly over `over_s` seconds from `begin_ns` (monotonic nanoseconds)
-        on. All slots must be idle. If several processes share the load, the first requests of their slots alternate."""
+        on. All slots must be idle. If several processes share the load, their first requests are interleaved in
+        time."""
         step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -498,8 +499,8 @@ class Client:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
-        """Keep the slot's connection for its next request after a complete answer. Close the connection if either side
-        does not allow that."""
+        """Keep the slot's connection open for its next request after a complete answer. Close the connection if the
+        client or the server does not allow its reuse."""
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
@@ -585,6 +586,6 @@ class Client:
 
     def _silent_s(self) -> float:
         """Return the seconds since the last byte on any stream, or since the last request started if no byte has
-        arrived. 0.0 if no request is in flight."""
+        arrived. Return 0.0 if no request is in flight."""
         last = [max(s.exchange.last_byte_ns, s.exchange.began_ns) for s in self._slots if s.exchange is not None]
         return (time.monotonic_ns() - max(last)) / 1e9 if last else 0.0

@@ -114,8 +114,8 @@ def drive(client: Client, output: WorkerOutput, wake: int) -> None:
 def _raise_priority() -> None:
     """Raise this process's priority if that is allowed (root), so that other programs do not delay receive times.
 
-    Linux compares whole sessions (autogroup), and nice values only within one. The worker leads a session of its own,
-    so it may raise the session's priority too.
+    Linux shares CPU time between sessions first (autogroup scheduling); a nice value counts only inside its session. If
+    this process leads a session of its own, the priority of that session is raised too.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)

@@ -1,5 +1,5 @@
-"""The report of one load client about its run (counters, clocks, CPU time), and the summary of a run from the reports
-of all client processes."""
+"""The report of one client process about its run, and the summary message of a run, which is made from the reports of
+all client processes."""
 
 from __future__ import annotations
 

@@ -231,8 +231,8 @@ def _run_warnings(
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
-    """Return the differences between the conditions of two runs of the same side. The preset is left out, and for
-    paired runs also the seed, because each pair has its own."""
+    """Return the differences between the conditions of two runs of the same side. Each is a dict with "kind", "name",
+    "a" and "b". The preset is left out, and for paired runs also the seed, because each pair has its own seed."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
     return [d for d in _differences(a, b) if d["name"] not in ignored]
 
@@ -302,7 +302,8 @@ def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
 
 
 def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield one sentence for each reason why metrics have no value. Metrics with an equal reason share a sentence."""
+    """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same reason share a
+    sentence."""
     reasons: dict[str, list[str]] = {}
     for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
         whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)

@@ -128,8 +128,8 @@ class ReceiveClock:
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
-        """Return the time at which the bytes of the `recvmsg` call that has just returned arrived, in monotonic
-        nanoseconds. If the kernel gave no time, it is the present time."""
+        """Return the time, in monotonic nanoseconds, at which the bytes of the last `recvmsg` call arrived. `ancillary`
+        is the control data of that call, with the kernel's time. Without the kernel's time, return the present time."""
         now_ns = time.monotonic_ns()
         self.reads += 1
         if not ancillary:
@@ -227,7 +227,8 @@ class Connection:
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 
     def receive_raw(self) -> bytes | None:
-        """Read once from the socket, without decrypting. None if there is nothing to read yet."""
+        """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed the connection, or
+        None if there is nothing to read yet."""
         try:
             return self.sock.recv(_READ_BYTES)
         except BlockingIOError:

@@ -107,8 +107,8 @@ class Exchange:
         self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
 
     def http_error(self) -> tuple[str, str] | None:
-        """Return (kind of failure, message) if the answer is an HTTP error or not of the requested form (event stream
-        or JSON object). None if its form is right."""
+        """Return (kind of failure, message) if the answer is an HTTP error, or if its form (event stream or JSON
+        object) is not the requested one. Otherwise return None."""
         if self._plain is None or self._is_answer():
             return None
         if self.status != 200:

@@ -293,7 +293,7 @@ def left_s(experiment: Experiment) -> float | None:
 
 
 def level(experiment: Experiment) -> float:
-    """Return the nominal confidence level of the experiment's interval, for example 0.95."""
+    """Return the confidence level of the experiment's interval, as its verdict states it, for example 0.95."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
     return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
 
@@ -425,7 +425,7 @@ def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
 
 
 def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the part of the verdict about the change from A to B."""
+    """Return the part of the verdict about the change of the chosen metric from A to B."""
     done = experiment.pairs_done
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"

@@ -16,8 +16,8 @@ _SIZES: dict[bytes, int] = {}  # of chunks below 4 KiB, by their digits: a looku
 
 
 class HttpError(Exception):
-    """Raised when the bytes are not a valid HTTP/1.1 response. `truncated` is true if the response is valid so far, but
-    ended early."""
+    """Raised when the bytes are not a valid HTTP/1.1 response. `truncated` is True if the bytes so far are valid, but
+    the connection ended before the end of the response."""
 
     def __init__(self, message: str, *, truncated: bool = False) -> None:
         super().__init__(message)

@@ -107,8 +107,9 @@ def changes(
 def machine_change(
     metric: ResultMetric, a: Sequence[BenchResult], b: Sequence[BenchResult], swapped: Sequence[bool], level: float
 ) -> MetricChange | None:
-    """Return the change of a metric from the first of two twins to the second one, with the same configuration. None
-    without pairs of both kinds."""
+    """Return the change of a metric from the first of two hosts (twins) to the second one, with the same configuration.
+    `swapped` says for each pair whether B ran on the first host. None unless some pairs are swapped and some are
+    not."""
     values = [(metric.of(x.summary), metric.of(y.summary)) for x, y in zip(a, b, strict=True)]
     pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
     if len(set(swapped)) < 2:
@@ -175,7 +176,7 @@ def difference(
 
 def _standard_error(a: list[float], b: list[float], paired: bool, resolution: float) -> StandardError | None:
     """Return the standard error of mean(b) - mean(a) with its degrees of freedom, or None if a side has fewer than two
-    runs. `resolution` is the least scatter that is assumed for a run."""
+    runs. `resolution` is the smallest standard deviation that is assumed for a run."""
     if len(a) < 2 or len(b) < 2:
         return None
     least = resolution**2
@@ -210,8 +211,8 @@ def _hinted(change: MetricChange, stands: bool) -> MetricChange:
 
 
 def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Return the changes with each "better" or "worse" replaced by "hint only", because their runs are not comparable
-    or not complete."""
+    """Return the changes with each verdict "better" or "worse" replaced by "hint only". Used if the runs are not
+    comparable or not complete."""
     return tuple(_hinted(change, False) for change in found)
 
 

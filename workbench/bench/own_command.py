@@ -249,8 +249,8 @@ def summary(done: CommandOutcome) -> BenchSummary:
 
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
-    """Return the summary with the requests and tokens that the engine counted while the command ran. The engine's
-    counters include the requests of all clients."""
+    """Return the summary with the numbers of requests and tokens that the engine counted while the command ran. They
+    include the requests of all clients of the engine."""
     absent = dict(summary.absent)
     for name, counter in (
         ("prompt_tokens", "prompt_tokens"),

@@ -27,10 +27,10 @@ _PART_BELOW = 0.01  # the share of gaps that may be shorter than the gap that co
 class ReadPause:
     """The pause between two rounds of reads: `ns` nanoseconds, 0 for none.
 
-    It is an eighth of the short gaps between chunks of one stream (their first percentile over the last second), at
-    most 1 ms. If more than 1 % of the gaps are 0, chunks arrive together, and the client does not pause. A stream is
-    idle for half of the pause between two requests on average, so the pause is also at most 1/500 of a request. There
-    is no pause if it would gather fewer than two chunks, or without the kernel's receive times.
+    The pause is an eighth of a short gap between chunks of one stream (the first percentile of the last second), at
+    most 1 ms. It is 0 if more than 1 % of the gaps are 0, because then the server already sends several chunks
+    together. It is at most 1/500 of a request's duration, because after its last chunk a stream is idle for half a
+    pause on average. It is also 0 if fewer than two chunks would arrive in it, or without the kernel's receive times.
     """
 
     def __init__(self, tokens_per_request: int, clock: ReceiveClock) -> None:

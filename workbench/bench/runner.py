@@ -33,7 +33,7 @@ class BenchCancelled(BenchError):
 @asynccontextmanager
 async def started_worker(host: Host | None = None) -> AsyncIterator[Worker]:
     """Start a worker before its run, to save time, and yield it for the argument `worker` of `run`. The worker is a
-    process on `host`, or on this machine if `host` is None. It is ended when the context manager ends. Raises
+    process on `host`, or on this machine if `host` is None. The worker is ended when the context manager ends. Raises
     NoClientThere if `host` cannot run the load client."""
     worker = await (HostWorker.start(host) if host is not None else LocalWorker.start())
     try:

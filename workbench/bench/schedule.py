@@ -59,8 +59,8 @@ class RequestPhase:
     step: int = 1
 
     def take(self) -> tuple[int, int]:
-        """Return (index, due time) of the next request and advance. The due time is in monotonic nanoseconds; 0 means
-        at once."""
+        """Return (index, due time) of the next request, and move on to the request after it. The due time is in
+        monotonic nanoseconds; 0 means at once."""
         index, self.next = self.next, self.next + self.step
         self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
@@ -96,8 +96,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarmupOutcome:
-    """The end of a warm-up that lasted until the server was steady: it took `seen` requests, in windows of `window`
-    requests. `apart` is the last difference between two windows, None if there were not two."""
+    """The end of a warm-up that lasted until the server was steady or the warm-up gave up (`steady`). It took `seen`
+    requests, in windows of `window` requests. `apart` is the last relative difference between two windows, None without
+    two windows."""
 
     seen: int
     window: int

@@ -269,8 +269,8 @@ def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Sha
 
 
 class _Control:
-    """The messages between one client process and the worker, its parent: reports that the client is steady, and
-    exchanges the values of the warm-up."""
+    """Sends the messages of one client process to the worker, its parent, and receives the worker's replies. The
+    messages are that the client is steady, and the values of its warm-up."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake

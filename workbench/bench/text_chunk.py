@@ -1,8 +1,8 @@
 """The fast path of the load client: recognizes HTTP chunks that contain nothing but one more piece of text each.
 
-In most reads of a stream, one such chunk arrives, and of a quick server several. It differs from the chunk before only
-in its size and its text. Comparing bytes takes a third of the time of the three parsers (http1.py, sse.py, reply.py),
-to which everything else is left.
+Most reads of a stream return one such chunk, and reads from a fast server return several. A chunk differs from the
+previous one only in its size and its text. Comparing bytes takes a third of the time of the three parsers (http1.py,
+sse.py, reply.py), which parse all other chunks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TextChunk:
         self._heads: dict[int, bytes] = {}  # what stands before the text of a chunk, by the length of the chunk
 
     def count(self, data: bytes) -> int:
-        """Return how many such chunks `data` is; 0 if it is anything else."""
+        """Return the number of chunks with this prefix and suffix in `data`; 0 if `data` contains anything else."""
         if self._is_one(data):
             return 1
         trail = self._trail
@@ -31,7 +31,7 @@ class TextChunk:
         return len(chunks)
 
     def _is_one(self, data: bytes) -> bool:
-        """Return whether `data` is a chunk of a length that was seen before. Its size is then the same."""
+        """Return whether `data` is one chunk with this prefix and suffix, and of a length that an earlier chunk had."""
         head, trail = self._heads.get(len(data)), self._trail
         return (
             head is not None
@@ -41,7 +41,7 @@ class TextChunk:
         )
 
     def _learn(self, data: bytes) -> bool:
-        """Return whether `data`, which ends as a chunk does, is one. If it is, keep what stands before its text."""
+        """Return whether `data`, which ends with the suffix, is one chunk. If so, store the bytes before its text."""
         line_end = data.find(b"\r\n", 0, 9)
         head = data[: line_end + len(self._lead)]
         if not head.endswith(self._lead) or chunk_size(data[:line_end]) != len(data) - line_end - 4:

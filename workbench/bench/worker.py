@@ -44,9 +44,9 @@ def carry_out(
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
     kept_after: Collection[str] = (TERMINATED,),
 ) -> int:
-    """Read the spec from stdin, send the load, and write its messages to `output`. `keep` gets the last message before
-    it is written. `kept_after` lists the reasons for an early end after which the requests measured so far are a
-    result. Return the exit status."""
+    """Read the spec from stdin, send the load, and write the worker's messages to `output`. `keep` gets the final
+    message (a summary, an error or "stopped") before it is written. `kept_after` lists the reasons for an early end
+    after which the requests measured so far are a result. Return the exit status."""
     wake = wake_on_signals()
     try:
         line = _read_line(wake)

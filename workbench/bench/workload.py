@@ -30,8 +30,9 @@ def request_mark(salt: str, own: str) -> str:
     """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured request and
     "w/INDEX" for a warm-up request.
 
-    These digits begin the prompt, so that the prefix cache contains no part of it. The salt alone would not do, because
-    all prompts of a run would begin with it. Digits, unlike letters, take the same number of tokens in every prompt.
+    The digits stand at the front of the prompt, so that the prefix cache contains no part of it. The salt alone is not
+    enough, because all prompts of a run would begin with it. Digits, unlike letters, take the same number of tokens in
+    every prompt.
     """
     return f"{random.Random(f'{salt}/{own}').randrange(10**12):012d}"
 
@@ -92,8 +93,8 @@ class Workload:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the index, so that A
         and B of a comparison get equal words.
 
-        A mark made from the salt is at the front, so that no two prompts of any runs share a prefix. With
-        `spec.shared_prefix`, the mark is at the end.
+        Digits made from the salt (`request_mark`) are at the front, so that no two prompts of any runs share a prefix.
+        With `spec.shared_prefix`, the digits are at the end.
         """
         spec = self.spec
         own = _name(index, warmup)

@@ -1,4 +1,4 @@
-"""The command `explain-log`: what is known about the lines of a log file or of a run's log."""
+"""The command `explain-log`, which explains the warnings and errors in a log file or in the log of a run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def _standard_input() -> str:
 
 
 async def _agreed(arguments: argparse.Namespace, imported: Imported) -> bool:
-    """Return whether to save the preset: the user's answer, True with --yes, and False with --json alone."""
+    """Return whether to save the preset. Return True with --yes, and False with --json and without --yes. Otherwise ask
+    the user."""
     if arguments.json and not arguments.yes:
         return False
     question = f"Save the preset {imported.preset_id}?"

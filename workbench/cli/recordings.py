@@ -1,4 +1,5 @@
-"""The commands `record` and `replay`: the history of a host as a file, and that file on the screen."""
+"""The commands `record`, which writes the history of a host to a file, and `replay`, which shows such a file on the
+screen."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SCREEN_OPTIONS = (
 
 
 def screen(arguments: argparse.Namespace) -> int:
-    """Open the screen."""
+    """Open the screen and return its exit code."""
     if arguments.json:
         raise InputError(
             "the screen has no JSON output",

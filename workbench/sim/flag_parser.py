@@ -73,7 +73,7 @@ class Catalog:
 
 
 def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ({flag name: value}, words that are no flags or values of flags). Raises ArgumentsRejected."""
+    """Return ({flag name: value}, words that are neither flags nor values of flags). Raises ArgumentsRejected."""
     values: dict[str, Any] = {}
     positional: list[str] = []
     unknown: list[str] = []

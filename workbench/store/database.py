@@ -24,7 +24,7 @@ _NEXT_STEPS = (  # words in SQLite's error, next step
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of an SQL script. The statement that creates a trigger contains semicolons."""
+    """Yield the statements of an SQL script. Semicolons inside a CREATE TRIGGER statement do not end it."""
     statement = ""
     for part in script.split(";"):
         statement += f"{part};"

@@ -29,8 +29,8 @@ def read(key: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def write(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
-    """Store the flag list `catalog` under `key`, which has host, engine, program, version and modification time. Errors
-    of the file are ignored."""
+    """Store the flag list `catalog` under `key`, which has host, engine, program, version and modification time. If the
+    file cannot be written, nothing is stored."""
     file = _file(key)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -229,8 +229,8 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
 
 
 def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
-    """Return the names of the hosts that no machine can be reached for, because their `ssh` fields refer to each other
-    in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
+    """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to each other in a loop.
+    A chain of more than _MOST_STEPS hosts counts as a loop."""
 
     def circles(name: str) -> bool:
         for _ in range(_MOST_STEPS):

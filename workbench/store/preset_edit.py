@@ -151,8 +151,8 @@ def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[
 
 
 def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parent's table about the model if the plan has the same model, else a table with the model's id
-    alone."""
+    """Return the preset's table "model": the parent's table if the plan has the parent's model, otherwise a table with
+    only the model's id."""
     if _filled_in(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}

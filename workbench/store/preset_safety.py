@@ -1,8 +1,9 @@
 """Findings about dangerous content of a preset: values that look like shell commands, and names that redirect
 execution.
 
-No shell ever runs such a value, because commands are argv lists. The findings show what the author probably intended
-before a program receives the value."""
+Commands are argv lists, so no shell ever runs such a value. The findings tell the user what the author of the preset
+probably intended.
+"""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _weights(preset: Preset) -> str:
 
 
 def _limit(preset: Preset) -> str:
-    """Return the nominal speed limit of one stream on the GPUs of the preset; "" if it is unknown."""
+    """Return the highest possible tokens per second of one stream on the GPUs of the preset, as text; "" if unknown."""
     from workbench.engines.plans import plan_from_preset
     from workbench.engines.roofline import ceiling
 

@@ -159,7 +159,7 @@ def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_
 
 
 def time_of(line: str) -> float:
-    """Return the time of a line that this module wrote, to sort lines."""
+    """Return the Unix time in a line that this module wrote, to sort lines."""
     return float(json.loads(line)["t"])
 
 

@@ -217,24 +217,24 @@ class ResultsDb:
         rows: list[tuple[Any, ...]] = []
         computed, beyond = source(_searched()), below
 
-        def look(table: str, lowest: int) -> None:
-            """Append matching rows with ids from `lowest` up to, but not including, `beyond`, newest first."""
+        def append_matching(table: str, lowest: int) -> None:
+            """Append matching rows with lowest <= id < beyond, newest first."""
             chosen = f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id DESC LIMIT ?"
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
             rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
 
         first = self._database.read(first_indexed)
         if first < beyond:
-            look(INDEX, first)
+            append_matching(INDEX, first)
             beyond = first
         while len(rows) < size and beyond > 0 and first > 0:
             try:
                 first = self._database.write(lambda db: add_older(_searched(), db))
             except StoreError:  # the file cannot be written now
-                look(f"({computed})", 0)
+                append_matching(f"({computed})", 0)
                 break
             if first < beyond:
-                look(INDEX, first)
+                append_matching(INDEX, first)
                 beyond = first
         return rows
 

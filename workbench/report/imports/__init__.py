@@ -1,9 +1,9 @@
 """Import of result files of other tools, for comparison with results of Workbench. The list of tools is in
 report/registry.py.
 
-Each metric gets the name that Workbench uses for it, and a note says how the definitions differ. A metric that the file
-does not contain is absent, with that as its reason. An imported result is never compared like for like with a result
-that Workbench measured (`Conditions.imported`).
+Each metric gets the name that Workbench uses for it, and a note says how the definitions differ. If the file does not
+contain a metric, the metric is absent and the reason says so. A comparison of an imported result with a result that
+Workbench measured always warns that the conditions differ (`Conditions.imported`).
 """
 
 from __future__ import annotations

@@ -339,8 +339,8 @@ class Client:
         self._connect_or_send(slot)
 
     def _connect_or_send(self, slot: Slot) -> None:
-        """Send the request of `slot` on its open connection. Without a connection, open one; the request is sent as
-        soon as it is open."""
+        """Send the request of `slot` on its open connection. If the slot has no connection, open one and send the
+        request as soon as the connection is open."""
         if slot.connection is None:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
@@ -483,11 +483,9 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """Start the slot's next request now, without waiting for the next pass of the event loop.
-
-        A slot without an open connection is left to the event loop, because opening it could fail at once and call this
-        function again.
-        """
+        """Start the slot's next request now, without waiting for the next pass of the event loop. If the slot has no
+        open connection, do nothing: opening one could fail at once and call this function again, so the event loop does
+        it."""
         now = time.monotonic_ns()
         due = self._next_due(now)
         late = due is not None and due <= now
@@ -544,7 +542,7 @@ class Client:
 
     def _share_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests that is done, including the warm-up. A request in flight
-        counts by the share of its tokens that has arrived."""
+        counts in proportion to its received tokens."""
         parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)

@@ -54,8 +54,8 @@ class Endpoint:
 def resolve(spec: BenchSpec) -> Endpoint:
     """Return the endpoint for the URL in `spec`, which is the server's base URL with or without /v1.
 
-    Looks up the host name. If it has several addresses, opens a test connection to choose one. Raises BenchError if the
-    URL is invalid or the name cannot be resolved.
+    The host name is looked up. If the name has several addresses, a test connection chooses one of them. Raises
+    BenchError if the URL is invalid or the name cannot be resolved.
     """
     parts = _split(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -147,8 +147,9 @@ class ReceiveClock:
         return came
 
     def refresh(self) -> None:
-        """Measure `ahead_ns`, how far the wall clock is ahead of the monotonic clock. Of five attempts the fastest
-        counts, because this process may have been interrupted during the others."""
+        """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic clock. The clocks are
+        read five times and the fastest reading is used, because this process may have been interrupted during a slower
+        one."""
         best = None
         for _ in range(5):
             before = time.monotonic_ns()
@@ -294,7 +295,8 @@ class _Tls:
 
 
 def failure_of(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    """Return (kind of failure, message) for an error of a connection. `connecting` says whether it was not open yet."""
+    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the connection was
+    still being opened."""
     detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
         return records.REFUSED, detail

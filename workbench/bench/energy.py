@@ -71,7 +71,7 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
     """Return the summary with all power and energy metrics set to None and with `why` as the reason. The idle power
-    stays if `idle` contains it."""
+    alone is set, if `idle` contains it."""
     absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why

@@ -147,8 +147,8 @@ def arm_of(spec: ExperimentSpec, side: str) -> Arm:
 
 
 def seed_of(spec: ExperimentSpec, pair: int) -> int:
-    """Return the workload seed of pair number `pair`. Both runs of a pair use it, so they have equal lengths and
-    arrivals."""
+    """Return the workload seed of pair number `pair`. Both runs of a pair use this seed, so that their requests have
+    equal lengths and arrivals."""
     return spec.seed + pair
 
 
@@ -196,10 +196,10 @@ def tries(experiment: Experiment, pair: int) -> int:
 
 
 def resumed(experiment: Experiment) -> Experiment:
-    """Return an interrupted experiment in a state from which it can continue.
+    """Return an interrupted experiment in a state from which the experiment can continue.
 
-    A run that was in progress counts as failed. If one run of the current pair is done, it is dropped, because its
-    partner would be made at a much later time.
+    A run that was in progress counts as failed. If only one run of the current pair is done, that run is dropped,
+    because the other run of the pair would be made much later.
     """
     pair = experiment.pairs_done
 
@@ -227,8 +227,8 @@ def unmeasured(summary: BenchSummary, metric: str) -> str | None:
 
 
 def unfit(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run cannot be used in a comparison (invalid result, failed requests, no value of `metric`), or None
-    if it can."""
+    """Return why the result of a run cannot be used in a comparison (invalid result, failed requests, no value of
+    `metric`). None if the result can be used."""
     if summary.refused:
         return f"invalid result: {'; '.join(summary.refused)}"
     if summary.requests_failed:
@@ -293,7 +293,7 @@ def left_s(experiment: Experiment) -> float | None:
 
 
 def level(experiment: Experiment) -> float:
-    """Return the confidence level of the experiment's interval, as its verdict states it, for example 0.95."""
+    """Return the confidence level with which the experiment's interval is computed, for example 0.95."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
     return 1.0 - (1.0 - base) / EXTENDED**experiment.extensions
 

@@ -56,8 +56,8 @@ def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Seque
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
     """Return a note if the runs of an arm shared code that the engine compiled at its first start; otherwise None.
 
-    `engines` are the engine names of A and B. `eager` says for each whether it runs without compiling. Both arms must
-    start a new server for each run.
+    `engines` are the engine names of A and B. `eager` says for A and for B whether the engine runs without compiling.
+    Both arms must start a new server for each run.
     """
     compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
     if not compiled:

@@ -25,7 +25,8 @@ class HttpError(Exception):
 
 
 def chunk_size(digits: bytes) -> int:
-    """Return the size that the hexadecimal `digits` of a chunk's first line give; -1 if they are not a size."""
+    """Return the size in the first line of a chunk. `digits` is that size in hexadecimal; -1 if `digits` is not
+    valid."""
     size = _SIZES.get(digits)
     if size is None:
         if not digits or digits.strip(_HEX) or len(digits) > 15:

@@ -34,8 +34,8 @@ class Share:
         return len(range(self.first, total, self.of))
 
     def spec(self, spec: BenchSpec) -> BenchSpec:
-        """Return the spec with the numbers of streams and requests of this share. The request rate stays that of the
-        whole load."""
+        """Return `spec` with the numbers of streams and requests of this share. The request rate remains the rate of
+        the whole load."""
         streams, requests, warmup = map(self.count, (spec.concurrency, spec.requests, spec.warmup))
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 

@@ -217,7 +217,7 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
 
 def summary(done: CommandOutcome) -> BenchSummary:
     """Return the summary of the command's run: its duration, exit code and output. All other metrics are None;
-    `with_counts` adds those that the engine counts."""
+    `with_counts` adds the numbers of requests and tokens."""
     why = "the load was a command of the user, which reports latencies itself"
     absent = dict.fromkeys(("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why)
     refused = (f"the benchmark command {_ended(done.exit_code)}",) if done.exit_code else ()

@@ -30,8 +30,8 @@ def open_poller() -> Poller:
 
 
 def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
-    """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds. This takes two system
-    calls instead of one."""
+    """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds. Return (file descriptor,
+    event mask) of each ready descriptor. Makes two system calls instead of one."""
     if timeout_s > 0 and hasattr(select, "epoll") and isinstance(poller, select.epoll):
         select.select([poller], [], [], timeout_s)
         timeout_s = 0

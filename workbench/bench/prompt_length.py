@@ -24,11 +24,11 @@ class Length:
 
 
 async def measure(spec: BenchSpec, count: Count) -> Length | None:
-    """Return the number of words with which prompts have `spec.input_tokens` tokens, and their measured length. None if
-    the server does not count tokens.
+    """Return the number of words with which a prompt has `spec.input_tokens` tokens, and the token count of such a
+    prompt. None if the server does not count tokens.
 
-    `count` asks the server for the token count of a prompt. Prompts of two lengths give the tokens per word, and
-    prompts of a third length correct the result.
+    `count` sends a prompt to the server and returns its token count. Prompts of two lengths give the tokens per word,
+    and a prompt of a third length corrects the result.
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)

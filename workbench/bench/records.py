@@ -33,8 +33,8 @@ class RequestRecord:
     """Measurements of one finished request. `ttft_us` and `end_us` are microseconds from the moment at which the
     request was sent. `gaps_us` are the microseconds between successive chunks with content.
 
-    Token counts come from the server's usage and are None if it reports none. Those of a failed request may be partial.
-    `first_tokens` is the number of tokens in the first chunk; few servers report it.
+    Token counts come from the server's usage and are None if the server reports none. The token counts of a failed
+    request may be too low. `first_tokens` is the number of tokens in the first chunk, which few servers report.
     """
 
     index: int

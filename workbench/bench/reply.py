@@ -72,11 +72,11 @@ class Reply:
         self.first_tokens = None
 
     def verdict(self, asked_tokens: int | None, *, delimited: bool = True) -> None:
-        """Set `error` if the reply is incomplete or has the wrong length. Call it once, after the last byte.
+        """Set `error` if the reply is incomplete or has the wrong length. Call this method once, after the last byte.
 
         `asked_tokens` is the exact number of tokens that the reply must have, or None if any number is right.
-        `delimited` says whether the HTTP body marked its own end. If it did not, only [DONE] shows that the server did
-        not die in the middle of the reply.
+        `delimited` says whether the end of the HTTP body was marked (by its length or a last chunk). Without such a
+        mark, the reply is complete only if it ends with [DONE].
         """
         if self.error is not None:
             return

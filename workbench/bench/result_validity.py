@@ -42,7 +42,7 @@ class ClientFacts:
 
 
 def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window) -> tuple[str, ...]:
-    """Return the reasons why a result is invalid, because its metrics are not those of the server under the requested
+    """Return the reasons why a result is invalid: its metrics are not the metrics of the server under the requested
     load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
     failures = _failures(counted)
@@ -119,9 +119,9 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     """Return a reason to reject the result if more than 1 % of the prompt tokens came from the prefix cache, not
     counting the chat template; otherwise None.
 
-    Prompts differ from their first word on, so they share only the chat template before it. Its length is unknown, but
-    a prompt of T tokens and W synthetic words has at most T - W tokens of template. Cached tokens beyond that are
-    tokens of the prompt's text.
+    Two prompts differ from their first word on, so they share only the chat template before it. The template's length
+    is unknown, but a prompt of T tokens and W synthetic words has at most T - W tokens of template. More cached tokens
+    than that are tokens of the prompt's text.
     """
     prompt = total([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts:
@@ -156,8 +156,9 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
 
 
 def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason to reject the result if an open loop never sent more than 3 % of the due requests; otherwise
-    None. These requests would have waited longest, so latencies without them are too good."""
+    """Return a reason to reject the result if more than 3 % of the due requests of an open loop were never sent;
+    otherwise None. Those requests would have waited longest, so the latencies of the sent requests alone look too
+    good."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None

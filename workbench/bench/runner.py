@@ -53,9 +53,10 @@ async def run(
 ) -> BenchOutcome:
     """Run one benchmark and return its outcome. Failed requests raise nothing; the summary counts them.
 
-    On `cancel`, the outcome covers the part that was measured; if nothing was measured, BenchCancelled is raised. `env`
-    must contain the API key under the name `spec.api_key_env` if this process's environment lacks it. `worker` is one
-    from `started_worker`. `processes` is how many processes send the load; None: as many as it needs.
+    If `cancel` is set, the outcome covers the part that was measured; if nothing was measured, BenchCancelled is
+    raised. `env` must contain the API key under the name `spec.api_key_env` if this process's environment lacks the
+    key. `worker` comes from `started_worker`. `processes` is the number of processes that send the load; None chooses
+    it from the load.
 
     The worker and everything that it started are ended on `cancel`, when this task is cancelled, and on any error.
     Raises BenchError if the benchmark could not be run.

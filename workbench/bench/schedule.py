@@ -47,9 +47,9 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 
 @dataclass(slots=True)
 class RequestPhase:
-    """Progress through one phase of a run: the warm-up or the measured part. `left` is the number of requests to come,
-    `next` the index of the next one, and `step` the distance to the one after it. `times` yields their due times; it is
-    None in a closed loop."""
+    """Progress through one phase of a run: the warm-up or the measured part. `left` is the number of requests that have
+    not started, `next` the index of the next request, and `step` the difference between the indices of two successive
+    requests. `times` yields the due times of the requests; it is None in a closed loop."""
 
     warmup: bool
     left: int
@@ -124,14 +124,14 @@ class WarmupOutcome:
 
 
 class Warmup:
-    """Decides when the warm-up is long enough. It has `spec.warmup` requests or, with `until_steady`, at least as many
-    and more until the server is steady.
+    """Decides when the warm-up is long enough. A warm-up has `spec.warmup` requests. With `until_steady`, it has at
+    least as many, and more until the server is steady.
 
     The server is steady when the mean time per token of two successive windows differs by at most 3 %. A window is as
     many requests as there are streams. The warm-up gives up after eight windows or a quarter of the run's deadline.
 
     At a fixed number of streams, the time per token is the inverse of the throughput (Little's law), but it does not
-    depend on where a window is cut.
+    depend on where one window ends and the next begins.
     """
 
     def __init__(self, spec: BenchSpec) -> None:
@@ -170,5 +170,5 @@ class Warmup:
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 
     def outcome(self) -> WarmupOutcome | None:
-        """Return how the warm-up ended. None if it had a fixed number of requests."""
+        """Return how the warm-up ended. None if the warm-up had a fixed number of requests."""
         return WarmupOutcome(self._seen, self.window, self.steady, self._apart) if self.until_steady else None

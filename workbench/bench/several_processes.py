@@ -68,8 +68,8 @@ class _Process:
 
 
 class SharedRun:
-    """A run of the load client in `count` processes. `run` starts them and returns the message that ends the run: a
-    summary, an error, or the reason why the run was stopped."""
+    """A run of the load client in `count` processes. `run` starts the processes and returns the message that ends the
+    run: a summary, an error, or the reason why the run was stopped."""
 
     def __init__(
         self,

@@ -15,11 +15,11 @@ class SseError(Exception):
 
 
 class SseDecoder:
-    """Decoder of one event stream. Its methods return (event name, data) pairs; the name is b"" for an event without
-    one.
+    """Decoder of one event stream. Its methods return (event name, data) pairs; the name is b"" for an event without a
+    name.
 
-    Two things go beyond the standard. A field named `error` (llama.cpp) gives (b"error", value). A last event without
-    its blank line counts if the body is complete (`close`), because some servers omit it.
+    The decoder accepts two things that the standard does not. A field named `error` (llama.cpp) becomes the event
+    (b"error", value). A last event without its blank line is returned by `close`, because some servers omit that line.
     """
 
     def __init__(self) -> None:

@@ -46,11 +46,11 @@ def end_s(record: RequestRecord) -> float:
 def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1) -> Window:
     """Return the window of a run over which rates are computed: the steady window, or the whole run if there is none.
     `ramp_end_s` is when the last stream started. `processes` is how many processes of the load client shared the
-    requests; the window ends when the first of them has started its last request.
+    requests; the window ends when the first process has started its last request.
 
-    A closed loop has a steady window if it has four successful requests per stream, an open loop if the window lasts as
-    long as two mean requests. There is none if a stream stalled. With a single stream, the whole run is steady, because
-    it has no ramp and no tail.
+    A closed loop has a steady window if each stream has four successful requests, an open loop if the window lasts as
+    long as two mean requests. There is no steady window if a stream stalled. With a single stream, the whole run is
+    steady, because it has no ramp and no tail.
     """
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
@@ -80,8 +80,8 @@ def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: flo
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Return the number of output tokens of the requests `good` (the successful ones) that arrived inside the window.
-    None if the server did not report the tokens of one of them."""
+    """Return the number of output tokens that arrived inside the window. `good` are the successful requests. None if
+    the server did not report the token count of one of these requests."""
     if any(r.output_tokens is None for r in good):
         return None
     return sum(_tokens(r, window) for r in good)
@@ -95,7 +95,7 @@ def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
     """Return the number of streams with a request in flight, averaged over the window; None if the window has no
-    duration. Failed requests count too. A request that a time limit ended counts only until its last byte."""
+    duration. Failed requests are included. A request that a time limit ended is included only until its last byte."""
     if window.seconds <= 0:
         return None
     return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds

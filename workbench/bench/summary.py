@@ -119,8 +119,8 @@ def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, 
 
 
 def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
-    """Return the prompt tokens per second of the requests in the window, or None without token usage. A request that is
-    partly in the window counts with that part."""
+    """Return the prompt tokens per second of the requests in the window, or None without token usage. For a request
+    that is partly in the window, only that part of its tokens counts."""
     tokens, requests = total([r.prompt_tokens for r in good]), requests_in(window, good)
     return round(tokens / len(good) * requests / window.seconds, 4) if tokens and window.seconds > 0 else None
 

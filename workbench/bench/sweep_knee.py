@@ -26,18 +26,19 @@ CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The knee of a sweep: `index` is its place in the sweep's points, `text` the rule and the numbers behind it. If
-    there is no knee, `index` is None and `text` says why."""
+    """The knee of a sweep. `index` is the position of the knee in the sweep's points, and `text` states the rule and
+    the numbers by which it was found. If there is no knee, `index` is None and `text` says why."""
 
     index: int | None
     text: str
 
 
 def of_setting(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of a sweep over a power limit or a clock: the value with the most tok/J among those that lose at
-    most 5 % of the best tok/s.
+    """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most tok/J among the
+    values whose tok/s is at most 5 % below the best.
 
-    Values that had no effect are left out. There is no knee if tok/s is flat, or still rises at the highest value.
+    Values that had no effect are left out. There is no knee if tok/s is equal at all values, or still rises at the
+    highest value.
     """
     known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
@@ -76,8 +77,8 @@ def _of_curve(known: Sequence[Placed]) -> Knee:
 
 
 def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
-    """Return the knee of a sweep over the concurrency: the value with the lowest latency among those that keep at least
-    90 % of the best throughput.
+    """Return the knee of a sweep over the concurrency. The knee is the value with the lowest latency among the values
+    with at least 90 % of the best throughput.
 
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """

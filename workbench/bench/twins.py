@@ -60,7 +60,8 @@ def balanced(spec: ExperimentSpec, pairs: int) -> bool:
 
 
 def check(spec: ExperimentSpec) -> None:
-    """Raise InputError if an experiment on twins cannot be carried out as it is designed."""
+    """Raise InputError if the twins are not two different hosts, or if the number of pairs does not allow equally many
+    swapped and unswapped pairs."""
     if not spec.twins:
         return
     if len(spec.twins) != 2 or spec.twins[0] == spec.twins[1]:
@@ -76,9 +77,9 @@ def check(spec: ExperimentSpec) -> None:
 
 
 def separated(differences: Sequence[float], kinds: Sequence[bool], least: float) -> Separated | None:
-    """Return the effects from log(B/A) of each pair. `kinds` says for each pair whether it was swapped. `least` is the
-    smallest variance that is assumed for a pair. None if all pairs are of one kind, which cannot tell the effects
-    apart."""
+    """Return the effect of the change and the effect of the machine, computed from log(B/A) of each pair. `kinds` says
+    for each pair whether it was swapped. `least` is the smallest variance that is assumed for a pair. None if all or no
+    pairs are swapped, because the two effects cannot be separated then."""
     groups = [[d for d, kind in zip(differences, kinds, strict=True) if kind is wanted] for wanted in (False, True)]
     if not all(groups):
         return None

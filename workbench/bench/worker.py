@@ -75,7 +75,7 @@ def _send_alone(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from this process alone. Return the message that ends the run: its summary, or the reason why it
+    """Send the load from this process alone. Return the message that ends the run: a summary, or the reason why the run
     was stopped."""
 
     client = Client(spec, endpoint, key, output.record)
@@ -95,8 +95,8 @@ def _send_shared(
     processes: int,
     kept_after: Collection[str],
 ) -> dict[str, Any]:
-    """Send the load from several processes. Return the message that ends the run: its summary, or the reason why it was
-    stopped."""
+    """Send the load from several processes. Return the message that ends the run: a summary, or the reason why the run
+    was stopped."""
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, kept_after)
@@ -126,7 +126,8 @@ def _read_line(wake: int) -> bytes | None:
 
 
 def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
-    """Return (spec, API key, number of processes) of the input line. Raises BenchError if it is invalid."""
+    """Return (spec, API key, number of processes) from the input line of the worker. Raises BenchError if the line is
+    invalid."""
     try:
         asked = json.loads(line)
         key, processes = asked.pop("api_key", None), asked.pop("processes", None)
@@ -141,7 +142,7 @@ def _asked(line: bytes) -> tuple[BenchSpec, str | None, int]:
 
 
 def check(spec: BenchSpec) -> None:
-    """Raise BenchError if a value in `spec` is invalid, so that no benchmark can be run with it."""
+    """Raise BenchError if a value in `spec` is invalid."""
     for name, least in (("concurrency", 1), ("requests", 1), ("max_tokens", 1), ("input_tokens", 1), ("warmup", 0)):
         if getattr(spec, name) < least:
             raise BenchError(f"invalid benchmark option: {name} is {getattr(spec, name)}, it must be at least {least}")

@@ -73,7 +73,7 @@ class Worker(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Ask the client to end now and to report what it has measured."""
+        """Ask the client process to stop sending requests and to report what it has measured."""
         ...
 
     async def problem(self) -> BenchError:
@@ -81,7 +81,7 @@ class Worker(Protocol):
         ...
 
     async def end(self) -> None:
-        """End the client and all that it started."""
+        """End the client process and all processes that it started."""
         ...
 
 

@@ -140,8 +140,8 @@ class Workload:
     def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
         """Return the stream option that requests token usage in each chunk, or {} if it must not be requested.
 
-        TPOT needs the number of tokens in the first chunk. It is requested in the warm-up only, so that it costs the
-        measured requests nothing; without a warm-up, it is requested always.
+        TPOT needs the number of tokens in the first chunk. The option is set in the warm-up only, so that it does not
+        slow the measured requests. Without a warm-up, it is always set.
         """
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
@@ -162,8 +162,8 @@ class Workload:
         return bool(named)
 
     def calibrate(self, prompt_tokens: int) -> None:
-        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's count for a prompt
-        of the present length, including the chat template.
+        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's token count,
+        including the chat template, for a prompt of the number of words so far.
 
         Nothing changes for the user's own prompts, or if the server's tokenizer already determined the length.
         """
@@ -191,8 +191,8 @@ def _name(index: int, warmup: bool) -> str:
 
 
 def _marked(asked: Any, mark: str) -> Any:
-    """Return the user's prompt (a text or messages) with `mark` in front of its text, or of the text of its first
-    message."""
+    """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages, `mark` is in front
+    of the text of the first message."""
     if isinstance(asked, str):
         return mark + asked
     first, *others = asked

@@ -90,8 +90,7 @@ async def bench(arguments: argparse.Namespace) -> int:
 
 
 def _load_ahead() -> None:
-    """Import the modules that the benchmark will need, in a thread, to use the time in which the command waits for the
-    host."""
+    """Import the modules that the benchmark will need, in a thread. Meanwhile the command waits for the host."""
 
     def load() -> None:
         for module in ("workbench.session.bench", "httpx"):

@@ -70,9 +70,8 @@ def use_host_of_record(arguments: argparse.Namespace, host: str) -> None:
 
 @asynccontextmanager
 async def connected(arguments: argparse.Namespace) -> AsyncIterator[Session]:
-    """Connect to the host that the command line names, and yield the session. It is closed at the end. If the host key
-    is unknown, ask the user on the terminal whether to trust it.
-    """
+    """Connect to the host that the command line names, and yield the session. The session is closed when the context
+    manager ends. If the host key is unknown, ask the user on the terminal whether to trust the key."""
     from workbench.hosts.base import HostKeyUnknown
 
     session = session_of(arguments)

@@ -35,10 +35,9 @@ def emit(document: Any) -> int:
 
 
 def emit_list(name: str, items: Iterable[Any], rest: Callable[[], dict[str, Any]]) -> int:
-    """Print a JSON document whose first field `name` is the list of items; each item is printed as soon as it is known.
-    `rest` returns the other fields. Return the exit code 0. An error of the first item is raised before anything is
-    printed, so that the error's own document is the only one.
-    """
+    """Print a JSON document whose first field `name` is the list of items. Each item is printed as soon as `items`
+    yields it. `rest` returns the other fields. Return the exit code 0. An error of the first item is raised before
+    anything is printed, so that the error's own document is the only one."""
     rows = iter(items)
     first = list(islice(rows, 1))
     between = "["

@@ -23,8 +23,7 @@ def can_ask(arguments: argparse.Namespace) -> bool:
 
 async def confirm(arguments: argparse.Namespace, question: str, *, problem: str, next_step: str) -> bool:
     """Ask a question and return whether the user answers yes. With --yes, return True without asking. Raises InputError
-    with `problem` and `next_step` if nobody can answer.
-    """
+    with `problem` and `next_step` if the command cannot ask the user (`can_ask`)."""
     if arguments.yes:
         return True
     if not can_ask(arguments):

@@ -56,7 +56,7 @@ async def start(arguments: argparse.Namespace) -> int:
 
 
 async def start_server(arguments: argparse.Namespace) -> int:
-    """Start a server as the options of `start` say, and return the exit code."""
+    """Start a server with the options of the command `start`, and return the exit code."""
     async with connected(arguments) as session:
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def cancelled_by_signals() -> AsyncIterator[None]:
-    """Cancel the command when SIGTERM or SIGHUP arrives, as Ctrl-C does, so that it reverts its settings before it
-    ends.
-    """
+    """Cancel the command when SIGTERM or SIGHUP arrives. The command then reverts its settings before it ends, as it
+    does after Ctrl-C."""
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 

@@ -65,9 +65,7 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
 
 
 def _folded_results(report: Report) -> list[Block]:
-    """Return one folded block for each result of an experiment or sweep, in which readers can look up the details of
-    the result.
-    """
+    """Return one folded block for each result of an experiment or sweep, with the details of that result."""
     return [Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result))) for result in report.results]
 
 

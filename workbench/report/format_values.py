@@ -41,7 +41,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
-    """Return the value of a metric as text. If the summary does not have it, the text is n/a with the reason."""
+    """Return the value of a metric as text. If the summary has no value of the metric, return "n/a" and the reason."""
     value = getattr(summary, name)
     reason = summary.absent.get(name)
     if value is None or (reason is not None and not value):

@@ -170,9 +170,8 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
 
 
 def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
-    """Return a row for each metric of a group. A metric that was not measured has the reason instead of a value; it is
-    left out if it is optional or an imported file lacks it.
-    """
+    """Return a row for each metric of a group. A metric that was not measured has the reason instead of a value. Such a
+    metric gets no row if it is optional or if the imported file lacks it."""
 
     def listed(metric: SummaryMetric) -> bool:
         measured = getattr(summary, metric.name) is not None

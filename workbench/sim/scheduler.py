@@ -89,9 +89,8 @@ class Counters:
 
 
 class PrefixCache:
-    """The blocks of prompts that are in the KV cache, as chained hashes. When it is full, the least recently used
-    blocks are removed.
-    """
+    """The blocks of prompts that are in the KV cache, as chained hashes. When the cache is full, the least recently
+    used blocks are removed."""
 
     def __init__(self, blocks: int) -> None:
         self.room = max(1, blocks)

@@ -64,6 +64,6 @@ def own_presets_dir() -> Path:
 
 def shipped_presets_dir() -> Path:
     """Return the directory of the presets that Workbench ships: `workbench/_presets` in an installed wheel, or
-    `presets/` beside the package in a checkout."""
+    `presets/` in the parent directory of the package in a checkout."""
     packaged = _PACKAGE / "_presets"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "presets"

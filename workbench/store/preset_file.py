@@ -62,8 +62,8 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
 
 
 def _is_deep_key(line: str) -> bool:
-    """Return whether the line is a TOML key or table name with too many dotted parts. A line of prose with many full
-    stops is not."""
+    """Return whether the line is a TOML key or table name with too many dotted parts. For a line of prose with many
+    full stops, return False."""
     parts = _QUOTED.sub("q", line).split("=", 1)[0].strip(" \t[]").split(".")
     return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 

@@ -31,7 +31,7 @@ _MANY = 50  # files from which the list is kept on disk; the shipped ones alone 
 @dataclass(frozen=True, slots=True)
 class ListedPreset:
     """A preset in the list of the library. `origin` is "own" (the user's directory) or "shipped". `hides` is the path
-    of another preset with the same id that this preset replaces. `error` says why the file is invalid, None if it is
+    of a preset with the same id that this preset replaces. `error` is the reason why the file is invalid, None if it is
     valid."""
 
     id: str
@@ -155,7 +155,7 @@ class PresetLibrary:
         return known[1]
 
     def document(self, preset_id: str) -> dict[str, Any]:
-        """Return the TOML document of a preset as it is in the file."""
+        """Return the parsed TOML of the file with this preset, without the checks of `get`."""
         text = read_text(self.path(preset_id))
         document = parse(text) if isinstance(text, str) else text
         if isinstance(document, Finding):

@@ -178,7 +178,7 @@ def opened(path: Path) -> tuple[Header, Iterator[Item]]:
 
 
 def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
-    """Yield the lines of a file until its end, or until it is damaged."""
+    """Yield the lines of the file `path` until its end, or until the first damaged part of a compressed file."""
     with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) if compressed else path.open("rb") as file:
         yield from lines_in(file)
 

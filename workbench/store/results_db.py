@@ -179,7 +179,7 @@ class ResultsDb:
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[BenchResult, ...]:
         """Return the newest results, newest first, without damaged ones. `limit` is the highest number of results, None
-        for all. The filters are those of `pages`."""
+        for all. `search`, `host` and `tag` filter the results in the same way as in `pages`."""
         return tuple(result for page in self.pages(limit, search, host=host, tag=tag) for result in page.results)
 
     def pages(
@@ -276,8 +276,8 @@ class ResultsDb:
         self._update(result_id, "tags", _tags_json(tags))
 
     def retag(self, result_id: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
-        """Add and remove tags of a result in one transaction, so that two Workbenches can do it at once. Return the new
-        tags."""
+        """Add and remove tags of a result in one transaction, so that two Workbenches can change tags at the same time.
+        Return the new tags."""
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()

@@ -110,7 +110,8 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
 
 
 def _total(fields: Fields, *names: str | None) -> int | None:
-    """Return the total of the first of the metrics `names` that the file has, or None if it has none of them."""
+    """Return the total of the first metric in `names` that the file has, or None if the file has none of these
+    metrics."""
     for name in names:
         metric = fields.object(name) if name else None
         if metric is not None:

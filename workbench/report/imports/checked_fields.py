@@ -151,9 +151,8 @@ def _usable(value: float) -> bool:
 
 
 def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Return the conditions of a run that another tool measured. `workload` names the fields of its BenchSpec that are
-    known, and `known` has the other known conditions.
-    """
+    """Return the conditions of a run that another tool measured. `workload` names the fields of BenchSpec that are
+    known for this run, and `known` has the other known conditions."""
     return Conditions(
         host=options.host or "imported",
         engine=options.engine,
@@ -169,9 +168,8 @@ def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence
 
 
 def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """Return a summary of the metrics in `known`. Every other metric is absent, for its reason in `reasons` or because
-    the file does not contain it.
-    """
+    """Return a summary of the metrics in `known`. Every other metric is absent. Its reason comes from `reasons`;
+    without an entry there, the reason is that the file does not contain the metric."""
     metrics = {**dict.fromkeys(_METRICS), **known}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]
@@ -184,9 +182,8 @@ def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
 
 
 def model_of(fields: Fields, options: ImportOptions, name: str | None) -> str:
-    """Return the model that was served: the one that the user names, or else `name` from the file. Raises InputError if
-    neither is known.
-    """
+    """Return the name of the model that was served. It is the name that the user gave in `options`, or else `name`,
+    which comes from the file. Raises InputError if neither is known."""
     model = options.model or name
     if not model:
         raise InputError(f"{fields.file}: the file does not name the model", next_step="add --model NAME")

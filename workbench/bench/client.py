@@ -483,9 +483,12 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """Start the slot's next request now, without waiting for the next pass of the event loop. If the slot has no
-        open connection, do nothing: opening one could fail at once and call this function again, so the event loop does
-        it."""
+        """Start the slot's next request now if it is due and the slot has an open connection, without waiting for the
+        next pass of the event loop.
+
+        Otherwise leave the slot to the event loop, because opening a connection could fail at once and call this
+        function again.
+        """
         now = time.monotonic_ns()
         due = self._next_due(now)
         late = due is not None and due <= now

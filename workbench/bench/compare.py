@@ -1,8 +1,8 @@
 """The comparison of run B with run A: first the differences of their conditions, then the change of each metric.
 
 Statistics use one value per run, because the requests of one run share the engine's state: treating each request as
-independent gives false alarms in 14 to 100 % of experiments. A difference is claimed only if enough runs support it.
-With one run on each side, there is no interval and no claim. metric_changes.py computes the changes and their
+independent gives false alarms in 14 to 100 % of experiments. A verdict "better" or "worse" needs several runs on each
+side; with one run on each side, there is no interval and no verdict. metric_changes.py computes the changes and their
 intervals.
 """
 

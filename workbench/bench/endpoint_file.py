@@ -1,8 +1,8 @@
 """The endpoint file of verifiers, in which `vf-eval -m NAME` looks up a server.
 
-It is a Python file with one dictionary, ENDPOINTS: name -> {"model", "url", "key"}. `key` is the name of the
-environment variable with the API key (configs/endpoints.py of verifiers). The file is edited as text, so that comments
-stay, and nothing in it is run.
+The file is a Python file with one dictionary, ENDPOINTS: name -> {"model", "url", "key"}. `key` is the name of the
+environment variable with the API key (configs/endpoints.py of verifiers). Workbench edits the file as text, so that
+comments stay, and runs nothing in it.
 """
 
 from __future__ import annotations

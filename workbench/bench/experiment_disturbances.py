@@ -1,8 +1,8 @@
 """Disturbances of an experiment, found in its runs and described in sentences: an outlying pair, two speeds, a trend, a
 cold first run, a shared compile cache.
 
-They do not change the interval. They explain why it is wide, or what it cannot show. Each test raises a false alarm in
-about 1 of 100 experiments without disturbances (tests/unit/bench/test_bench_diagnosis.py).
+Disturbances do not change the interval. The sentences explain why the interval is wide, or what it cannot show. Each
+test raises a false alarm in about 1 of 100 experiments without disturbances (tests/unit/bench/test_bench_diagnosis.py).
 """
 
 from __future__ import annotations

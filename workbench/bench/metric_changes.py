@@ -1,9 +1,9 @@
 """The change of each metric from A to B over several runs: geometric means, their ratio, its interval and a verdict.
 
-Each run gives one value. Several unpaired runs on each side use Welch's t interval on the logarithms, and pairs of runs
-use the paired t interval, on twins with the effect of the machine left out (twins.py). The metric that was chosen
-beforehand is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its difference
-remains significant after Holm's correction for the number of metrics; otherwise it gets "hint only".
+Each run gives one value. Unpaired runs use Welch's t interval on the logarithms, and pairs of runs use the paired t
+interval. For pairs on two hosts (twins), the difference between the hosts is removed (twins.py). The metric that was
+chosen before the runs is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its
+difference remains significant after Holm's correction for the number of metrics; otherwise it gets "hint only".
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The user's own command as the load of a benchmark. It runs once on this machine, and its time, exit code and last
-lines are recorded.
+"""The user's own command as the load of a benchmark. Workbench runs the command once on this machine, and records its
+duration, exit code and last lines of output.
 
 The command comes only from the user's own command line. A preset cannot contain one.
 """

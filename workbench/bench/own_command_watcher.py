@@ -1,13 +1,13 @@
-"""A process between Workbench and a command of the user. It ends the command when Workbench ends, even if Workbench is
-killed.
+"""The watcher: a process between Workbench and a command of the user. The watcher ends the command when Workbench ends,
+even if Workbench is killed.
 
-Call: `python own_command_watcher.py OUTPUT_FD TERM_WAIT_S COMMAND…`. Its stdin is a pipe that Workbench keeps open
-and never writes to. When the pipe is closed, by Workbench or by its end, this process ends the command. On stdout it
-writes a line of JSON when the command has started or failed to start, and another when the command has ended.
+Call: `python own_command_watcher.py OUTPUT_FD TERM_WAIT_S COMMAND…`. The watcher's stdin is a pipe that Workbench keeps
+open and never writes to. When Workbench closes the pipe or ends, the watcher ends the command. On stdout it writes a
+line of JSON when the command has started or failed to start, and another line when the command has ended.
 
-Every process that the command starts stays a descendant of this process, even in another session
-(PR_SET_CHILD_SUBREAPER), so all of them can be ended. If this process is killed, the kernel ends the command. Only the
-standard library is imported, because this process starts before each command.
+Every process that the command starts stays a descendant of the watcher, even in another session
+(PR_SET_CHILD_SUBREAPER), so all of them can be ended. If the watcher is killed, the kernel ends the command. Only the
+standard library is imported, because the watcher starts before each command.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Named shapes of the load, such as `quick` or `batch`. Values that a preset suggests override those of `quick`, and
-values that the user gives override both."""
+"""Named workloads (profiles), such as `quick` or `batch`. A preset can suggest values that override those of `quick`;
+values that the user gives override all others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The pause of the load client between two rounds of reads, which saves CPU time.
 
-A wake-up costs more CPU time than the read of a chunk. The kernel keeps the receive time of each chunk, so the client
-can read the sockets of many streams in one round and lose no accuracy, as long as two chunks of one stream do not wait
-in its socket together: these would get one receive time.
+A wake-up costs more CPU time than the read of a chunk. The kernel records the receive time of each read, so the client
+can wait and then read the sockets of many streams in one round without a loss of accuracy. The pause must be shorter
+than the time between two chunks of one stream, because two chunks in one socket would get one receive time.
 """
 
 from __future__ import annotations

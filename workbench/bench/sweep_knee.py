@@ -1,8 +1,8 @@
 """The knee of a sweep: the value beyond which more costs much and gains little. All functions are pure.
 
 Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight line or in noise. The
-two rules here do not: among the values that keep nearly all of the best throughput, they name the one with the most
-tok/J (GPU settings) or the lowest latency (concurrency).
+two rules here do not. Both consider only the values that keep nearly all of the best throughput. A sweep over GPU
+settings then names the value with the most tok/J, a sweep over the concurrency the value with the lowest latency.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The command `plan`, which prints the command line of a launch without starting it. `start` and `sweep` load their
-plans with functions from here.
-"""
+"""The command `plan`, which prints the command line of a launch without starting the server. The commands `start` and
+`sweep` load their plans with functions of this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parser for the command lines of the simulated engines, with the flag lists of workbench/engines/catalogs.
 
-The parser rejects what the real one rejects, with the same kind of message and exit code. It accepts all other flags,
-including those without effect in the simulation.
+The parser rejects the same command lines as the real engine's parser, with the same kind of message and exit code. It
+accepts all flags of the list, including those without effect in the simulation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Sizes and shapes of LLMs. Those of known ids are in model_sizes.json; those of other ids are guessed from the number
-of parameters in the name.
-"""
+"""Sizes and shapes of LLMs. model_sizes.json has the known models; for any other model, they are guessed from the
+number of parameters in its name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The links between the ranks of a simulated server that spans several hosts: real TCP connections to rank 0, as those
-of torch's store and Gloo."""
+"""The links between the ranks of a simulated server that spans several hosts. They are real TCP connections to rank 0,
+like those of torch's store and Gloo."""
 
 from __future__ import annotations
 

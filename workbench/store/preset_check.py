@@ -1,6 +1,7 @@
-"""Checks of preset files. Each problem is reported with its place and the expected value.
+"""Checks of preset files. Each finding names the field, the problem and the expected value.
 
-No function here raises an error, whatever the file contains."""
+No function here raises an error, whatever the file contains.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The preset library: the user's own presets first, then those that Workbench ships.
 
-Listing reads files as TOML without the schema, and only those that changed; `get` checks a whole file. An invalid file
-is listed with its error, so that it never hides another preset."""
+To list presets, the library parses TOML without the schema, and only files that changed. `get` checks a whole file. An
+invalid file is listed with its error and never hides another preset.
+"""
 
 from __future__ import annotations
 

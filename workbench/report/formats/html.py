@@ -1,6 +1,6 @@
 """A report as one HTML file without scripts or external resources. It follows the light or dark setting of the reader
-and is black on white in print. The template is page.html. All values are escaped, because they may come from strangers.
-"""
+and is black on white in print. The template is page.html. All values are escaped, because an imported result can
+contain any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as GitHub Markdown. Values may come from strangers, so markup in them is escaped."""
+"""A report as GitHub Markdown. Markup in values is escaped, because an imported result can contain any text."""
 
 from __future__ import annotations
 

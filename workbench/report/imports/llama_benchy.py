@@ -1,9 +1,9 @@
 """llama-benchy's JSON result file (version 0.4). It has one result for each combination of prompt, depth and
 concurrency.
 
-Its results.py computes `tg_throughput` over the decode window only, without the time to the first token, so the value
-is not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. Percentiles
-are computed here from the values in the file. The file says nothing about failed requests.
+llama-benchy computes `tg_throughput` over the decode window only, without the time to the first token, so the value is
+not Workbench's throughput. `e2e_ttft` ends at the first token, `ttfr` at the first chunk of any kind. The file has the
+single values, and percentiles are computed here. The file does not mention failed requests.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def test_an_import_that_fails_adds_nothing(cli: Cli, db: ResultsDb, tmp_path: Pa
     good = (FIXTURES / "vllm-0.32.json").read_text()
     (tmp_path / "two.json").write_text(good + "\n" + good.replace('"completed": 8', '"completed": "eight"'))
     ran = cli("results", "import", str(tmp_path / "two.json"), "--json")
-    assert ran.code == 2 and "document 2.completed: expected a number" in ran.document["error"]
+    assert ran.code == 2 and "document 2.completed: the field must be a number" in ran.document["error"]
     assert ids(cli("results", "list", "--json")) == [2, 1]
 
 

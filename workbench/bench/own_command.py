@@ -160,7 +160,9 @@ async def _started(argv: Sequence[str], env: Mapping[str, str], shown: str) -> t
         os.close(write_end)
     os.close(read_end)
     raise BenchError(
-        f"{argv[0]} did not start: {why}", command=shown, next_step="name a program that is installed on this machine"
+        f"the benchmark command {argv[0]} did not start: {why}",
+        command=shown,
+        next_step="name a program that is installed on this machine",
     )
 
 

@@ -86,7 +86,7 @@ def _distributions(fields: Fields) -> tuple[dict[str, Distribution | None], dict
             continue
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
-            raise metric.wrong("unit", "expected a unit of time")
+            raise metric.wrong("unit", "the field must be a unit of time")
         parts = {
             part: value * factor for part, tag in _DISTRIBUTION.items() if (value := metric.number(tag)) is not None
         }
@@ -105,7 +105,7 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
     if metric is None:
         return None
     if metric.text("unit") not in (unit, None):
-        raise metric.wrong("unit", f"expected {unit!r}")
+        raise metric.wrong("unit", f"the field must be {unit!r}")
     return metric.number("avg")
 
 

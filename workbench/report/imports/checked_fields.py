@@ -55,7 +55,8 @@ class Fields:
         self.file, self.data, self.at = file, data, at
 
     def wrong(self, name: str, problem: str) -> InputError:
-        """Return the error for a field with an invalid value. `problem` is a text such as "expected a number"."""
+        """Return the error for a field whose value is invalid. `name` is the field, and `problem` a text such as "the
+        field must be a number"."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
         place = f"{self.at}.{name}" if self.at else name
@@ -69,7 +70,7 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _usable(value):
-            raise self.wrong(name, "expected a number that is 0 or more")
+            raise self.wrong(name, "the field must be a number that is 0 or more")
         return float(value)
 
     def count(self, name: str) -> int | None:
@@ -77,25 +78,25 @@ class Fields:
         if value is None:
             return None
         if value != int(value):
-            raise self.wrong(name, "expected a whole number")
+            raise self.wrong(name, "the field must be a whole number")
         return int(value)
 
     def required_count(self, name: str) -> int:
         value = self.count(name)
         if value is None:
-            raise self.wrong(name, "expected a whole number")
+            raise self.wrong(name, "the field must be a whole number")
         return value
 
     def text(self, name: str) -> str | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "expected text")
+            raise self.wrong(name, "the field must be text")
         return value or None
 
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self.wrong(name, "expected true or false")
+            raise self.wrong(name, "the field must be true or false")
         return value
 
     def object(self, name: str) -> Fields | None:
@@ -103,7 +104,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.wrong(name, "expected an object")
+            raise self.wrong(name, "the field must be an object")
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
     def objects(self, name: str) -> list[Fields]:
@@ -112,7 +113,7 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-            raise self.wrong(name, "expected a list of objects")
+            raise self.wrong(name, "the field must be a list of objects")
         at = f"{self.at}.{name}" if self.at else name
         return [Fields(self.file, v, f"{at}[{i}]") for i, v in enumerate(value)]
 
@@ -121,7 +122,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list) or not all(_is_number(v) and _usable(v) for v in value):
-            raise self.wrong(name, "expected a list of numbers that are 0 or more")
+            raise self.wrong(name, "the field must be a list of numbers that are 0 or more")
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
@@ -134,7 +135,7 @@ class Fields:
         try:
             found = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
         except ValueError:
-            raise self.wrong(name, "expected a date and time") from None
+            raise self.wrong(name, "the field must be a date and time") from None
         note = "" if found.tzinfo else "the time in the file has no time zone: this machine's is assumed"
         return found.timestamp(), note
 

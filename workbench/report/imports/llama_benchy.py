@@ -51,7 +51,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     cached = fields.flag("prefix_caching_enabled")
     runs = fields.objects("benchmarks")
     if not runs:
-        raise fields.wrong("benchmarks", "expected at least one benchmark")
+        raise fields.wrong("benchmarks", "the field must contain at least one benchmark")
     return [_one(run, tool, options, model, unix_s, zone, cached) for run in runs]
 
 

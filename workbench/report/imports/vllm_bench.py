@@ -98,7 +98,7 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     if ttfts is None or itls is None:
         return ()
     if not isinstance(itls, list) or len(itls) != len(ttfts):
-        raise fields.wrong("itls", f"expected a list of {len(ttfts)} lists of numbers")
+        raise fields.wrong("itls", f"the field must be a list of {len(ttfts)} lists of numbers")
     gaps = [Fields(fields.file, {"itls": g}).numbers("itls") if isinstance(g, list) else None for g in itls]
     columns = {
         name: _column(fields, name, len(ttfts)) for name in ("input_lens", "output_lens", "start_times", "latencies")
@@ -110,7 +110,7 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     found = []
     for i, (ttft, own) in enumerate(zip(ttfts, gaps, strict=True)):
         if own is None:
-            raise fields.wrong("itls", "expected a list of lists of numbers")
+            raise fields.wrong("itls", "the field must be a list of lists of numbers")
         end_s = columns["latencies"][i] if columns["latencies"] else ttft + sum(own)
         sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _us(end_s)}
         if columns["start_times"]:
@@ -129,7 +129,7 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
 def _column(fields: Fields, name: str, length: int) -> list[float]:
     values = fields.numbers(name) or []
     if values and len(values) != length:
-        raise fields.wrong(name, f"expected {length} numbers")
+        raise fields.wrong(name, f"the field must be a list of {length} numbers")
     return values
 
 

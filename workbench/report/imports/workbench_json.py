@@ -33,15 +33,15 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     unix_s = fields.number("unix_s")
     samples = fields.objects("samples") or fields.objects("requests")
     if spec is None or conditions is None or unix_s is None:
-        raise fields.wrong("unix_s" if unix_s is None else "spec", "expected a Workbench result")
+        raise fields.wrong("unix_s" if unix_s is None else "spec", "a Workbench result must have this field")
     try:
         made = from_json(Conditions, conditions.data)
         read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
     except ValueError as error:
-        raise fields.wrong("conditions", f"expected a Workbench result ({error})") from None
+        raise fields.wrong("conditions", f"the field is not valid in a Workbench result ({error})") from None
     uid = fields.text("uid") or ""
     if uid and not _UID.fullmatch(uid):  # files are named after it
-        raise fields.wrong("uid", "expected an id of letters, digits and hyphens")
+        raise fields.wrong("uid", "the field must be an id of letters, digits and hyphens")
     if not uid:  # only unsaved results have one: these are the user's own, an export may be anyone's
         version = f" {made.workbench_version}" if made.workbench_version else ""
         made = replace(made, imported=made.imported or f"Workbench{version}")
@@ -53,7 +53,7 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     )
     tags = fields.data.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
-        raise fields.wrong("tags", "expected a list of strings")
+        raise fields.wrong("tags", "the field must be a list of strings")
     return Imported(
         read_spec, made, metrics, unix_s, tuple(s.data for s in samples), fields.text("note") or "", tuple(tags), uid
     )

@@ -41,8 +41,8 @@ class ResultMetric:
     higher_is_better: bool
 
     def resolution(self, value: float) -> float:
-        """Return the least relative difference from `value` that one run can resolve, for example 0.0005. A smaller
-        spread between runs is chance."""
+        """Return the smallest relative difference from `value` that one run can measure, for example 0.0005. A smaller
+        spread between runs is not significant."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:

@@ -80,8 +80,8 @@ def _write_message(message: dict[str, float | int | None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the command has ended. Its exit status is not collected yet, so that its process and group id
-    cannot be reused."""
+    """Return whether the command has ended. The exit status is not collected, so that the kernel does not give the
+    command's process id and group id to a new process."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

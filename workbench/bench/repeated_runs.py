@@ -35,7 +35,8 @@ class Spread:
 
 
 def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
-    """Return the mean and scatter of each metric over the valid runs. Metrics without any value are left out."""
+    """Return the mean and scatter of each metric over the valid results among `summaries`. Metrics without any value
+    are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
     for metric in _SHOWN:

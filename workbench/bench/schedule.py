@@ -165,7 +165,8 @@ class Warmup:
         return self.steady and self._seen >= self._least
 
     def _value(self, begin: int, end: int | None) -> float:
-        """Return the mean time per token, in microseconds, of the warm-up requests from `begin` to `end`."""
+        """Return the mean time per token, in microseconds, of the warm-up requests from number `begin` up to, but not
+        including, number `end` (None: up to the last one)."""
         part = self._per_token[begin:end]
         return sum(us for us, _ in part) / sum(tokens for _, tokens in part)
 

@@ -104,7 +104,7 @@ class SharedRun:
             self._poller.unregister(fd)
 
     def stop(self, reason: str) -> None:
-        """End the run early. The processes still report what they have measured."""
+        """End the run early for the given reason. The client processes still report what they have measured so far."""
         if self._stopped is None:
             self._stopped = reason
             for process in self._processes:

@@ -106,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def done(self) -> None:
-        """Report that the reply to the current request is complete, so that the next request is handled."""
+        """Mark the reply to the current request as complete, and handle the connection's next request."""
         self.current = None
         if not self.transport:
             return

@@ -50,7 +50,8 @@ class HostsStore:
         return entry
 
     def cluster(self, name: str) -> ClusterEntry:
-        """Return the cluster called `name`. Raises InputError if there is none, or if it cannot be used."""
+        """Return the cluster called `name`. Raises InputError if the file has no such cluster or its entry is
+        invalid."""
         entry: ClusterEntry | None = self._entry("clusters", name)
         if entry is None:
             import difflib

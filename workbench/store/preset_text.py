@@ -164,7 +164,7 @@ def _benchmark(preset: Preset) -> str:
 
 
 def _warm_up(preset: Preset) -> str:
-    """Return the warm-up that `presets apply` sends; "" if the preset has none."""
+    """Return a text about the warm-up requests that `presets apply` sends; "" if the preset has none."""
     if (warm := preset.warm_up) is None:
         return ""
     low, high = warm.input_tokens

@@ -125,8 +125,8 @@ class PresetLibrary:
         return self.load(self.path(preset_id))
 
     def load(self, path: Path) -> Preset:
-        """Return the preset in the file `path` after checking the file, with the claims of its write-ups. Raises
-        PresetError with the findings if the file is invalid."""
+        """Return the preset in the file `path` after checking the file, with the claims of its source documents
+        (write-ups). Raises PresetError with the findings if the file is invalid."""
         checked = self.checked(path)
         if checked.preset is not None:
             return preset_documents.with_claims(checked.preset)

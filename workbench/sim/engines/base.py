@@ -199,7 +199,7 @@ class SimulatedEngine:
         return {}
 
     def metrics(self, metrics: Metrics) -> list[str]:
-        """Return the lines of /metrics."""
+        """Return the body of /metrics as lines, with the metric names of this engine."""
         return []
 
     def health(self, ready: bool) -> Any:

@@ -108,7 +108,10 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         (b"{", ":2: not JSON"),
         (b"\xff\xfe", ":2: not"),
         ([1], ":2: the prompt is neither a JSON object nor a string"),
-        ({"question": "a"}, ":2: the entry has no field prompt, text, messages or conversations; it has question"),
+        (
+            {"question": "a"},
+            ":2: the prompt has no field prompt, text, messages or conversations; its fields are question",
+        ),
         ({"prompt": "  "}, ":2: the prompt is empty"),
         (b'{"prompt": "a\\ud800b"}', ":2: the prompt contains half of a character"),
         ({"prompt": "a", "max_tokens": 0}, ":2: max_tokens is 0"),

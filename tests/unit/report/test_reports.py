@@ -285,7 +285,7 @@ def test_text_for_a_terminal_has_no_escape_sequences() -> None:
 def test_an_unknown_format() -> None:
     with pytest.raises(InputError, match="unknown format 'pdf'"):
         report(ONE, "pdf")
-    with pytest.raises(InputError, match="no format has the suffix"):
+    with pytest.raises(InputError, match="no report format has the suffix"):
         format_of_file(Path("report.pdf"))
     assert format_of_file(Path("Report.HTM").expanduser()).name == "html"
 

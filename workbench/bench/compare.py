@@ -117,8 +117,8 @@ def compare(
 
 
 def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, in this order: what the
-    user chose, where the run was made, the workload."""
+    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}. First come the settings
+    that the user chose, then the properties of the host and the server, then the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
@@ -254,15 +254,16 @@ def _one_run(side: str, run: BenchResult) -> Iterable[str]:
 
 
 def _work_differences(left: Sequence[BenchResult], right: Sequence[BenchResult], side: str) -> Iterable[str]:
-    """Yield a warning if the tokens per request differ by more than 1 % between the two groups of runs. `side` is
-    "prompt" or "output"."""
+    """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A (`left`) and of B
+    (`right`). `side` is "prompt" or "output"."""
     x, y = (_mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens"))) for runs in (left, right))
     if x and y and abs(y / x - 1) > 0.01:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
-    """Yield a sentence for each difference between the groups in prefix cache use, clocks or GPU temperature.
+    """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in prefix cache use,
+    clocks or GPU temperature.
 
     For unpaired runs, these sentences are warnings. For paired runs they are only notes, because the random order of
     the runs spreads such influences over both sides.

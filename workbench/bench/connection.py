@@ -109,11 +109,11 @@ def _context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 class ReceiveClock:
-    """Receive times on the monotonic clock, converted from the kernel's wall-clock times, and counts of how accurate
-    they are.
+    """Converts the kernel's receive times from the wall clock to the monotonic clock, and counts inaccurate times.
 
-    `ahead_ns` is how far the wall clock is ahead of the monotonic clock. The owner must call `refresh` several times a
-    second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
+    `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner must call `refresh`
+    several times a second, because the two clocks drift apart by up to 0.5 us per ms (NTP's limit) and the wall clock
+    may be set.
 
     `late` counts reads that were made more than 2 ms after their bytes arrived. The kernel gives all bytes of one read
     the time of the last of them, so many late reads make short times inexact.

@@ -344,8 +344,8 @@ def _measured(change: MetricChange) -> str:
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. On twins, the known effect
-    of the machine is removed first."""
+    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. On twins (two hosts), the
+    difference between the hosts is removed first."""
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     second = 1 + (machine.change_pct or 0.0) / 100 if machine is not None else 1.0
 

@@ -43,8 +43,8 @@ Decode = Callable[[bytes, bool], bytes]  # (bytes of the body, whether they are 
 def body_decoder(encoding: str) -> Decode | None:
     """Return a function that decodes a body with this Content-Encoding, or None if the body needs no decoding.
 
-    It is needed because some servers compress although the client requests plain bodies. Raises HttpError for an
-    encoding other than gzip and deflate.
+    Some servers compress although the client requests plain bodies. Raises HttpError for an encoding other than gzip
+    and deflate.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):

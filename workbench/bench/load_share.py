@@ -40,7 +40,8 @@ class Share:
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 
     def times(self, times: Iterator[float] | None) -> Iterator[float] | None:
-        """Return the due times of this share's requests out of the due times of all requests."""
+        """Return an iterator over the due times of this share's requests. `times` are the due times of all requests.
+        None in a closed loop, where `times` is None."""
         return None if times is None else islice(times, self.first, None, self.of)
 
 

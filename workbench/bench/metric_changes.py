@@ -65,8 +65,8 @@ def metric_called(name: str) -> ResultMetric:
 
 
 def shown_metrics(runs: Sequence[BenchResult], chosen: str | None = None) -> tuple[ResultMetric, ...]:
-    """Return the metrics that a comparison of `runs` shows, with the chosen metric first. Percentiles of latencies end
-    at p99 if each run has enough samples, otherwise at p90."""
+    """Return the metrics that a comparison of `runs` shows, with the chosen metric first. The highest percentile of
+    latencies is p99 if each run has enough samples, otherwise p90."""
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
     for latency in _LATENCIES:
@@ -127,7 +127,8 @@ def _change(
     level: float,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, float | None]:
-    """Return the change of `metric` from values `xs` to values `ys`, and the p-value of no difference.
+    """Return the change of `metric` from values `xs` to values `ys`, and the p-value of the hypothesis that nothing
+    changed.
 
     The p-value is None if there is no interval. Means are geometric, so that a change by a factor and its inverse
     cancel out.

@@ -107,7 +107,7 @@ class WarmupOutcome:
 
     @classmethod
     def of_all(cls, outcomes: Sequence[WarmupOutcome]) -> WarmupOutcome:
-        """Return the outcome of a warm-up that several processes shared."""
+        """Return one outcome for a warm-up that several processes shared, from the outcome of each process."""
         apart = [one.apart for one in outcomes if one.apart is not None]
         return cls(
             sum(one.seen for one in outcomes),

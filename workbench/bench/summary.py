@@ -89,7 +89,7 @@ def summarize(
 
 
 def _run_metrics(good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None) -> dict[str, object]:
-    """Return the metrics over the whole run by name. A metric that cannot be computed is None."""
+    """Return {metric name: value} for the metrics over the whole run. A metric that cannot be computed is None."""
     output = total([r.output_tokens for r in good])
     tpot = distribution(t for r in good if (t := tpot_ms(r, first_tokens)) is not None)
     chunks = sum(r.chunks for r in good)
@@ -126,7 +126,8 @@ def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
 
 
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """Return the metrics that begin at a request's scheduled time, by name. In a closed loop, all of them are None."""
+    """Return {metric name: distribution} for the metrics that begin at a request's scheduled time. In a closed loop,
+    all of them are None."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
         "queue_ms": distribution(max(0.0, wait) for _, wait in waits),
@@ -136,7 +137,7 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | No
 
 
 def _absent(spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]) -> dict[str, str]:
-    """Return the reason why each metric that is None has no value, by the metric's name."""
+    """Return {metric name: reason} for each metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in metrics.items():
         if value is None:

@@ -80,9 +80,11 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Return whether the run must end now. If neither the user's deadline nor a duration limits the run, a run that
-        makes progress gets more time, as its pace requires. `share_done` returns the share of the run that is done, 0
-        to 1."""
+        """Return whether the run must end now. `share_done` returns the share of the run that is done, 0 to 1.
+
+        If the user gave neither a deadline nor a duration, a run that makes progress may continue until the end that
+        its pace so far predicts, with some slack, but at most LONGEST_RUN_S seconds.
+        """
         if elapsed_s <= self.deadline_s:
             return False
         share = share_done() if self.spec.deadline_s is None and self.spec.seconds is None else 0.0

@@ -30,9 +30,9 @@ LEAST_PAIRS = 4  # two of each kind
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """The effect of the change and the effect of the machine, as logarithms of ratios. Both have the same standard
-    error, which is given with its degrees of freedom. The error is None unless each kind of pair (swapped or not)
-    occurs twice or more."""
+    """The effect of the change and the effect of the machine, as logarithms of ratios. Both effects have the standard
+    error `error` with `df` degrees of freedom. `error` is None unless there are at least two swapped and two unswapped
+    pairs."""
 
     change: float
     machine: float
@@ -41,8 +41,9 @@ class Separated:
 
 
 def swapped(spec: ExperimentSpec, pair: int) -> bool:
-    """Return whether A runs on the second host in pair number `pair`. Of the pairs 0 and 1, 2 and 3, … one is swapped,
-    drawn from the seed of the order, so that a drift hits both kinds alike."""
+    """Return whether A runs on the second host in pair number `pair`. Of every two successive pairs (0 and 1, 2 and 3,
+    …) one is swapped. The seed of the order decides which, so that a drift affects swapped and unswapped pairs
+    alike."""
     first = random.Random(f"{spec.order_seed} twins {pair // 2}").random() < 0.5
     return first == (pair % 2 == 0)
 

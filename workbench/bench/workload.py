@@ -51,8 +51,9 @@ def split(entry: Any) -> tuple[Any, int | None]:
 
 
 class Workload:
-    """Makes the body of each request of a run. `words` is the number of words in a synthetic prompt. It comes from the
-    server's tokenizer (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`)."""
+    """Makes the body of each request of a run. `words` is the number of words in a synthetic prompt. This number comes
+    from the server's tokenizer (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up
+    (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -182,7 +183,7 @@ class Workload:
 
 
 def prompt_of(source: random.Random, words: int) -> str:
-    """Return a synthetic prompt of about `words` tokens."""
+    """Return a synthetic prompt: a short instruction and `words` random words. The prompt has about `words` tokens."""
     return f"{_TASK}{' '.join(source.choices(_VOCABULARY, k=words))}"
 
 

@@ -24,7 +24,8 @@ from workbench.model.untrusted_text import whole_number
     ),
 )
 async def fit(arguments: argparse.Namespace) -> int:
-    """Print the table. Return the exit code: 2 if nothing fits or no table can be made, otherwise 0."""
+    """Print the table of quantizations and context lengths. Return the exit code: 2 if nothing fits or no table can be
+    made, otherwise 0."""
     from workbench import engines
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once

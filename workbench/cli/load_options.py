@@ -123,7 +123,7 @@ CLIENT = (
 
 
 def fields_by_option(*arguments: Option | OneOf) -> dict[str, str]:
-    """Return the name of each option by the field of BenchSpec that the option sets."""
+    """Return {field of BenchSpec: name of the option that sets the field}."""
     found: dict[str, str] = {}
     for each in arguments:
         found |= fields_by_option(*each.options) if isinstance(each, OneOf) else {each.dest: each.names[0]}

@@ -27,8 +27,9 @@ def session_of(arguments: argparse.Namespace) -> Session:
 
 
 def host_named(arguments: argparse.Namespace) -> str | None:
-    """Return the name of the host that the command line names: with --cluster a cluster, with --container
-    a container on the host. None for this machine. Raises InputError for an unknown cluster or kind of container."""
+    """Return the name of the host that the command line selects, None for this machine. With --cluster, it is the name
+    of the cluster; with --container, the name of a container on the host. Raises InputError for an unknown cluster or
+    kind of container."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
         from workbench.session.host_names import CLUSTER

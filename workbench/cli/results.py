@@ -298,7 +298,8 @@ async def report_results(arguments: argparse.Namespace) -> int:
     examples=("workbench results import bench.json --engine vllm --on gpu-box",),
 )
 async def import_results(arguments: argparse.Namespace) -> int:
-    """Import files. If some of several files fail, print each error and return the exit code of the first error."""
+    """Import the result files that the command line names, and print what was imported. If some of several files fail,
+    print each error and return the exit code of the first error."""
     from workbench.report.imports import ImportOptions
 
     known = ImportOptions(arguments.model, arguments.engine, arguments.on, arguments.simulated)

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command and return its exit code. It is 141 if the program that reads stdout has ended, as in `workbench
-    … | head`.
-    """
+    """Run one command and return its exit code. The exit code is 141 if the program that reads stdout has ended, as in
+    `workbench … | head`."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     try:
         code = _run_and_report(argv, as_json="--json" in own)

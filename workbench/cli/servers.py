@@ -120,8 +120,8 @@ async def servers(arguments: argparse.Namespace) -> int:
 
 
 async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str, dict[str, Any]]:
-    """Return the live metrics of the runs that answer, by run id, from two readings of their counters one second
-    apart. A metric that is missing has its reason in "absent"."""
+    """Return {run id: live metrics} for the READY runs, computed from two readings of their counters one second apart.
+    A metric that is missing has its reason in "absent"."""
     from workbench.model.engine_live import LIVE_METRICS
     from workbench.server.engine_rates import between
 

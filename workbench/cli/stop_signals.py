@@ -76,9 +76,8 @@ def _current_task() -> asyncio.Task[None]:
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `handler` for each of these signals while the context is open. Outside the main thread, signals are not
-    handled.
-    """
+    """Call `handler` for each of these signals while the context manager is open. Outside the main thread, signals are
+    not handled."""
     loop = asyncio.get_running_loop()
     with suppress(ValueError, RuntimeError):
         for number in numbers:

@@ -67,13 +67,14 @@ class Metrics:
             self._last = (now, total)
 
     def text(self) -> bytes:
-        """Return the body of /metrics."""
+        """Return the body of the reply to GET /metrics."""
         self.collect()
         return ("\n".join(self.launch.engine.metrics(self)) + "\n").encode()
 
 
 def samples(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:
-    """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values` are by name."""
+    """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values` maps metric names to
+    values."""
     out = []
     for name, value in values.items():
         sample = f"{name}{{{labels}}} {float(value)}" if labels else f"{name} {value:g}"

@@ -21,7 +21,8 @@ TRUE_WORDS, FALSE_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"
 
 
 class ArgumentsRejected(Exception):
-    """The command line is rejected: `text` goes to stderr, `code` is the exit status."""
+    """Raised for a command line that the engine's parser rejects. `text` is the message for stderr, `code` the exit
+    status."""
 
     def __init__(self, text: str, code: int = 2) -> None:
         super().__init__(text)

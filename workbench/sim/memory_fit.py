@@ -60,9 +60,8 @@ class GpuMemory:
 
 
 def visible_gpus(state: SimState) -> tuple[int, ...]:
-    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID. All GPUs are visible if it is
-    not set.
-    """
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID. All GPUs are visible if this
+    variable is not set."""
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = state.profile.count
     if words is None:

@@ -224,9 +224,8 @@ class Api:
 
 
 def length_limit(body: dict[str, Any]) -> Any:
-    """Return the number of tokens that a request allows the answer to have, under any of the names of this field. None
-    if there is no limit.
-    """
+    """Return the limit on the tokens of the answer, from the field max_completion_tokens, max_tokens or n_predict of
+    the request. None if the request has no limit."""
     names = ("max_completion_tokens", "max_tokens", "n_predict")
     return next((body[name] for name in names if body.get(name) is not None), None)
 
@@ -348,7 +347,8 @@ class ApiReply:
         self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        """Return the "usage" object after `made` output tokens. None means after all tokens made so far."""
+        """Return the "usage" object after `made` output tokens. If `made` is None, all output tokens so far are
+        counted."""
         made = sequence.generated if made is None else made
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),

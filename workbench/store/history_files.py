@@ -112,7 +112,7 @@ class HistoryWriter:
 
 
 class _File:
-    """An open file of the history, to which lines are appended."""
+    """A history file that is open for appending lines."""
 
     def __init__(self, path: Path, header: recording.Header, step_s: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -202,7 +202,8 @@ def checked(document: Mapping[str, Any]) -> Checked:
 
 
 def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -> None:
-    """Add the problems of an entry that concern several of its fields together."""
+    """Add to `problems` the problems of a host or cluster that no check of a single field finds, such as an invalid
+    name."""
     if not _NAME.fullmatch(name):
         wrong((section, name), "a name of letters, digits and . _ - @ is expected", problems)
     if not isinstance(value, dict):

@@ -140,7 +140,7 @@ class PresetLibrary:
         )
 
     def check(self, path: Path) -> tuple[Finding, ...]:
-        """Return all findings about one file."""
+        """Return all findings about the preset file at `path`."""
         return self.checked(path).findings
 
     def checked(self, path: Path) -> Checked:

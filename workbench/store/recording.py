@@ -184,7 +184,8 @@ def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
 
 
 def lines_in(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-    """Yield the lines of an open file. A line that is too long comes in pieces, so that it cannot fill the memory."""
+    """Yield the lines of an open file. A line that is too long is yielded in pieces, so that it cannot fill the
+    memory."""
     while line := file.readline(MOST_LINE_BYTES):
         yield line
 

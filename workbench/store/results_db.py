@@ -213,7 +213,8 @@ class ResultsDb:
             left, below = left - size, rows[-1][_READ.index("id")]
 
     def _filtered(self, condition: str, values: Iterable[str], below: int, size: int) -> Sequence[tuple[Any, ...]]:
-        """Return the newest `size` rows with ids smaller than `below` that meet the condition."""
+        """Return the newest `size` rows with ids smaller than `below` that meet the SQL `condition`. `values` are the
+        parameters of the condition."""
         rows: list[tuple[Any, ...]] = []
         computed, beyond = source(_searched()), below
 
@@ -244,7 +245,7 @@ class ResultsDb:
         return int(rows[0][0]) if rows else None
 
     def uid(self, result_id: int) -> str:
-        """Return the unique name of a result, which no result of another database has."""
+        """Return the `uid` of a result: a name that is unique over the databases of all users."""
         return str(self._row(("uid",), result_id)[0])
 
     def get(self, result_id: int) -> BenchResult:

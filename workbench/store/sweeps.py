@@ -51,7 +51,8 @@ class SweepStore:
         write_atomic(self._path(sweep.id), json.dumps(to_json(sweep), indent=1))
 
     def get(self, sweep_id: int) -> Sweep:
-        """Return the sweep with this id. A sweep whose Workbench ended while running it is returned as "stopped"."""
+        """Return the sweep with this id. A sweep whose Workbench ended while running it is returned with the state
+        "stopped"."""
         sweep = self._read(sweep_id)
         return sweep if sweep.state != SeriesState.RUNNING or is_held(self._lock(sweep_id)) else _interrupted(sweep)
 

@@ -203,7 +203,7 @@ class SimulatedEngine:
         return []
 
     def health(self, ready: bool) -> Any:
-        """Return the body of /health."""
+        """Return the body of the reply to GET /health."""
         return b""
 
     def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _print(explained: ExplainedLog, document: dict[str, Any]) -> int:
         if finding.changes:
             say(f"    change: {' '.join(change.text for change in finding.changes)}")
     for number, line in explained.unknown:
-        say(f"not known: line {number}: {line}")
+        say(f"no explanation for line {number}: {line}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")
     more = document["unknown_lines"] - len(explained.unknown)
     hidden = f" ({more} not shown)" if more else ""

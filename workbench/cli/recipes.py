@@ -186,6 +186,8 @@ def _write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise InputError(f"{path} exists already", next_step="choose another name, or remove the file first") from None
+        raise InputError(
+            f"{path} exists already", next_step="choose another file name, or remove the file first"
+        ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -324,7 +324,7 @@ class ResultsDb:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the result in {path} could not be stored: {error}",
-                    next_step="the file was not changed; correct the cause, then repeat the command",
+                    next_step="the file with the result was not changed; correct the cause, then repeat the command",
                 ) from error
             path.unlink(missing_ok=True)
         return tuple(ids)

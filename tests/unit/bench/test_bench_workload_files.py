@@ -86,7 +86,7 @@ def test_sharegpt_as_it_is_distributed(tmp_path: Path, indent: int | None, mark:
 def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
     path = tmp_path / "array.json"
     path.write_text(json.dumps([{"prompt": "fine"}, {"question": "a"}]))
-    with pytest.raises(InputError, match="entry 2: the entry has no field"):
+    with pytest.raises(InputError, match="entry 2: the prompt has no field"):
         prompt_file.read(path)
 
 

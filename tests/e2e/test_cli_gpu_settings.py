@@ -220,7 +220,7 @@ def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) 
 def test_invalid_settings_are_rejected_before_any_change(cli: Any, words: tuple[str, ...], said: str) -> None:
     ran = cli("--simulate", PRO, "gpu", "set", *words, "--yes", "--json")
     assert ran.code == 2 and said in ran.document["error"], ran.document
-    words_alone = said.startswith(("is not", "--trial", "no setting"))  # wrong on any host
+    words_alone = said.startswith(("is not", "--trial", "no GPU setting"))  # wrong on any host
     assert ran.document["host"] == (None if words_alone else f"sim:{PRO}")
     assert not Path(directory(), "gpu", "journal.json").exists()
 

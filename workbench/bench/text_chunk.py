@@ -12,8 +12,8 @@ from workbench.bench.reply import is_json_text
 
 
 class TextChunk:
-    """A chunk of one reply in which only the text may differ. `prefix` and `suffix` are the bytes of the event's data
-    before and after the text."""
+    """Recognizes the chunks of one reply in which only the text may differ. `prefix` and `suffix` are the bytes of the
+    event's data before and after the text."""
 
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self._lead = b"\r\ndata: " + prefix

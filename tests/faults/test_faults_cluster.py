@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.clusters import NAMES, READY_S, cluster, clustered, plan_of, ready, start
+from support.clusters import NAMES, READY_S, cluster, clustered, loaded, plan_of, ready, start
 from support.serving import eventually
 from support.sshd import Sshd, sshd
 
@@ -23,6 +23,7 @@ from workbench.model.errors import HostError
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Event
+from workbench.session.session import Session
 
 pytestmark = pytest.mark.slow
 Scenario = Callable[[ClusterSupervisor, list[Event]], Awaitable[None]]
@@ -152,6 +153,45 @@ def test_a_node_that_is_lost_during_the_start_leaves_nothing(boxes: list[Sshd], 
             await eventually(lambda: not any(s.alive or s.outlived for s in supervisor.statuses()), 30, str(found))
 
     clustered(host, scenario)
+
+
+@pytest.mark.parametrize("how", ["cut", pytest.param("silence", marks=pytest.mark.long)])
+def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again(
+    boxes: list[Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The start fails with that node's error, the rank of the head is stopped, the head is read all the time, and the
+    other node again once its link is back: in the session in which the start has failed, and in the next one."""
+    host = behind(boxes, tmp_path)
+    lost, write_file = host.nodes[1].host, host.nodes[1].host.write_file
+
+    async def cut_after_the_plan(path: str, data: bytes, *, mode: int = 0o600) -> None:
+        await write_file(path, data, mode=mode)
+        if path.endswith("/plan.json"):
+            getattr(boxes[1], how)()
+
+    def read(session: Session) -> list[bool]:
+        return [sample.live for sample in session.state.telemetry.gpus] if session.state.telemetry else []
+
+    async def scenario() -> None:
+        session = Session(host)
+        await loaded(session, **NEVER)
+        await session.telemetry.start()
+        await eventually(lambda: read(session) == [True, True], 20, "a reading of both nodes")
+        monkeypatch.setattr(lost, "write_file", cut_after_the_plan)
+        with pytest.raises(HostError, match="connection"):
+            await session.servers.start()
+        monkeypatch.undo()
+        await eventually(lambda: read(session) == [True, False], 30, "a reading without the node that is lost")
+        assert (session.state.host.telemetry_problem or "").startswith(NAMES[1])
+        if how == "silence":
+            boxes[1].cut()
+        boxes[1].restore()
+        await eventually(lambda: read(session) == [True, True], 30, "a reading of both nodes after the cut")
+        (status,) = await session.servers.supervisor.runs()
+        assert not status.alive and not status.outlived and gone(pids(status)), status
+        await session.close()
+
+    asyncio.run(scenario())
 
 
 def _kill(every: list[int], victim: int, rng: random.Random) -> None:

@@ -18,11 +18,13 @@ from workbench.model.plan import Command, LaunchPlan, Node
 from workbench.model.server_run import ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Event
+from workbench.session.session import Session
 from workbench.sim.simulated_host import SimulatedHost
 
 VLLM = engines.get("vllm")
 READY_S = 40.0
 NAMES = ("spark-01", "spark-02")
+PRESET = "vllm-llama-3.3-70b-2x-spark"
 
 
 def node(inner: Host, directory: Path, profile: str = "gb10") -> SimulatedHost:
@@ -58,6 +60,20 @@ def plan_of(host: ClusterHost, **env: str) -> LaunchPlan:
 
 def commands_of(plan: LaunchPlan) -> list[tuple[Node, Command]]:
     return [(node, VLLM.command(plan, node)) for node in plan.nodes]
+
+
+async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
+    """Connect the session to its cluster, and load a preset for two Sparks on free ports."""
+    await session.link.connect()
+    session.core.update(telemetry=await session.telemetry.reading())
+    await session.plans.load_preset(preset)
+    editor = session.plans.editor
+    sets = [f"port={free_port()}"]
+    sets += [f"master-port={free_port()}"] if editor.plan.flag("master-port") else []
+    simulated = {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "100", **env}
+    editor.assign(
+        sets, ["NCCL_NET"] if preset == PRESET else [], [f"{name}={text}" for name, text in simulated.items()]
+    )
 
 
 async def start(supervisor: ClusterSupervisor, plan: LaunchPlan) -> ServerStatus:

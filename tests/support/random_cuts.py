@@ -103,6 +103,17 @@ class Screen:
                 self.sources.append(source)
                 await source.start()
         self._tell("starting")
+        try:
+            await self._serve(place, supervisor, stops)
+        except (WorkbenchError, TimeoutError) as error:  # a real screen says so, and lives on
+            self._tell(f"failed {type(error).__name__} {error}")
+        while True:
+            await asyncio.sleep(1)
+            for source in self.sources:
+                if source.problem:
+                    self._tell(f"unread {source.problem}")
+
+    async def _serve(self, place: Place, supervisor: Supervisor, stops: bool) -> None:
         status = await place.start(supervisor)
         self._tell(f"started {status.run_id}")
         await supervisor.wait_ready(status.run_id, PATIENCE_S)
@@ -112,11 +123,6 @@ class Screen:
             self._tell("stopping")
             await supervisor.stop(status.run_id)
             self._tell("stopped")
-        while True:
-            await asyncio.sleep(1)
-            for source in self.sources:
-                if source.problem:
-                    self._tell(f"unread {source.problem}")
 
     def hear(self) -> list[str]:
         with suppress(BlockingIOError):

@@ -90,7 +90,7 @@ class TelemetryWatch:
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
-        self._core.update_host(telemetry_problem=_without_gpus(telemetry))
+        self._core.update_host(telemetry_problem=self._problem(telemetry))
         if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:
                 listener()
@@ -104,9 +104,13 @@ class TelemetryWatch:
             if telemetry is not None and keep:
                 keep = False
                 await asyncio.to_thread(remote_programs.keep_part_of_pynvml)
-            absent = _without_gpus(telemetry) if telemetry is not None else None
-            self._core.update_host(telemetry_problem=self._source.problem or absent)
+            self._core.update_host(telemetry_problem=self._problem(telemetry))
             await asyncio.sleep(_AGE_S)
+
+    def _problem(self, telemetry: Telemetry | None) -> str | None:
+        """Return why a reading is late, or lacks the GPUs of the host or of a node of it; None if nothing is wrong."""
+        late = self._source.problem if self._source is not None else None
+        return late or (_without_gpus(telemetry) if telemetry is not None else None)
 
 
 def _without_gpus(telemetry: Telemetry) -> str | None:

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
-from support.clusters import NAMES, READY_S, cluster
-from support.serving import free_port
+from support.clusters import NAMES, READY_S, cluster, loaded
+from support.serving import eventually
 
+from workbench.gpu.telemetry.cluster_source import ClusterTelemetry
 from workbench.model.errors import SettingsError
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
-
-PRESET = "vllm-llama-3.3-70b-2x-spark"
-
-
-async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
-    """Load a preset for two Sparks on free ports."""
-    await session.link.connect()
-    session.core.update(telemetry=await session.telemetry.reading())
-    await session.plans.load_preset(preset)
-    editor = session.plans.editor
-    sets = [f"port={free_port()}"]
-    sets += [f"master-port={free_port()}"] if editor.plan.flag("master-port") else []
-    editor.assign(
-        sets, ["NCCL_NET"] if preset == PRESET else [], ["WORKBENCH_SIM_START_S=0.2", "WORKBENCH_SIM_SPEEDUP=100"]
-    )
 
 
 def test_a_cluster_gives_a_preset_its_hosts_and_addresses(tmp_path: Path) -> None:
@@ -77,6 +64,29 @@ def test_settings_of_another_node_are_refused(tmp_path: Path) -> None:
             with pytest.raises(SettingsError, match="these GPU settings concern spark-02") as caught:
                 await session.gpu.plan(GpuSettings({"power-limit": 100}), gpu)
             assert "workbench --host spark-02 gpu set" in (caught.value.next_step or "")
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_is_not_read_is_named_as_long_as_it_is_not_read(tmp_path: Path) -> None:
+    """The readings of the head, which go on, do not take the problem off the screen."""
+
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await session.link.connect()
+        session.telemetry.interval_s = 0.1
+        source = await session.telemetry.start()
+        assert isinstance(source, ClusterTelemetry)
+        await source.first()
+        silent = source._nodes[NAMES[1]]
+        await silent.close()
+        silent._arrived = time.monotonic() - 60
+        await eventually(lambda: session.state.host.telemetry_problem, 10, "the problem of the node")
+        problems: list[str | None] = []
+        session.telemetry.on_reading.append(lambda reading: problems.append(session.state.host.telemetry_problem))
+        await eventually(lambda: len(problems) > 5, 10, "further readings of the head")
+        assert all((problem or "").startswith(f"{NAMES[1]}: no reading for ") for problem in problems), problems
         await session.close()
 
     asyncio.run(scenario())

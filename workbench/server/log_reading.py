@@ -34,10 +34,15 @@ async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
     return bool(data)
 
 
-async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the run's log to its present end, and pass the lines to `emit`."""
+async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
+    """Read the complete lines of the run's log to its present end, and pass them to `emit`."""
     while await read_new(host, run, emit):
         pass
+
+
+async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
+    """Read the run's log to its present end, with a last line that has no line end, and pass the lines to `emit`."""
+    await catch_up(host, run, emit)
     if last := run.finish_log():
         emit(last)
 

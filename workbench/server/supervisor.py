@@ -384,11 +384,12 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the lines of a run's log that are in memory: its first and its last part. The log of an ended run is
-        read from the host at the first call; the log of a living run is read continuously."""
+        """Return the lines of a run's log that are in memory: its first and its last part. A log of which nothing was
+        read yet is read from the host now; the log of a run with a living process is then read continuously."""
         run = await self._find(run_id)
-        if run.settled and not run.follower.offset:
-            await log_reading.drain(self.host, run, self._emit)
+        if not run.follower.offset:
+            read = log_reading.drain if run.settled else log_reading.catch_up
+            await read(self.host, run, self._emit)
         return run.follower.ring
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
@@ -521,6 +522,7 @@ class Supervisor:
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
 
     async def _finish(self, run: WatchedRun) -> None:
+        await log_reading.drain(self.host, run, self._emit)  # the last words of processes that outlived the server
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)

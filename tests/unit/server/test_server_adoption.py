@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,54 @@ def test_the_reason_of_a_failure_is_found_again_by_the_next_one(
         await other.close()
 
     supervised(scenario)
+
+
+def test_the_log_of_a_run_that_others_outlive_is_read_at_once(make: Make) -> None:
+    """The server has ended, and one of its processes lives still: nobody has read the log yet, and `load_log` does."""
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make("worker"))
+        await supervisor.close()
+        Path(status.run_dir or "", "stop.json").write_text('{"unix_s": 1.0}')  # as the watch of a rank writes it
+        os.kill(status.pid or 0, signal.SIGKILL)
+        other = Supervisor(LocalHost())
+        try:
+            await eventually(lambda: not psutil.pid_exists(status.pid or 0), what="the end of the server")
+            (left,) = await other.runs()
+            assert left.outlived == 1
+            assert "INFO:     Application startup complete." in (await other.load_log(status.run_id)).lines()
+        finally:
+            await other.close()
+        await supervisor.runs()
+
+    supervised(scenario)
+
+
+def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(make: Make) -> None:
+    """It writes after the log was read for the last time, and before it is known that it has ended."""
+    words: list[Path] = []
+
+    class LateHost(LocalHost):
+        async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+            data = await super().read_file(path, offset=offset, limit=limit)
+            if path.endswith("/log") and words:
+                log = words.pop()
+                with log.open("a") as file:
+                    file.write("the last words\n")
+                for process in processes_of(str(log.parent)):
+                    process.kill()
+                    process.wait(10)
+            return data
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make("worker"))
+        os.kill(status.pid or 0, signal.SIGKILL)
+        await supervisor.wait(status.run_id, lambda s: s.state is ServerState.CRASHED, READY_S)
+        words.append(Path(status.run_dir or "", "log"))
+        await eventually(lambda: not supervisor.status(status.run_id).outlived, what="the end of all processes")
+        await eventually(lambda: "the last words" in supervisor.log(status.run_id).lines(), 2, "the last line")
+
+    supervised(scenario, LateHost())
 
 
 def test_a_broken_record_is_listed_and_its_process_can_be_stopped(

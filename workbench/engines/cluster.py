@@ -14,6 +14,7 @@ from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, Node
+from workbench.model.run_options import PROCESS
 
 # The lines of NCCL's log that name the transport. Without them a fall-back to TCP stays unseen.
 _NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
@@ -109,6 +110,7 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
         yield _one_node(plan, engine, places)
         return
     yield from _without_rdma(plan, places)
+    yield from _about_launcher(plan, [places[rank] for rank in sorted(ranks)])
     whole = {e.name: str(e.value) for e in plan.env}
     for node in plan.nodes:
         for name, (value, why) in _environment(engine, places[node.rank]).items():
@@ -118,6 +120,30 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
                 yield Finding(
                     Level.WARN, "cluster.environment", text, name, f"unset {name}, so that {node.name} gets {value}"
                 )
+
+
+def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+    """Yield an error if hosts.toml starts servers in different ways on the nodes in `places` and the plan has the way
+    of the first one, and a warning about ranks that a launcher runs."""
+    ways = [_way(place) for place in places]
+    other = next((at for at, way in enumerate(ways) if way != ways[0]), None)
+    if other is not None and plan.run_as == ways[0][0]:
+        first, second = (f"{places[at].host} as {' '.join(ways[at])}" for at in (0, other))
+        text = f"{FILE} starts servers on {first}, and on {second}; the ranks of a server are all started in one way"
+        fix = f"give the nodes the same run_as and run_options in {FILE}, or choose another way for all with --as"
+        yield Finding(Level.ERROR, "cluster.run-as", text, fix=fix)
+    if plan.run_as != PROCESS:
+        text = f"ranks that {plan.run_as} runs have no watch and no memory guard: if one ends while no Workbench is "
+        text += "open, the others keep running"
+        yield Finding(Level.WARN, "cluster.unwatched-launcher", text, fix="keep Workbench open, or use --as process")
+
+
+def _way(place: NodePlace) -> tuple[str, ...]:
+    """Return how hosts.toml starts servers on a node: the launcher and its options."""
+    entry = place.entry
+    options = entry.run_options if entry is not None else {}
+    word = (entry.run_as if entry is not None else None) or PROCESS
+    return (word, *(f"{name}={' '.join(text.splitlines())}" for name, text in sorted(options.items())))
 
 
 def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:

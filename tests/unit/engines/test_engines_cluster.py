@@ -10,11 +10,13 @@ import pytest
 from workbench import engines
 from workbench.engines import cluster, ray
 from workbench.engines.host_entries import for_host
+from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.host_entry import HostEntry
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
+from workbench.model.run_options import with_run_as
 from workbench.store.presets import PresetLibrary
 
 ORIGINS = {"address": "hosts.toml", "interface": "hosts.toml", "rdma": "hosts.toml"}
@@ -118,6 +120,38 @@ def test_unified_memory_without_a_reserve_is_a_risk() -> None:
     gb10 = GpuInfo(0, "u", "NVIDIA GB10", unified_memory=True)
     assert [f.code for f in cluster.no_reserve([gb10], None)] == ["cluster.no-reserve"]
     assert not list(cluster.no_reserve([gb10], 8.0)) and not list(cluster.no_reserve([GpuInfo(0, "u", "A100")], None))
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "text"),
+    [
+        ({}, {"run_as": "podman"}, "spark-01 as process, and on spark-02 as podman"),
+        ({"run_as": "systemd"}, {}, "spark-01 as systemd, and on spark-02 as process"),
+        (
+            {"run_as": "systemd", "run_options": {"scope": "system"}},
+            {"run_as": "systemd"},
+            "spark-01 as systemd scope=system, and on spark-02 as systemd",
+        ),
+        ({"run_as": "systemd"}, {"run_as": "systemd"}, ""),
+        ({}, {"run_as": "process"}, ""),
+    ],
+)
+def test_nodes_that_start_servers_in_different_ways_are_refused(
+    head: dict[str, object], worker: dict[str, object], text: str
+) -> None:
+    entries = HostEntry("spark-01", **head), HostEntry("spark-02", **worker)  # type: ignore[arg-type]
+    places = tuple(replace(place, entry=entry) for place, entry in zip(PLACES, entries, strict=True))
+    plan = for_host(plan_with(tensor_parallel_size=2), entries[0], None)
+
+    def errors(of: LaunchPlan) -> list[str]:
+        found = cluster.findings(cluster.spread(of, VLLM, places), VLLM, places)
+        return [f.text for f in found if f.level is Level.ERROR]
+
+    assert [text in error for error in errors(plan)] == ([True] if text else [])
+    chosen = with_run_as(plan, "docker")  # by --as, for all nodes
+    assert errors(chosen) == []
+    codes = {f.code for f in cluster.findings(cluster.spread(chosen, VLLM, places), VLLM, places)}
+    assert "cluster.unwatched-launcher" in codes
 
 
 def test_rdma_that_no_node_has_is_reported() -> None:

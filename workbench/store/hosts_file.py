@@ -6,7 +6,7 @@ comments and unknown fields; a file that is not valid TOML is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # most starts have no hosts.toml, and load nothing for it
     from workbench.store.toml_schema import Problem
 
 _WHAT = {"hosts": "host", "clusters": "cluster"}
+_MOST_FINDINGS, _MOST_NAMES, _FIELD_CHARS = 30, 10, 120  # that are told
 
 
 class HostsStore:
@@ -39,8 +40,9 @@ class HostsStore:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """A finding for each value that cannot be used, and for each unknown field."""
-        return self._load()[1] if self.path.exists() else ()
+        """A finding for each value that cannot be used, and for each unknown field. If there are more than 30, the
+        errors come first, and the last finding says how many are left out."""
+        return _first(self._load()[1], str(self.path)) if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
         """Return the host called `name`; None if the file has none. Raises InputError if the entry is invalid, and
@@ -58,7 +60,12 @@ class HostsStore:
 
             known = tuple(self.content.clusters)
             near = difflib.get_close_matches(name, known, n=1)
-            step = f"did you mean {near[0]}?" if near else f"its clusters: {', '.join(known) or 'none'}"
+            more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+            step = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"its clusters: {', '.join(known[:_MOST_NAMES]) or 'none'}{more}"
+            )
             raise InputError(f"{self.path} has no cluster {name!r}", next_step=step)
         return entry
 
@@ -74,7 +81,7 @@ class HostsStore:
             raise InputError(
                 f"the {_WHAT[section]} {name} cannot be used: {own[0].place}: {own[0].text}",
                 next_step=f"correct {self.path}",
-                findings=own,
+                findings=_first(own, str(self.path)),
             )
         return getattr(found.file, section).get(name)
 
@@ -165,12 +172,25 @@ def _document(entry: HostEntry) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if value or value is False}
 
 
+def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
+    """Return the findings, or the most serious ones of many and one that says how many are left out."""
+    from workbench.model.findings import Finding, Level, by_severity
+
+    if len(findings) <= _MOST_FINDINGS:
+        return tuple(findings)
+    first, rest = by_severity(findings)[:_MOST_FINDINGS], len(findings) - _MOST_FINDINGS
+    text = f"{rest:,} more problems of the file are not listed"
+    return (*first, Finding(Level.WARN, "hosts.more", text, file=file, fix="correct these first, then look again"))
+
+
 def _finding(problem: Problem, file: str, line: int | None) -> Finding:
     from workbench.model.findings import Finding, Level
+    from workbench.model.untrusted_text import clean
 
     name = ".".join(problem.path)
+    shown = clean(name, _FIELD_CHARS)
     if problem.text is None:
-        text = f"{name}: Workbench has no such field and ignores it"
+        text = f"{shown}: Workbench has no such field and ignores it"
         return Finding(Level.WARN, "hosts.unknown-field", text, file=file, line=line, field=name)
-    text = f"{name}: {problem.text}; the entry is not used"
+    text = f"{shown}: {problem.text}; the entry is not used"
     return Finding(Level.ERROR, "hosts.wrong-value", text, file=file, line=line, field=name)

@@ -19,15 +19,15 @@ from workbench.hosts.container_kinds import KINDS
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
-from workbench.model.untrusted_text import UNSAFE, VARIABLE_NAME, clean
+from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean
 from workbench.store.toml_schema import UNUSABLE, Kind, Problem, choice, list_of, number, table, wrong, yes_or_no
 from workbench.store.toml_schema import text as any_text
 
 LOCAL = "local"
 SECTIONS = ("hosts", "clusters")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}")
 _MOST_STEPS = 16  # from a host to the machine that its `ssh` means at last
-_NODE = re.compile(r"[^\s]+")
+_NODE = re.compile(r"[^\s]{1,300}")
 
 Path = tuple[str, ...]
 
@@ -43,7 +43,7 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Kind:
 
 def _label(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = any_text(value, path, problems)
-    return checked if checked is UNUSABLE else clean(checked).strip()
+    return checked if checked is UNUSABLE else clean(checked, NAME_CHARS).strip()
 
 
 def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -205,7 +205,7 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
     """Add to `problems` the problems of a host or cluster that no check of a single field finds, such as an invalid
     name."""
     if not _NAME.fullmatch(name):
-        wrong((section, name), "a name of letters, digits and . _ - @ is expected", problems)
+        wrong((section, name), "a name of at most 253 letters, digits and . _ - @ is expected", problems)
     if not isinstance(value, dict):
         return
     if section == "clusters" and "nodes" not in value:

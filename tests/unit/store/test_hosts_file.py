@@ -266,3 +266,42 @@ def test_a_reserve_that_is_no_size_harms_only_its_cluster(store: HostsStore, res
     write(store, f'[hosts.a]\n[clusters.b]\nreserve_gib = {reserve}\nnodes = ["a"]\n')
     assert [finding.field for finding in store.findings] == ["clusters.b.reserve_gib"]
     assert store.host("a") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[clusters.many]\nnodes = [" + "1, " * 100_000 + "1]\n",
+        "".join(f'[hosts."{number} is wrong"]\n' for number in range(2_000)),
+        "[hosts.a]\n" + "".join(f"unknown{number} = 1\n" for number in range(2_000)) + "sudo = 1\n",
+    ],
+)
+def test_of_many_problems_the_first_are_told_and_the_others_counted(store: HostsStore, text: str) -> None:
+    write(store, text)
+    found = store.findings
+    assert len(found) == 31 and found[-1].code == "hosts.more"
+    assert found[0].level is Level.ERROR and sum(len(f.text) for f in found) < 10_000
+    assert found[-1].text.endswith("more problems of the file are not listed")
+
+
+def test_an_entry_with_many_problems_tells_the_first(store: HostsStore) -> None:
+    write(store, "[hosts.a]\nmodels = [" + "1, " * 5_000 + "1]\n")
+    with pytest.raises(InputError, match="the host a cannot be used") as caught:
+        store.host("a")
+    assert len(caught.value.findings) == 31
+    write(store, "".join(f'[clusters.c{number}]\nnodes = ["a"]\n' for number in range(500)))
+    with pytest.raises(InputError, match="has no cluster 'x'") as unknown:
+        store.cluster("x")
+    assert str(unknown.value.next_step).endswith("c9 and 490 more")
+
+
+@pytest.mark.parametrize(
+    "name", ["\\u001b[31mred", "a\\nb", "[link=file:///etc/passwd]x[/link]", "a" * 300, "\\u202eabc"]
+)
+def test_hostile_names_are_refused_and_shown_as_plain_short_text(store: HostsStore, name: str) -> None:
+    write(store, f'[hosts."{name}"]\nssh = "a"\n[clusters.c]\nnodes = ["a", "{name}"]\nlabel = "{name}"\n')
+    assert dict(store.content.hosts) == {}
+    for finding in store.findings:
+        assert finding.text.isprintable() and len(finding.text) < 400
+    for cluster in store.content.clusters.values():
+        assert cluster.label.isprintable() and all(node.host.isprintable() for node in cluster.nodes)

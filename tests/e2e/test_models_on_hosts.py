@@ -20,6 +20,7 @@ from support.model_cache import COMMIT, in_directory, in_hub, model_files
 from support.sshd import Sshd, sshd
 
 from workbench.model.errors import HostError, InputError
+from workbench.server import model_transfer
 from workbench.session.models import CopyReport, Progress
 from workbench.session.session import Session
 
@@ -147,6 +148,56 @@ def test_rsync_goes_on_with_what_is_staged_and_mends_what_is_wrong(pair: Pair) -
     (staging / "model-00002-of-00002.safetensors").write_bytes(b"?" * 100_000)  # of another model
     report = pair.copy(model="tiny")
     assert "rsync" in report.way and content(pair.models["right"] / "tiny") == model_files()
+
+
+@pytest.mark.parametrize("way", ["rsync", "this machine"])
+@pytest.mark.parametrize("name", ["config.json", "original/tokenizer.model", "original"])
+def test_a_link_that_is_made_during_the_copy_is_not_followed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, name: str
+) -> None:
+    """Whoever can write in the model's directory could have any file of the user copied, of the size that was listed:
+    a file, or one below a directory, becomes a link after the model was listed and before it is read."""
+    if way == "rsync":
+        if shutil.which("rsync") is None:
+            pytest.skip("needs rsync (apt-get install rsync)")
+        reachable(pair)
+    model, secret = in_directory(pair.models["left"] / "tiny"), tmp_path / "secret"
+    (model / name).rename(secret)
+    shutil.copytree(secret, model / name) if secret.is_dir() else shutil.copy(secret, model / name)
+    for file in [secret] if secret.is_file() else list(secret.iterdir()):
+        file.write_bytes(b"S" * file.stat().st_size)
+    find_way = model_transfer.find_way
+
+    async def then_make_the_link(*hosts: Any) -> Any:
+        found = await find_way(*hosts)
+        assert (found is not None) == (way == "rsync")
+        (model / name).rename(tmp_path / "moved")
+        (model / name).symlink_to(secret)
+        return found
+
+    monkeypatch.setattr(model_transfer, "find_way", then_make_the_link)
+    with pytest.raises(HostError, match=r"arrived incomplete|has become a link that leads out of"):
+        pair.copy(model="tiny")
+    assert not [text for text in content(pair.models["right"]).values() if text and set(text) == {ord("S")}]
+
+
+@pytest.mark.parametrize("way", ["rsync", "this machine"])
+def test_links_within_a_model_and_names_with_signs_of_patterns_arrive(pair: Pair, way: str) -> None:
+    if way == "rsync":
+        if shutil.which("rsync") is None:
+            pytest.skip("needs rsync (apt-get install rsync)")
+        reachable(pair)
+    model, there = in_directory(pair.models["left"] / "tiny"), pair.models["right"] / "tiny"
+    for name in ("[a]*?\\b.txt", "- f", "# g", "d*/[h", "d*/i\\j"):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text(name)
+    (model / "d*" / "also.json").symlink_to("../config.json")
+    (model / "more").symlink_to("original")
+    report = pair.copy(model="tiny")
+    assert way in report.way
+    assert content(there) == {**content(model), "more/tokenizer.model": (model / "more/tokenizer.model").read_bytes()}
+    assert os.readlink(there / "d*" / "also.json") == "../config.json"
+    assert os.readlink(there / "more" / "tokenizer.model") == "../original/tokenizer.model"
 
 
 def test_an_address_at_which_another_machine_answers_is_not_used(pair: Pair) -> None:

@@ -26,6 +26,9 @@ class ModelFile:
     sha256: str | None = None  # computed from its bytes; None: not computed
     blob: str | None = None  # the name of the file's bytes in the hub's cache
     whole_bytes: int | None = None  # the size that its own header says; None: not looked up
+    real: str | None = (
+        None  # where its bytes are, if links lead to another place in the model's directory or repository
+    )
 
     @property
     def is_weights(self) -> bool:

@@ -28,8 +28,19 @@ hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingfac
 only=$3 small=$4
 shift 4
 files() { find -L . -name '.?*' -prune -o "$@"; }
-# $1: a directory; the others are files. Prints those whose bytes are outside of it.
-outside='root=$1; shift; for file do case $(realpath "$file") in "$root"/*) ;; *) echo "outside=$file" ;; esac; done'
+# $1: a directory; the others are files. Prints those whose bytes are outside of it, and those that are links inside.
+outside='root=$1
+shift
+for file do
+    real=$(realpath "$file")
+    name=${file#./}
+    [ "$name" != "$file" ] || name=${file##*/}
+    case $real in
+        "$root/$name") ;;
+        "$root"/*) printf "real=%s\nlink=%s\n" "${real#"$root"/}" "$name" ;;
+        *) printf "outside=%s\n" "$file" ;;
+    esac
+done'
 show() {
     [ -z "$only" ] || [ "$2" = "$only" ] || [ "$4" = "$only" ] || [ "${4##*/}" = "${only##*/}" ] || return 0
     printf 'copy=%s\nmodel=%s\nrevision=%s\npath=%s\n' "$1" "$2" "$3" "$4"
@@ -38,7 +49,7 @@ show() {
             *-00001-of-*.gguf) set -- "${4%-00001-of-*}"-*-of-"${4##*-of-}" ;;
             *) set -- "$4" ;;
         esac
-        for file do echo "file=$(stat -L -c '%s %Y' -- "$file") ${file##*/}"; done
+        for file do printf 'file=%s %s\n' "$(stat -L -c '%s %Y' -- "$file")" "${file##*/}"; done
         [ -z "$only" ] || sh -c "$outside" sh "$(cd -- "${1%/*}" && pwd -P)" "$@"
         return
     fi
@@ -58,7 +69,7 @@ show() {
         [ "$1" != 'hub cache' ] || root=${root%/snapshots/*}
         files -type f -exec sh -c "$outside" sh "${root%/}" {} +
         [ "$1" = 'hub cache' ] || exit
-        find . -type l -exec sh -c 'for l do echo "blob=$(readlink "$l") $l"; done' sh {} +
+        find . -type l -exec sh -c 'for l do printf "blob=%s %s\n" "$(readlink "$l")" "$l"; done' sh {} +
     )
 }
 look() {
@@ -111,10 +122,10 @@ exit 0
 _WHOLE = r"""
 for file do
     length=$(od -An -v -tu8 -N8 -- "$file" | tr -d ' ')
-    case $length in ''|*[!0-9]*|?????????*) echo "whole=0 $file"; continue ;; esac
+    case $length in ''|*[!0-9]*|?????????*) printf 'whole=0 %s\n' "$file"; continue ;; esac
     end=$(tail -c +9 -- "$file" | head -c "$length" | tr -d ' \n' | grep -ao '"data_offsets":\[[0-9]*,[0-9]*' |
         sed 's/.*,//' | sort -n | tail -n 1)
-    echo "whole=$((8 + length + ${end:-0})) $file"
+    printf 'whole=%s %s\n' $((8 + length + ${end:-0})) "$file"
 done
 exit 0
 """
@@ -123,10 +134,10 @@ _HASH = r"""
 known=$1
 shift
 for file do
-    about=$(stat -L -c '%s %Y' -- "$file") || { echo "failed $file"; continue; }
+    about=$(stat -L -c '%s %Y' -- "$file") || { printf 'failed %s\n' "$file"; continue; }
     sum=$(WB_LINE="$about $file" awk 'substr($0, 66) == ENVIRON["WB_LINE"] { print $1; exit }' "$known" 2>/dev/null)
     if [ -z "$sum" ]; then
-        sum=$(sha256sum <"$file") || { echo "failed $file"; continue; }
+        sum=$(sha256sum <"$file") || { printf 'failed %s\n' "$file"; continue; }
         sum=${sum%% *}
         [ "$(stat -L -c '%s %Y' -- "$file")" = "$about" ] && printf '%s %s %s\n' "$sum" "$about" "$file" >>"$known"
     fi
@@ -174,11 +185,13 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     one = dict(reversed(block))
     shas = {name.lstrip(" *"): digest for digest, _, name in (value.partition(" ") for value in all_of("sha"))}
     blobs = {name: target.rpartition("/")[2] for target, _, name in (value.partition(" ") for value in all_of("blob"))}
+    links = dict(zip(all_of("link"), all_of("real"), strict=False))
     files = []
     for size, modified, name in (words for value in all_of("file") if len(words := value.split(" ", 2)) == 3):
         bytes_, changed = whole_number(size), whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
-            files.append(ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name)))
+            real = links.get(_bare(name))
+            files.append(ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name), real=real))
     total = one.get("total", "")
     return ModelCopy(
         host=host,

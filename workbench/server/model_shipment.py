@@ -7,7 +7,7 @@ a different file only if the user asks for it. An interrupted copy can therefore
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
@@ -33,8 +33,8 @@ _LOOK = r"""
 root=$1 staging=$2
 shift 2
 for name do
-    [ -e "$root/$name" ] && echo "have=$(stat -L -c %s -- "$root/$name") $name"
-    [ -f "$staging/$name" ] && echo "staged=$(stat -c %s -- "$staging/$name") $name"
+    [ -e "$root/$name" ] && printf 'have=%s %s\n' "$(stat -L -c %s -- "$root/$name")" "$name"
+    [ -f "$staging/$name" ] && printf 'staged=%s %s\n' "$(stat -c %s -- "$staging/$name")" "$name"
 done
 while [ ! -d "$root" ] && [ "${root#/*/}" != "$root" ]; do root=${root%/*}; done
 [ -d "$root" ] || root=/
@@ -47,7 +47,8 @@ _QUICK = r"""
 cd -- "$1" || exit
 shift
 for name do
-    digest=$({ head -c 65536 -- "$name"; tail -c 65536 -- "$name"; } | sha256sum) && echo "${digest%% *} $name"
+    digest=$({ head -c 65536 -- "$name"; tail -c 65536 -- "$name"; } | sha256sum) || continue
+    printf '%s %s\n' "${digest%% *}" "$name"
 done
 exit 0
 """
@@ -77,13 +78,15 @@ exit 0
 class Shipment:
     """The content to copy: the files below `source` with their `sizes` in bytes, which get the same names below
     `target`. `links` are symbolic links to create there, as {name: link target}. `refs` are small text files to write
-    there, as {name: text}."""
+    there, as {name: text}. A link that takes the place of one of the files before it is read is followed only with
+    `follow_links`."""
 
     source: str
     target: str
     sizes: Mapping[str, int]
     links: Mapping[str, str] = field(default_factory=dict)
     refs: Mapping[str, str] = field(default_factory=dict)
+    follow_links: bool = False
 
     @property
     def staging(self) -> str:
@@ -110,7 +113,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
             host=copy.host,
             next_step="check where the links lead; --follow-links copies the files there as files of the model",
         )
-    shipment = _shipment_of(copy, target)
+    shipment = replace(_shipment_of(copy, target), follow_links=follow_links)
     names = (shipment.target.rpartition("/")[2], *shipment.sizes, *shipment.links, *shipment.refs)
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
@@ -124,21 +127,28 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
 
 def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
     if copy.kind == FILE:
-        return Shipment(copy.path.rpartition("/")[0], target, {file.name: file.size_bytes for file in copy.files})
+        return Shipment(copy.path.rpartition("/")[0], target, *_files_and_links(copy))
     if copy.kind != HUB:
-        own = f"{target}/{copy.path.rpartition('/')[2]}"
-        return Shipment(copy.path, own, {file.name: file.size_bytes for file in copy.files})
+        return Shipment(copy.path, f"{target}/{copy.path.rpartition('/')[2]}", *_files_and_links(copy))
     folder, _, snapshot = copy.path.partition("/snapshots/")
+    refs = {f"refs/{ref}": snapshot for ref in copy.refs}
+    sizes, links = _files_and_links(copy, f"snapshots/{snapshot}/")
+    return Shipment(folder, f"{target}/{folder.rpartition('/')[2]}", sizes, links, refs)
+
+
+def _files_and_links(copy: ModelCopy, inside: str = "") -> tuple[Mapping[str, int], Mapping[str, str]]:
+    """Return the sizes of the files that have the bytes of a copy, and the links to them with their targets. `inside`
+    is the place of the copy below the root of its shipment."""
     sizes, links = {}, {}
     for file in copy.files:
-        name = f"snapshots/{snapshot}/{file.name}"
-        if file.blob is None or file.name in copy.outside:
+        name = f"{inside}{file.name}"
+        real = file.real or (f"blobs/{file.blob}" if file.blob is not None else name)
+        if real == name or file.name in copy.outside:
             sizes[name] = file.size_bytes
             continue
-        sizes[f"blobs/{file.blob}"] = file.size_bytes
-        links[name] = "../" * (2 + file.name.count("/")) + f"blobs/{file.blob}"
-    refs = {f"refs/{ref}": snapshot for ref in copy.refs}
-    return Shipment(folder, f"{target}/{folder.rpartition('/')[2]}", sizes, links, refs)
+        sizes[real] = file.size_bytes
+        links[name] = "../" * name.count("/") + real
+    return sizes, links
 
 
 async def place_on(host: Host, places: Places, path: str) -> str:

@@ -25,8 +25,18 @@ _PREFIX_S = 3600.0  # to hash what is staged already
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
 _SHOWN = re.compile(rb"^\s*([\d,.]+)\s+\d+%", re.MULTILINE)
 
-# $1 file, $2 bytes to skip, $3 bytes to print.
-_SEND = 'tail -c +"$(($2 + 1))" -- "$1" | head -c "$3"'
+# $1 file, $2 bytes to skip, $3 bytes to print, $4 directory that must contain the file; "" if links may lead out of it.
+# The file that is open is examined, and not its name, which another user may turn into a link meanwhile.
+_SEND = r"""
+exec <"$1" || exit
+if [ -n "$4" ]; then
+    case $(readlink /proc/self/fd/0) in
+        "$(cd -- "$4" && pwd -P)"/*) ;;
+        *) echo "$1 has become a link that leads out of $4" >&2; exit 5 ;;
+    esac
+fi
+tail -c +"$(($2 + 1))" | head -c "$3"
+"""
 # $1 file, $2 the size that it must have, $3 bytes to append from stdin. `head` ends by itself after them.
 _APPEND = r"""
 mkdir -p -- "$(dirname -- "$1")" || exit
@@ -90,12 +100,13 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
     fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
-    await runner.write_file(listed, b"".join(name.encode() + b"\0" for name in rest.names))
+    await runner.write_file(listed, b"".join(rule.encode() + b"\0" for rule in _rules(rest.names)))
     near, far = (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
     host = f"[{way.address.host}]" if ":" in way.address.host else way.address.host
     remote = f"{way.address.user}@{host}:{far}/" if way.address.user else f"{host}:{far}/"
     places = [f"{near}/", remote] if way.pushes else [remote, f"{near}/"]
-    options = ["-s", "-L", "-t", "--append-verify", "--info=progress2", "--from0", f"--files-from={listed}"]
+    options = ["-s", "-r", *(["-L"] if shipment.follow_links else []), "-t", "-O", "--append-verify"]
+    options += ["--info=progress2", "--from0", f"--include-from={listed}", "--exclude=*"]
     argv = ["rsync", *options, "-e", shlex.join(_ssh(way.address)), *places]
     before = sum(rest.staged.values())
     whole = before + sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
@@ -114,6 +125,23 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
             await runner.run(["rm", "-f", "--", listed], timeout_s=_REACH_S)
 
 
+def _rules(names: Sequence[str]) -> Sequence[str]:
+    """Return rules of rsync that choose exactly the files `names`, and the directories that have them. So rsync goes
+    through the directories, and leaves out what is a link there. With a list of files, it would follow links in the
+    place of their directories."""
+    paths: dict[str, None] = {}
+    for name in names:
+        parts = name.split("/")
+        paths |= dict.fromkeys(f"{'/'.join(parts[:end])}/" for end in range(1, len(parts)))
+        paths[name] = None
+    return [f"/{_rule(path)}" for path in paths]
+
+
+def _rule(path: str) -> str:
+    """Return a path as a rule of rsync, in which the signs of a pattern stand for themselves."""
+    return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
+
+
 async def through_here(source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
     """Send the remaining files to the staging directory through this machine, one after the other. A partly staged file
     is continued if the staged part equals the source, otherwise sent again. `on_progress` receives the bytes sent so
@@ -128,7 +156,8 @@ async def through_here(source: Host, target: Host, shipment: Shipment, rest: Rem
         sent = done + staged
         text = f"{name.rpartition('/')[2]} through this machine"
         on_progress(sent, text)
-        async for count in _pump(source, target, from_path, to_path, staged, size):
+        within = "" if shipment.follow_links else shipment.source
+        async for count in _pump(source, target, from_path, to_path, staged, size, within):
             sent += count
             on_progress(sent, text)
         done += size
@@ -142,11 +171,13 @@ async def _same_start(source: Host, target: Host, from_path: str, to_path: str, 
     return found[0].stdout == found[1].stdout
 
 
-async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int) -> AsyncIterator[int]:
+async def _pump(
+    source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int, within: str
+) -> AsyncIterator[int]:
     """Append the bytes `offset` to `size` of the source's file `from_path` to the target's file `to_path`. Yield the
-    number of bytes of each block that was sent. Raises HostError if the source file ends early or the target file
-    cannot be written."""
-    reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset)))
+    number of bytes of each block that was sent. The source's file must be below the directory `within`, unless that is
+    "". Raises HostError if the source file ends early or the target file cannot be written."""
+    reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset), within))
     try:
         writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))
         left, ended = size - offset, asyncio.create_task(writer.wait())
@@ -158,10 +189,9 @@ async def _pump(source: Host, target: Host, from_path: str, to_path: str, offset
                 left -= len(chunk)
                 yield len(chunk)
             if left > 0 and not ended.done():
-                raise HostError(
-                    f"{from_path} on {source.name} is {size_text(left)} shorter than it was when the copy began",
-                    host=source.name,
-                )
+                said = (await reader.stderr_tail()).strip() if await reader.wait() else ""
+                shorter = f"{from_path} on {source.name} is {size_text(left)} shorter than it was when the copy began"
+                raise HostError(said or shorter, host=source.name)
             if code := await ended:
                 tail = await writer.stderr_tail()
                 raise HostError(

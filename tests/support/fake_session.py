@@ -215,7 +215,8 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running",
+    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running"
+    " installed=installed_unit",
     "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
     " tag=tag_result",
     "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles cancel=cancel_bench"
@@ -599,6 +600,9 @@ class FakeSession(FakeMeasuring):
     async def stop(self, run_id: str | None = None) -> None:
         self._called("stop", run_id)
         self.show_server(ServerState.STOPPED)
+
+    def installed_unit(self, run_id: str) -> str | None:
+        return None
 
     async def select_run(self, run_id: str) -> None:
         self._called("select_run", run_id)

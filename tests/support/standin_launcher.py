@@ -82,6 +82,7 @@ class Standin:
         self.directory = directory
         self.against: list[Finding] = [Finding(Level.WARN, "standin.note", "the stand-in is no scheduler")]
         self.stopped: list[str] = []
+        self.unit: Path | None = None  # what a start installs
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         return self.against
@@ -129,6 +130,15 @@ class Standin:
         while alive(pid):
             await asyncio.sleep(0.05)
         subprocess.Popen(sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True)
+
+    def installed(self, launch: Launch) -> str | None:
+        return "standin.service" if self.unit is not None else None
+
+    async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
+        if self.unit is None or not self.unit.exists():
+            return ()
+        self.unit.unlink()
+        return (str(self.unit),)
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         pid = self.pid(handle)

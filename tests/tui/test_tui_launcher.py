@@ -53,6 +53,42 @@ def test_a_server_is_queued_ready_restarted_and_stopped(monkeypatch: pytest.Monk
     assert not crashes()
 
 
+def test_a_unit_that_a_start_has_installed_is_removed_with_its_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    standin = standin_launcher.registered(monkeypatch, tmp_path / "scheduler")
+
+    async def scenario() -> None:
+        async with real_screen(size=(80, 24)) as screen:
+            await screen.press("3", "d")
+            await screen.until("no run is selected")
+            await screen.load()
+            screen.session.plans.set_flag("port", str(free_port()))
+            screen.session.plans.set_flag("run-as", "standin")
+            await screen.press("s", "enter")
+            await screen.until("READY vllm")
+            await screen.press("3", "d")
+            await screen.until("has installed no unit")
+            standin.unit = tmp_path / "standin.service"
+            standin.unit.write_text("")
+            await screen.press("x")
+            await screen.until("stays installed: d in the Log pane")
+            await screen.press("escape", "d")
+            await screen.until("Stop the server and remove its unit", "Workbench stops standin.service")
+            await screen.press("enter")  # the cursor is on "leave it"
+            assert standin.unit.exists() and screen.state.server.state is ServerState.READY
+            await screen.press("d", "y")
+            await screen.until("stopped vllm", "removed ")
+            assert not standin.unit.exists()
+            await screen.press("d")
+            await screen.until("Remove the unit", "Workbench disables standin.service")
+            await screen.press("y")
+            await screen.until("the unit was removed already")
+
+    asyncio.run(scenario())
+    assert not crashes()
+
+
 def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Job] = []
 

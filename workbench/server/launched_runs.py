@@ -112,6 +112,12 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
         await launcher.stop(host, launch, launched)
 
 
+def installed(run: WatchedRun) -> str | None:
+    """Return the name of the unit that the start of a run has installed and a stop leaves; None if there is none."""
+    launcher = launcher_of_plan(run.record.plan)
+    return launcher.installed(run.launch()) if launcher is not None and run.record.adopts is None else None
+
+
 async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
     """Remove what the start of a run installed on its host, such as a systemd unit, and return the removed paths.
     Raises ServerError if the run's server lives, or was started by another program than Workbench."""

@@ -238,7 +238,8 @@ FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 
 
 # The ids of keys that run something on the host. A replay rejects them.
-ACTING = frozenset((*(f"screen {key}" for key in ("full_stop", *"sxbgrTVXSHCO")), "gpu enter", "gpu L", "log E"))
+_ACTING = (("screen", ("full_stop", *"sxbgrTVXSHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
+ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:

@@ -92,6 +92,27 @@ def test_a_queued_server_is_stopped(make: Make, standin: Standin) -> None:
     supervised(scenario)
 
 
+def test_a_unit_is_removed_only_when_none_of_its_runs_lives(make: Make, standin: Standin, tmp_path: Path) -> None:
+    standin.unit = tmp_path / "standin.service"
+    standin.unit.touch()
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        first = await ready(supervisor, make())
+        assert supervisor.installed(first.run_id) == "standin.service"
+        with pytest.raises(ServerError, match="is alive"):
+            await supervisor.uninstall(first.run_id)
+        await supervisor.stop(first.run_id)
+        second = await ready(supervisor, make())
+        with pytest.raises(ServerError, match=f"runs the server of run {second.run_id} now") as caught:
+            await supervisor.uninstall(first.run_id)
+        assert f"workbench stop {second.run_id} --uninstall" in (caught.value.next_step or "")
+        assert standin.unit is not None and standin.unit.exists()
+        await supervisor.stop(second.run_id)
+        assert await supervisor.uninstall(first.run_id) == (str(standin.unit),)
+
+    supervised(scenario)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.slow
 def test_a_server_whose_keeper_is_killed_goes_on_in_the_same_run(make: Make, number: int, standin: Standin) -> None:

@@ -315,6 +315,9 @@ class Containers:
 
     # ---- containers that others started
 
+    def installed(self, launch: Launch) -> str | None:
+        return None
+
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
         return ()
 

@@ -198,6 +198,9 @@ class JobLauncher(ABC):
                 next_step="stop the run again; the job and its log are kept",
             )
 
+    def installed(self, launch: Launch) -> str | None:
+        return None
+
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
         return ()
 

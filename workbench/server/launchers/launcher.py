@@ -147,6 +147,10 @@ class Launcher(Protocol):
         refuses."""
         ...
 
+    def installed(self, launch: Launch) -> str | None:
+        """Return the name of the unit that a start of the server installs and a stop leaves; None if there is none."""
+        ...
+
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
         """Remove what the start of an ended server has installed on the host, such as a unit. Return the paths that
         were removed. Raises ServerError for files that Workbench did not write."""

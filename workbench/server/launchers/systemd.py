@@ -122,6 +122,9 @@ class Systemd:
                 next_step="run the command `systemctl restart` on the host; it may need root",
             )
 
+    def installed(self, launch: Launch) -> str | None:
+        return _new_unit(launch) if _installed(launch) else None
+
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
         options = launch.plan.run_options
         if not _installed(launch):

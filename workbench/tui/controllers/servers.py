@@ -34,14 +34,16 @@ MOST_MATCHES = 500  # lines that the session's search returns
 NUMBER_CELLS = 9
 
 
-def _how_it_stops(server: ServerStatus, grace_s: float) -> str:
+def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str:
     """Return a sentence that says how a stop ends `server`: by signals, by its launcher, or not at all. `grace_s` is
-    the number of seconds between SIGTERM and SIGKILL."""
+    the number of seconds between SIGTERM and SIGKILL. `unit` is the name of the unit that its start has installed; None
+    if there is none."""
     if server.others:
         return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
     if server.run_as != PROCESS:
         handle = f": {server.handle}" if server.handle else ""
-        return f"Workbench asks {server.run_as} to stop the server{handle}"
+        left = ". The unit stays installed: d in the Log pane stops the server and removes it" if unit else ""
+        return f"Workbench asks {server.run_as} to stop the server{handle}{left}"
     return f"Workbench sends TERM to its processes, and KILL to those that still run after {grace_s:.0f} s."
 
 
@@ -136,11 +138,13 @@ class ServerController(Controller):
             return
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
 
+        unit = self.session.servers.installed(server.run_id)
+
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
             about += f", pid {server.pid}" if server.pid else ""
             about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it" if server.outlived else ""
-            how = _how_it_stops(server, STOP_GRACE_S)
+            how = _how_it_stops(server, STOP_GRACE_S, unit)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
             return [*rows, *paragraph(about, width), *paragraph(how, width, "dim")]
 
@@ -150,6 +154,34 @@ class ServerController(Controller):
 
         box = Confirm("Stop the server", text, yes="stop it", no="leave it running", default=measured_by is None)
         await self.app.push_screen(box, decided)
+
+    async def uninstall(self) -> None:
+        """Remove the unit that the start of the selected run has installed, after stopping its server, if the user
+        agrees."""
+        server, measured_by = self.state.server, self.state.host.measured_by
+        unit = self.session.servers.installed(server.run_id) if server is not None else None
+        if server is None or unit is None:
+            what = "no run is selected" if server is None else f"the start of run {server.run_id} has installed no unit"
+            self.say(what, next_step="press o in the Log pane to choose a run; x stops a server")
+            return
+        runs = server.state.alive or bool(server.outlived)
+
+        def text(width: int) -> list[Row]:
+            about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
+            how = f"Workbench stops {unit}, disables it, and removes its file and its environment. " if runs else ""
+            how = how or f"Workbench disables {unit}, and removes its file and its environment. "
+            rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)] if runs else []
+            return [*rows, *paragraph(about, width), *paragraph(f"{how}A start installs it again.", width, "dim")]
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.attempt(self.session.servers.uninstall(server.run_id), self._say_removed)
+
+        title = "Stop the server and remove its unit" if runs else "Remove the unit"
+        await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)
+
+    def _say_removed(self, paths: Sequence[str]) -> None:
+        self.say(f"removed {', '.join(paths)}" if paths else "the unit was removed already")
 
     def restart(self) -> None:
         """Show the command that restarts the selected server through its launcher, and run it if the user agrees."""

@@ -47,6 +47,12 @@ class LogPane(Pane):
             "i", "known lines", "list what is known of the log: cause and fix", lambda c: c.servers.show_log_findings()
         ),
         Key("t", "restart", "restart the unit, container or job of this run", lambda c: c.servers.restart()),
+        Key(
+            "d",
+            "uninstall",
+            "stop the server of this run, and remove the unit that its start has installed",
+            lambda c: c.servers.uninstall(),
+        ),
         Key("o", "runs", "choose which server run is shown", lambda c: c.servers.pick_run()),
         Key(
             "E",

@@ -16,6 +16,7 @@ from typing import Any
 from workbench.model.errors import InputError
 
 _NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
+_LONGEST = 253  # characters of a name in DNS
 _RESOLVER_WAIT_S = 1.0
 
 
@@ -42,8 +43,9 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def aliases(config: Path | None = None) -> list[str]:
-    """Return the host aliases in an ssh configuration file, without patterns. None means the user's ~/.ssh/config."""
-    names = (n for n in _host_patterns(config or _user_config()) if not any(c in n for c in "*?!"))
+    """Return the host aliases in an ssh configuration file, without patterns and without what cannot name a host. None
+    means the user's ~/.ssh/config."""
+    names = (n for n in _host_patterns(config or _user_config()) if _NAME.fullmatch(n) and len(n) <= _LONGEST)
     return list(dict.fromkeys(names))
 
 

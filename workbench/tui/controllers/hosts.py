@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEMO_PROFILE = "four-pcie"
 
-NAME_CELLS, LABEL_CELLS = 28, 30
+NAME_CELLS, LABEL_CELLS, WAY_CELLS = 28, 30, 60
 FIELDS = (
     Field("name", "name", hint="the name of the host in commands"),
     Field("ssh", "ssh", hint="alias, HOST or USER@HOST; empty: name"),
@@ -39,7 +39,7 @@ FIELDS = (
 def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
     simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
     now_here = "(now)" if host.name == now else ""
-    parts = (cut(host.label, LABEL_CELLS), state, host.way, simulated, host.source, now_here)
+    parts = (cut(host.label, LABEL_CELLS), state, cut(host.way, WAY_CELLS), simulated, host.source, now_here)
     return f"{pad(host.name, cells)} {'  '.join(filter(None, parts))}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from workbench.hosts import detached_process
@@ -118,14 +118,22 @@ def installed(run: WatchedRun) -> str | None:
     return launcher.installed(run.launch()) if launcher is not None and run.record.adopts is None else None
 
 
-async def uninstall(host: Host, run: WatchedRun) -> Sequence[str]:
+async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
     """Remove what the start of a run installed on its host, such as a systemd unit, and return the removed paths.
-    Raises ServerError if the run's server lives, or was started by another program than Workbench."""
+    `runs` are the runs of the host. Raises ServerError if the run's server lives, if the unit runs the server of
+    another run, or if another program than Workbench started the server."""
     launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
     if run.record.adopts is not None or run.facts.alive:
         run_id = run.record.run_id
         text = f"run {run_id} follows a server of somebody else" if run.record.adopts else f"run {run_id} is alive"
         raise ServerError(text, host=host.name, next_step="nothing was removed")
+    unit, living = installed(run), (each for each in runs if each is not run and each.facts.alive)
+    if unit and (other := next((each.record.run_id for each in living if installed(each) == unit), None)):
+        raise ServerError(
+            f"{unit} runs the server of run {other} now: nothing was removed",
+            host=host.name,
+            next_step=f"to stop that server too: workbench stop {other} --uninstall",
+        )
     return await launcher.uninstall(host, run.launch(), launched) if launcher is not None else ()
 
 

@@ -354,16 +354,7 @@ class Supervisor:
         """Remove what the start of an ended run has installed on the host, such as a systemd unit, and return the
         removed paths. Raises ServerError if this run or another one of the unit is alive, or if Workbench did not write
         the files."""
-        run = await self._find(run_id)
-        unit = launched_runs.installed(run)
-        living = (each for each in self._runs.values() if each is not run and each.facts.alive)
-        if unit and (other := next((each for each in living if launched_runs.installed(each) == unit), None)):
-            raise ServerError(
-                f"{unit} runs the server of run {other.record.run_id} now: nothing was removed",
-                host=self.host.name,
-                next_step=f"to stop that server too: workbench stop {other.record.run_id} --uninstall",
-            )
-        return await launched_runs.uninstall(self.host, run)
+        return await launched_runs.uninstall(self.host, await self._find(run_id), self.watched())
 
     def installed(self, run_id: str) -> str | None:
         """Return the name of the unit that the start of a run has installed and that stays after a stop; None if there

@@ -215,8 +215,7 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running"
-    " installed=installed_unit",
+    "servers": "start stop port_problem others=other_servers select=select_run search_log changes_against_running",
     "results": "get=result delete=delete_result mark compare export=export_result find=find_results note=note_result"
     " tag=tag_result",
     "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles cancel=cancel_bench"
@@ -250,6 +249,7 @@ class FakeSession(FakeMeasuring):
             pairs = (method.partition("=") for method in methods.split())
             setattr(self, name, FakePart(**{new: getattr(self, old or new) for new, _, old in pairs}))
         self.gpu.guard, self.bench.asked = self.guard, None
+        self.servers.supervisor = FakePart(installed=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
         self.timeline = FakePart(history=History(clock=lambda: NOW + self.ticks))  # the time of the readings
@@ -600,9 +600,6 @@ class FakeSession(FakeMeasuring):
     async def stop(self, run_id: str | None = None) -> None:
         self._called("stop", run_id)
         self.show_server(ServerState.STOPPED)
-
-    def installed_unit(self, run_id: str) -> str | None:
-        return None
 
     async def select_run(self, run_id: str) -> None:
         self._called("select_run", run_id)

@@ -196,12 +196,14 @@ async def logs(arguments: argparse.Namespace) -> int:
     examples=("workbench stop RUN", "workbench stop RUN --uninstall"),
 )
 async def stop(arguments: argparse.Namespace) -> int:
+    from workbench.session import adoption
+
     async with connected(arguments) as session:
         status = await find_run(session, arguments.run)
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-        removed = await session.servers.uninstall(status.run_id) if arguments.uninstall else ()
+        removed = await adoption.uninstall(session, status.run_id) if arguments.uninstall else ()
     kept = f": {status.reason}" if status.others and status.reason else ""
     lines = [f"{status.run_id} {status.state}{kept}", *(f"removed {path}" for path in removed)]
     return emit_or_say(arguments.json, {**status_json(status), "removed": list(removed)}, lines)

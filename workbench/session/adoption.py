@@ -1,5 +1,5 @@
 """Servers that a launcher (systemd, a container engine or a job scheduler) runs: adoption of a server that somebody
-else started, and restarts."""
+else started, restarts, and the removal of units."""
 
 from __future__ import annotations
 
@@ -50,6 +50,23 @@ async def restart(session: Session, run_id: str) -> None:
     with session.core.busy("restarting"):
         shown = await session.servers.supervisor.restart(run_id)
     session.core.record(shown, f"run {run_id}")
+
+
+def installed(session: Session, run_id: str) -> str | None:
+    """Return the name of the unit that the start of a run has installed and that stays after a stop; None if there is
+    none."""
+    return session.servers.supervisor.installed(run_id)
+
+
+async def uninstall(session: Session, run_id: str) -> Sequence[str]:
+    """Stop a run if its server lives, and remove the unit that its start has installed. Return the removed paths.
+    Raises ServerError if the unit runs the server of another run, or if Workbench did not write its files."""
+    status = session.servers.supervisor.status(run_id)
+    if status.state.alive or status.outlived:
+        await session.servers.stop(run_id)
+    removed = await session.servers.supervisor.uninstall(run_id)
+    session.core.record(f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}")
+    return removed
 
 
 async def plan_of_server(

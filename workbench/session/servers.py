@@ -403,22 +403,6 @@ class Servers:
         self._show()
         return status
 
-    def installed(self, run_id: str) -> str | None:
-        """Return the name of the unit that the start of a run has installed and a stop leaves; None if there is
-        none."""
-        return self.supervisor.installed(run_id)
-
-    async def uninstall(self, run_id: str) -> Sequence[str]:
-        """Stop a run if it is live, and remove the unit that its start has installed. Return the removed paths. Raises
-        the errors of the supervisor's `uninstall`."""
-        status = self.supervisor.status(run_id)
-        with self._core.busy("stopping"):
-            if status.state.alive or status.outlived:
-                await self.end(run_id)
-            removed = await self.supervisor.uninstall(run_id)
-        self._core.record(f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}")
-        return removed
-
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
         """Wait until a run is READY or has ended. Return its status. Raises ServerError after `timeout_s` seconds; None
         waits without limit."""

@@ -137,8 +137,9 @@ class ServerController(Controller):
             self.say("no server that Workbench started is running on this host")
             return
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
+        from workbench.session import adoption
 
-        unit = self.session.servers.installed(server.run_id)
+        unit = adoption.installed(self.session, server.run_id)
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
@@ -158,8 +159,10 @@ class ServerController(Controller):
     async def uninstall(self) -> None:
         """Remove the unit that the start of the selected run has installed, after stopping its server, if the user
         agrees."""
+        from workbench.session import adoption  # loads modules that the first frame does not need
+
         server, measured_by = self.state.server, self.state.host.measured_by
-        unit = self.session.servers.installed(server.run_id) if server is not None else None
+        unit = adoption.installed(self.session, server.run_id) if server is not None else None
         if server is None or unit is None:
             what = "no run is selected" if server is None else f"the start of run {server.run_id} has installed no unit"
             self.say(what, next_step="press o in the Log pane to choose a run; x stops a server")
@@ -175,7 +178,7 @@ class ServerController(Controller):
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(self.session.servers.uninstall(server.run_id), self._say_removed)
+                self.attempt(adoption.uninstall(self.session, server.run_id), self._say_removed)
 
         title = "Stop the server and remove its unit" if runs else "Remove the unit"
         await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)

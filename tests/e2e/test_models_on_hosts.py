@@ -326,7 +326,10 @@ cp -r HERE/from/. "$HF_HOME" && echo "$HF_HOME/hub/models--org--tiny/snapshots/x
 def test_a_download_is_the_hosts_own(pair: Pair, tmp_path: Path) -> None:
     _, err = pair.runs("--host", "right", "models", "download", MODEL, code=1)
     if not shutil.which("hf"):
-        assert "no program of the Hugging Face hub (hf, huggingface-cli) is installed" in err and "models copy MODEL --from HOST" in err
+        assert (
+            "no program of the Hugging Face hub (hf, huggingface-cli) is installed" in err
+            and "models copy MODEL --from HOST" in err
+        )
     in_hub(tmp_path / "from" / "hub")
     pair.hubs["left"].parent.mkdir(parents=True)
     program = tmp_path / "programs" / "hf"

@@ -153,7 +153,8 @@ def test_a_container_is_stopped_and_started_under_a_session(engine: Podman, box:
             await ready(session)
             await asyncio.to_thread(engine, "stop", "--time", "0", box)
             await eventually(lambda: session.state.host.link == "lost", SOON_S, "the loss")
-            assert session.state.host.message in ("the container is stopped", "the container is exited")
+            ended = ("the container is stopped", "the container is exited")  # for a moment it is "stopping"
+            await eventually(lambda: session.state.host.message in ended, SOON_S, "the reason of the loss")
             await asyncio.to_thread(engine, "start", box)
             await eventually(lambda: session.state.host.link == "connected", SOON_S, "the return")
             await eventually(lambda: state_of(session) is ServerState.CRASHED, SOON_S, "the end of the server")

@@ -160,7 +160,9 @@ def test_arms_are_made_from_the_differences() -> None:
         PlanDifference("flag", "b", None, True),
         PlanDifference("env", "E", "x", None),
     ]
-    assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on"), (), ("E=",)))
+    assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
+    added = [PlanDifference("env", "E", None, "x")]
+    assert arms_of(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), "an empty variable is not an unset one"
     with pytest.raises(InputError, match="model"):
         arms_of([PlanDifference("model", "model", "m", "n")])
 

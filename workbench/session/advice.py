@@ -26,7 +26,7 @@ from workbench.session.conditions import gpus_of
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.experiment import Experiment
-    from workbench.model.findings import Finding
+    from workbench.model.findings import Finding, PlanChange
     from workbench.model.plan import LaunchPlan
     from workbench.session.experiments import Experiments
     from workbench.session.presets import Presets
@@ -153,7 +153,7 @@ def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | No
     a = Arm(sets, unsets, envs)
     b = a
     for change in finding.changes:
-        b = _with(b, change.name, change.value, change.env)
+        b = _with(b, change, plan)
     gpu = {key: value for word in finding.settings for key, value in parse_word(word).items()}
     return a, replace(b, gpu=GpuSettings(gpu))
 
@@ -166,11 +166,14 @@ def _to_reach(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[tuple[
     return sets, tuple(n for n in names if n not in wanted)
 
 
-def _with(arm: Arm, name: str, value: Any, env: bool) -> Arm:
-    kept = tuple(word for word in (arm.envs if env else arm.sets) if word.partition("=")[0] != name)
+def _with(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
+    name, value = change.name, change.value
+    kept = tuple(word for word in (arm.envs if change.env else arm.sets) if word.partition("=")[0] != name)
     unsets = tuple(n for n in arm.unsets if n != name)
-    if env:
-        return replace(arm, envs=(*kept, f"{name}={'' if value is None else value}"))
+    if change.env and value is None:  # a variable that the plan does not set needs no removal
+        return replace(arm, envs=kept, unsets=(*unsets, name) if any(e.name == name for e in plan.env) else unsets)
+    if change.env:
+        return replace(arm, envs=(*kept, f"{name}={value}"), unsets=unsets)
     if value is None:
         return replace(arm, sets=kept, unsets=(*unsets, name))
     return replace(arm, sets=(*kept, f"{name}={format_value(value)}"), unsets=unsets)

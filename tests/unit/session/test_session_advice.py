@@ -16,6 +16,7 @@ from workbench.advisor.facts import facts_of_result
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
+from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
@@ -139,6 +140,12 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     a, b = arms_of_finding(findings["dp-before-tp"], made, plan)
     assert b.sets == ("enforce-eager=true", "tensor-parallel-size=1", "data-parallel-size=4")
     assert can_be_tested(findings["eager.cost"]) and not can_be_tested(findings["launch.bound"])
+    unset = replace(findings["eager.cost"], changes=(PlanChange("CUDA_VISIBLE_DEVICES", None, env=True),))
+    limited = replace(made, conditions=replace(made.conditions, env={"CUDA_VISIBLE_DEVICES": "0"}))
+    a, b = arms_of_finding(unset, limited, plan)
+    assert a.envs == ("CUDA_VISIBLE_DEVICES=0",) and b.envs == (), "an empty value hides all GPUs"
+    a, b = arms_of_finding(unset, limited, plan.with_env("CUDA_VISIBLE_DEVICES", "0"))
+    assert (a.envs, b.envs) == ((), ()) and b.unsets[-1] == "CUDA_VISIBLE_DEVICES" not in a.unsets
     with pytest.raises(InputError, match="not that of result #7") as refused:
         arms_of_finding(findings["eager.cost"], made, replace(plan, model="org/other"))
     assert refused.value.next_step is not None and "vllm-qwen" in refused.value.next_step

@@ -30,7 +30,8 @@ class Wanted(NamedTuple):
 
 def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
     """Return (A, B) for an experiment about `changes`: arm A has the value from before each change, and arm B the value
-    after it. Raise InputError for a change that is neither a flag nor an environment variable."""
+    after it, which is that of the plan under edit. Raise InputError for a change that is neither a flag nor an
+    environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -38,10 +39,11 @@ def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
             text = f"{value_text(change.a)} > {value_text(change.b)}"
             raise InputError(f"A and B would also differ in the {change.kind}: {text}")
         for arm, value in ((a, change.a), (b, change.b)):
-            if change.kind == "env":
-                arm["envs"].append(f"{change.name}={'' if value is None else value}")
-            elif value is None:
-                arm["unsets"].append(change.name)
+            if value is None:
+                if change.kind == "flag" or change.b is not None:  # the plan sets the variable, so it can be unset
+                    arm["unsets"].append(change.name)
+            elif change.kind == "env":
+                arm["envs"].append(f"{change.name}={value}")
             else:
                 arm["sets"].append(f"{change.name}={value_text(value)}")
     return _arm(a), _arm(b)

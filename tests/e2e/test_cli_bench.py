@@ -82,8 +82,14 @@ def test_bench_waits_for_a_server_that_is_starting(cli: Cli, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_bench_of_a_run_that_has_ended(cli: Cli, run: dict[str, Any]) -> None:
+def test_a_run_that_has_ended_is_neither_measured_nor_written_as_an_endpoint(
+    cli: Cli, run: dict[str, Any], tmp_path: Path
+) -> None:
+    """`endpoint` wrote the address of a server that had failed, and returned 0."""
     cli(*PRO, "stop", run["run_id"])
+    file = tmp_path / "endpoints.py"
+    ran = cli(*PRO, "endpoint", run["run_id"], "--file", str(file), "--json")
+    assert ran.code == 1 and "is stopped, not READY" in ran.document["error"] and not file.exists()
     ran = cli(*PRO, "bench", run["run_id"], "--json")
     assert ran.code == 1 and "is stopped, not READY" in ran.document["error"]
     assert cli("results", "list", "--json").document["results"] == []

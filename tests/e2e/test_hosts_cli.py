@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +98,10 @@ def test_a_state_directory_that_cannot_be_written_is_an_error(tmp_path: Path) ->
         found = User(tmp_path, server).json("hosts", "check", "box", code=1)["hosts"][0]
     (finding,) = [f for f in found["findings"] if f["level"] == "error"]
     assert finding["code"] == "host.state-dir" and "XDG_STATE_HOME" in finding["fix"]
+
+
+@pytest.mark.slow
+def test_a_simulated_host_is_checked_without_an_entry(cli: Callable[..., Any]) -> None:
+    """`--simulate` was ignored where no name was given: "hosts.toml names no host"."""
+    (check,) = cli("--simulate", "four-pcie", "hosts", "check", "--json").document["hosts"]
+    assert check["name"] == "sim:four-pcie" and dict(check["lines"])["GPUs"].startswith("4 x NVIDIA A100")

@@ -174,12 +174,15 @@ def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 async def hosts_check(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
     from workbench.session.host_check import check_all, names_to_check, summary
+    from workbench.session.host_names import SIMULATED
     from workbench.session.session import Session
     from workbench.store.hosts_file import HostsStore
 
     if arguments.timeout <= 0:
         raise InputError("--timeout is not above 0", next_step="give seconds, such as --timeout 30")
     store, own = HostsStore(), host_named(arguments)
+    if own is None and arguments.simulate and not arguments.names:
+        own = f"{SIMULATED}{arguments.simulate}"
     names = names_to_check([*arguments.names, *([own] if own else [])], tuple(store.content.hosts))
     ask = ask_login_secret if can_ask(arguments) else None
     checks = await check_all(names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout)

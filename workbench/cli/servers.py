@@ -299,10 +299,12 @@ async def _reject_external(session: Session, number: int) -> None:
 
 
 async def ready_run(session: Session, run: str | None) -> str | None:
-    """Wait until the run that `run` names is READY, and return its id. None if `run` is None."""
+    """Wait until the run that `run` names is READY, and return its id. None if `run` is None. Raises BenchError if the
+    run has ended."""
     if run is None:
         return None
     status = await find_run(session, run)
     if status.state is ServerState.STARTING:
         note(f"{status.run_id}: waiting for READY")
-    return (await session.servers.wait_ready(status.run_id)).run_id
+    await session.servers.wait_ready(status.run_id)
+    return await session.servers.ready_run(status.run_id)

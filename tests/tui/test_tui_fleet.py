@@ -16,8 +16,9 @@ from workbench.model.setting_records import Alteration
 from workbench.session.fleet import Fleet
 from workbench.session.fleet_state import FleetHost, FleetServer, FleetState, totals
 from workbench.tui.fleet.app import FleetApp
-from workbench.tui.fleet.columns import ORDERS, in_order, matches
+from workbench.tui.fleet.columns import ORDERS, in_order, matches, number_runs, server_runs
 from workbench.tui.fleet.screen import FleetScreen, FleetView
+from workbench.tui.formats import NA
 
 GIB = 2**30
 
@@ -54,6 +55,14 @@ FLEET = FleetState(
         box("closed-box", link="refused", problem="the host accepted none of your keys"),
     )
 )  # fmt: skip
+
+
+def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
+    """For the first two seconds, a host with a READY server had "no server" and 0 tok/s."""
+    new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
+    assert [server_runs(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
+    assert [number_runs(host)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
+    assert totals([new, empty]).tok_unknown == 1 and totals([empty]).tok_unknown == 0
 
 
 class OneState(Fleet):

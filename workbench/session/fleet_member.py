@@ -81,6 +81,7 @@ class FleetMember:
         self._altered: tuple[Alteration, ...] = ()
         self._latency_ms: float | None = None
         self._looked, self._look_problem = False, ""
+        self._servers_read = False
         self._files, self._whole_look_s = "", 0.0  # as they were at the last whole look, and when the next one is due
         self._register_dir = ""
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
@@ -106,6 +107,7 @@ class FleetMember:
             self._altered,
             simulated,
             self._latency_ms,
+            self._servers_read,
             *(tuple(trail) for trail in self._trails),
         )
 
@@ -258,6 +260,7 @@ class FleetMember:
                 if files != self._files or time.monotonic() >= self._whole_look_s:
                     statuses = await supervisor.runs()
                     await self._look_for_others(host, statuses)
+                    self._servers_read = True
                     await self._read_settings(host)
                     if self._latency_ms is None and not host.is_local:
                         self._latency_ms = (await host.facts()).latency_ms

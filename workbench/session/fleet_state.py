@@ -51,7 +51,7 @@ class FleetServer:
 @dataclass(frozen=True, slots=True)
 class FleetHost:
     """One host of a fleet. `age_s` is the age of `telemetry` when the state was made; None without a reading. `problem`
-    says why the host or its GPUs cannot be read."""
+    says why the host or its GPUs cannot be read. `servers_read` is False until the host was searched for servers."""
 
     name: str
     label: str = ""
@@ -63,6 +63,7 @@ class FleetHost:
     altered: tuple[Alteration, ...] = ()
     simulated: bool = False
     latency_ms: float | None = None
+    servers_read: bool = True
     util_trail: Trail = ()
     power_trail: Trail = ()
     tok_trail: Trail = ()
@@ -150,7 +151,8 @@ class FleetHost:
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
     """Sums over the hosts that are connected and whose readings are not stale. `power_unknown` is the number of GPUs
-    that do not report their power, `tok_unknown` the number of servers that do not report their token rate."""
+    that do not report their power, `tok_unknown` the number of servers that do not report their token rate, plus the
+    number of hosts that were not searched for servers yet."""
 
     hosts: int = 0
     live: int = 0
@@ -187,7 +189,7 @@ def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
         power_w=math.fsum(gpu.power_w for gpu in gpus if gpu.power_w is not None),
         power_unknown=sum(gpu.power_w is None for gpu in gpus),
         tok_s=math.fsum(host.tok_s or 0.0 for host in live),
-        tok_unknown=sum(server.tok_s is None for server in ready),
+        tok_unknown=sum(server.tok_s is None for server in ready) + sum(not host.servers_read for host in live),
         servers=len(ready),
     )
 

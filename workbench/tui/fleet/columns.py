@@ -126,7 +126,7 @@ def number_runs(host: FleetHost) -> list[Run]:
     runs: list[Run] = []
     for column in NUMBERS:
         value = column.value(host)
-        missing = NA if column.title != "tok/s" or host.ready else "-"
+        missing = NA if column.title != "tok/s" or host.ready or not host.servers_read else "-"
         runs.append((pad(column.text(value) if value is not None else missing, column.cells, right=True), role))
     return runs
 
@@ -134,6 +134,8 @@ def number_runs(host: FleetHost) -> list[Run]:
 def server_runs(host: FleetHost, room: int) -> list[Run]:
     """Return the texts about the host's servers in at most `room` cells. If they do not fit, return how many servers
     are ready."""
+    if not host.servers and not host.servers_read:
+        return [(NA, "dim")] if host.live else []
     if not host.servers:
         return [("no server" if room >= len("no server") else "none", "dim")] if host.live else []
     texts = [_server_text(server) for server in host.servers]

@@ -107,7 +107,7 @@ class PresetApply:
         preset, editor = self._preset(), self._plans.editor
         self._servers.check_startable(editor.effective, editor)
         server = self._core.state.server
-        running = f"{server.run_id} is stopped" if server is not None and server.alive else "not running"
+        running = f"{server.run_id}, which is stopped first" if server is not None and server.alive else "not running"
         command = mask_command(editor.command()).shell()
         parts = [PresetPart("server", running, f"{editor.engine.title} with {editor.effective.model}", command)]
         if (files := editor.effective.open_files) is not None:

@@ -139,7 +139,7 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
         }
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
         made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named)}"
-        made["trial"] = "reverted after this time unless you press T"
+        made["trial"] = "then reverted, unless you press T"
         return made
 
     return hints

@@ -23,7 +23,7 @@ def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]
         await s.press("f1")
         await s.until("Everywhere", lambda: s.state.alterations, lambda: "GPU trial" in s.row(0))
         await s.press("T")
-        await s.until("trial ended: the GPU settings stay", "Everywhere", lambda: "GPU altered" in s.row(0))
+        await s.until("the trial is over and the GPU settings stay", "Everywhere", lambda: "GPU altered" in s.row(0))
         await s.press("r")
         await s.until("Reverted: GPU0: power limit 200 W", "Everywhere", lambda: not s.state.alterations)
         await s.press("escape")

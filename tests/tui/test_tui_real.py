@@ -136,7 +136,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
         await s.until("on trial: reverted in")
         await s.press("T")
         await s.until(
-            lambda: s.state.guard and s.state.guard.trial_left_s is None, "trial ended: the GPU settings stay"
+            lambda: s.state.guard and s.state.guard.trial_left_s is None, "the trial is over and the GPU settings stay"
         )
         await s.press("r")
         await s.until(lambda: not s.state.alterations)

@@ -78,7 +78,7 @@ class LaunchEntry(_Strict):
     run_as: str = Field(PROCESS, description="what runs the server, as for `start --as`: process, systemd, docker, …")
     run_options: dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="options of the launcher by name, as for `--run-option`; a list repeats an option",
+        description="options of the launcher by name, as for `--run-option`; a list gives an option several times",
     )
 
 

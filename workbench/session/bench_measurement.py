@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
     from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
-    from workbench.gpu.telemetry.moments import Moment
+    from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry

@@ -22,7 +22,7 @@ from workbench.model.errors import HostError
 
 if TYPE_CHECKING:
     from workbench.bench.records import BenchOutcome
-    from workbench.gpu.telemetry.moments import Moment
+    from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSummary, GpuDuring
     from workbench.model.gpu import Telemetry

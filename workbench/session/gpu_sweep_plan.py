@@ -190,7 +190,7 @@ class GpuSweepPlanner:
             raise ServerError(
                 f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more ({error.message})",
                 host=self.parts.core.host.name,
-                next_step="start a new sweep on another server",
+                next_step="start another server, then start a new sweep on that server",
             ) from None
 
 

@@ -14,7 +14,7 @@ from workbench.model.timeline import Event, EventKind, History
 from workbench.store import recording, result_timelines
 
 if TYPE_CHECKING:
-    from workbench.gpu.telemetry.moments import Moment
+    from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.session.bench_measurement import Measured
     from workbench.session.state_holder import StateHolder
     from workbench.session.timeline import Timeline

@@ -15,7 +15,7 @@ from workbench.gpu.settings import proof_files
 from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, clocks_of
 from workbench.gpu.settings.proof import Proof, judge_all
-from workbench.gpu.telemetry.moments import Moment
+from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import Alteration, InForce
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.settings.proof import ENOUGH, HOLDS_SHARE, LOADED_PCT, SLACK_MHZ, Proof, judge, judge_all
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import Alteration, InForce
 from workbench.model.settings import DEFAULT, HOST_INDEX, value_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import LOCKS, MEMORY_CLOCKS, ClockRange, ClockSetting

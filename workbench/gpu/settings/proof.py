@@ -32,7 +32,7 @@ from workbench.gpu.settings.clock_contrasts import (
     within,
 )
 from workbench.gpu.settings.setting_traps import Trap, trap
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.setting_commands import WATTS_EQUAL
 from workbench.model.setting_records import Alteration, InForce

@@ -6,6 +6,7 @@ agent, readings, nvml_library   the agent: a loop, the readings of one GPU, and 
 agent_messages                  the agent's JSON documents as data
 nvidia_smi, nvidia_smi_stream   readings by nvidia-smi, if the agent cannot run
 clock_event_reasons             the driver's reasons for lower clocks, by name
-moments, benchmark_readings     the readings kept for a benchmark, and their means
+reading_buffer                  the readings that are kept for a benchmark
+benchmark_readings              their means and totals
 steady_state                    whether a loaded GPU has settled after a change
 """

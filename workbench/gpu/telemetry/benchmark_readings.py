@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.bench import GpuDuring
 
 REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held

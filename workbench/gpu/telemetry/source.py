@@ -12,8 +12,8 @@ from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import Decoder
-from workbench.gpu.telemetry.moments import Moment, Moments
 from workbench.gpu.telemetry.process_places import ProcessPlaces
+from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.task_cancellation import end

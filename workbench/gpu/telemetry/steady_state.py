@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 
 WINDOW_S = 2.0  # twice the second over which drivers take their mean power
 POWER_PCT, POWER_W = 2.0, 2.0  # whichever is more: noise of the readings under a constant load

@@ -245,8 +245,8 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
-        silence = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
-        self.say(f"trial ended: the GPU settings stay until you press r to revert them{silence}")
+        or_until = f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s" if guard.heartbeat_s else ""
+        self.say(f"the trial is over and the GPU settings stay until you press r to revert them{or_until}")
 
     async def leave_on(self) -> None:
         """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell the guard not to

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.telemetry.benchmark_readings import summarize
-from workbench.gpu.telemetry.moments import BenchmarkReading, Moment, Moments
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment, Moments
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 
 

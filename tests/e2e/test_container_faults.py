@@ -26,8 +26,9 @@ from support.container_servers import (
     started,
     write,
 )
+from support.killing import descendants
 from support.podman import Podman
-from support.procs import alive
+from support.procs import alive, with_argument
 from support.serving import eventually, supervised
 
 from workbench.hosts.local import LocalHost
@@ -112,6 +113,70 @@ def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(engine: Podman
         assert not alive(status.pid)
 
     supervised(scenario)
+
+
+# ---- podman is killed while it creates a container
+
+
+def held_by(status: ServerStatus) -> list[int]:
+    """Return the monitors of a run's container, and what they hold."""
+    monitors = [pid for pid in with_argument(status.handle or "") if psutil.Process(pid).name() == "conmon"]
+    return [*monitors, *(pid for monitor in monitors for pid in descendants(monitor))]
+
+
+def words_of(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
+    stopped: bool, engine: Podman, tmp_path: Path
+) -> None:
+    """podman knows nothing of the monitor then, which waits for ever with the process of the container."""
+    engine.hold.touch()
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await started(supervisor, fake_plan(tmp_path))
+        holding = engine.hold.with_name("holding")
+        await eventually(holding.exists, 60, "a runtime that creates a container")
+        status = await supervisor.wait(status.run_id, lambda s: s.handle is not None, READY_S)
+        os.killpg(keeper_of(status), signal.SIGKILL)
+        engine.hold.unlink()
+        holding.unlink()
+        await eventually(lambda: b"runc\0init\0" in map(words_of, held_by(status)), 20, "a process that waits for ever")
+        left = held_by(status)
+        if stopped:
+            assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
+        else:
+            ended = await supervisor.wait(status.run_id, lambda s: s.state in ENDED, 60)
+            assert "was created, but not started" in (ended.reason or "")
+        assert not held_by(status) and not any(alive(pid) for pid in left)
+        assert engine("ps", "--all", "--quiet", "--filter", "label=workbench.run") == ""
+
+    try:
+        supervised(scenario)
+    finally:
+        engine.hold.unlink(missing_ok=True)
+
+
+def test_an_image_of_which_podman_says_nothing_is_not_pulled(
+    engine: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    program = killed / "podman"
+    line = f'case "$1 $2" in "image inspect") kill -s KILL $$ ;; esac; exec {engine.bin}/podman "$@"'
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{killed}:{os.environ['PATH']}")
+    status, log = failed(fake_plan(tmp_path))
+    assert (
+        status.reason == "podman image inspect does not say whether this-machine:1 is on this host (it was ended by "
+        "signal 9), so nothing was pulled"
+    )
+    assert log == [f"workbench: {status.reason}"]
 
 
 # ---- another container has the name of the run's

@@ -27,8 +27,11 @@ from support.sshd import wait_for
 IMAGE = "this-machine:1"
 TESTS = Path(__file__).resolve().parents[1]
 _RUNTIME = f"""#!{sys.executable}
-import json, os, sys
+import json, os, sys, time
 args = sys.argv[1:]
+while "create" in args and os.path.exists({{hold!r}}):
+    open({{hold!r}} + "ing", "w").close()
+    time.sleep(0.02)
 def given(*names):
     return next((args[i + 1] for i, arg in enumerate(args) if arg in names), None)
 bundle, process = given("--bundle", "-b"), given("--process", "-p")
@@ -59,7 +62,8 @@ class Podman:
         self.bin.mkdir(parents=True)
         runtime = directory / "oci" / "runc"
         runtime.parent.mkdir()
-        runtime.write_text(_RUNTIME.format(runc=shutil.which("runc")))
+        self.hold = directory / "hold"  # while it exists, no container is created; then "holding" is there, too
+        runtime.write_text(_RUNTIME.format(runc=shutil.which("runc"), hold=str(self.hold)))
         runtime.chmod(0o755)
         # The driver overlay leaves mounts, with which no test directory can be removed.
         self._run = tempfile.mkdtemp(prefix="podman-")  # podman refuses a path of more than 50 characters

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from support.procs import eventually, with_argument
+from support.procs import alive, eventually, with_argument
 from support.userland import UserlandHost
 
-from workbench.server.launchers import container_scripts
+from workbench.server.launchers import container_images, container_scripts
 from workbench.server.launchers.launcher import Launched, parse_launched
 
 RUN = "20261122-200000-vllm-abcd"
@@ -187,3 +190,157 @@ def test_a_process_that_cannot_be_seen_is_not_taken_for_ended(kept: Kept) -> Non
     kept.writes("it lives\n")
     eventually(lambda: "it lives\n" in kept.log, "the log", 20)
     assert kept.keeper.poll() is None and not (kept.place / "removed").exists()
+
+
+def monitor(directory: Path, name: str, container: str, *more: str) -> subprocess.Popen[bytes]:
+    """Start a stand-in for conmon: it holds a process, and ends after it."""
+    program, script = directory / name, directory / "script"
+    shutil.copy("/bin/sh", program)
+    script.write_text("sleep 600\nexit 0\n")
+    words = (str(program), str(script), "--api-version", "1", "-c", container, "-u", container, *more)
+    process = subprocess.Popen(words)
+    eventually(lambda: psutil.Process(process.pid).children(), "what the monitor holds", 20)
+    return process
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_a_monitor_that_podman_has_forgotten_is_ended_and_no_other(
+    tmp_path: Path, userland: UserlandHost, deletes: bool
+) -> None:
+    """By the runtime, or if that can do nothing, by signals. Only the whole id of the container counts."""
+    run_dir, programs, runtime = tmp_path / "run", tmp_path / "programs", tmp_path / "a runtime"
+    for path in (run_dir, programs):
+        path.mkdir()
+    (run_dir / "container").write_text(f"{ID}\n")
+    (programs / "podman").write_text("#!/bin/sh\n")
+    own = monitor(programs, "conmon", ID, "-r", str(runtime), "-n", f"workbench-{RUN}")
+    names = (("conmon", "ef" * 32), ("editor", ID), ("conmons", ID), ("conmon-2", "x", ID))
+    others = [monitor(tmp_path, *words) for words in names]
+    held = psutil.Process(own.pid).children()
+    end = f"kill {held[0].pid}" if deletes else "exit 1"
+    runtime.write_text(f'#!/bin/sh\necho "$*" >>{run_dir}/deleted\n{end}\n')
+    for program in (programs / "podman", runtime):
+        program.chmod(0o755)
+    reaper = threading.Thread(target=own.wait)  # a zombie has no words, but its end must be seen
+    reaper.start()
+    try:
+        argv = ["sh", "-c", container_scripts.STOP, "sh", RUN, "podman", "1", str(run_dir)]
+        env = {"PATH": f"{programs}:{userland.path}", "HOME": str(tmp_path)}
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=30)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        reaper.join(10)
+        assert own.poll() is not None and not any(alive(process.pid) for process in held)
+        assert (run_dir / "deleted").read_text().splitlines()[0] == f"delete --force {ID}"
+        assert all(other.poll() is None and psutil.Process(other.pid).children() for other in others)
+    finally:
+        for process in (own, *others):
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(process.pid).children():
+                    child.kill()
+            process.kill()
+            process.wait()
+
+
+_ASKED = """#!/bin/sh
+cd PLACE || exit
+echo "$1 $2" >>calls
+case $1-$2 in
+    image-inspect)
+        read -r left <left
+        echo $((left - 1)) >left
+        [ "$left" -le 0 ] || { ANSWER; }
+        echo sha256:1234 linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/') repo@sha256:DIGEST ;;
+    container-inspect) echo exited 0 false 0 0 ;;
+    run-*) echo ID >"$3" ;;
+esac
+"""
+
+
+def asked(directory: Path, userland: UserlandHost, answer: str, times: int) -> tuple[str, list[str], str]:
+    """Start a container with a podman that answers `times` questions for its image with `answer`. Return how the run
+    ended, what podman was called for, and what the check before a start says."""
+    place, run_dir = directory / "podman", directory / "run"
+    for path in (place, run_dir):
+        path.mkdir()
+    text = _ASKED.replace("PLACE", str(place)).replace("ID", ID).replace("DIGEST", "ab" * 32).replace("ANSWER", answer)
+    (place / "podman").write_text(text)
+    (place / "podman").chmod(0o755)
+    env = {"PATH": f"{place}:{userland.path}", "HOME": str(directory)}
+    (place / "left").write_text(f"{times}\n")
+    check = ["sh", "-c", container_scripts.CHECK, "sh", "podman", "repo:1", "docker.io/repo:1", "none", ""]
+    found = subprocess.run(check, env=env, capture_output=True, text=True, timeout=30)
+    assert (found.returncode, found.stderr) == (0, "")
+    (place / "left").write_text(f"{times}\n")
+    (place / "calls").unlink()
+    words = (
+        RUN,
+        f"workbench-{RUN}",
+        "podman",
+        "start",
+        str(run_dir),
+        "",
+        "repo:1",
+        "docker.io/repo:1",
+        "",
+        "",
+        "",
+        "0",
+    )
+    subprocess.run(["sh", "-c", container_scripts.KEEPER, "sh", *words, "0"], env=env, capture_output=True, timeout=30)
+    launched = parse_launched((run_dir / "launched").read_bytes())
+    assert launched is not None and launched.ended is not None
+    return launched.ended, (place / "calls").read_text().splitlines(), found.stdout
+
+
+KILLED = "kill -s KILL $$"
+LOCKED = "echo 'Error: database is locked' >&2; exit 125"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (KILLED, "it was ended by signal 9"),
+        (LOCKED, "exit code 125: Error: database is locked"),
+        ("exit 124", "exit code 124"),
+    ],
+)
+def test_an_image_of_which_the_program_says_nothing_is_not_taken_for_a_missing_one(
+    tmp_path: Path, userland: UserlandHost, answer: str, why: str
+) -> None:
+    ended, calls, found = asked(tmp_path, userland, answer, 100)
+    assert ended == f"podman image inspect does not say whether repo:1 is on this host ({why}), so nothing was pulled"
+    assert set(calls) == {"image inspect"}
+    assert f"unsure {why.replace(':', '', 1)}\n" in found and "\nimage " not in found
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_once_is_asked_again(tmp_path: Path, userland: UserlandHost) -> None:
+    ended, calls, found = asked(tmp_path, userland, KILLED, 1)
+    assert ended == "the container exited with code 0"
+    assert calls[:3] == ["image inspect", "image inspect", "run --cidfile"] and not [c for c in calls if "pull" in c]
+    assert "\nimage linux/" in found and "unsure" not in found
+
+
+@pytest.mark.slow
+def test_a_missing_image_is_pulled(tmp_path: Path, userland: UserlandHost) -> None:
+    answer = "echo 'Error: inspecting object: repo:1: image not known' >&2; exit 125"
+    _, calls, found = asked(tmp_path, userland, answer, 100)
+    assert "pull docker.io/repo:1" in calls
+    assert "unsure" not in found and "\nimage " not in found
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Error: No such image: repo:1",
+        "Error response from daemon: No such image: repo:1",
+        "Error: inspecting object: repo:1: image not known",
+        "Error: no such object: repo:1",
+        "Error response from daemon: failed to find image repo:1: docker.io/library/repo:1: image not known",
+        "unable to find 'repo:1' in local storage: unable to find a name and tag match for repo:1 in repotags",
+    ],
+)
+def test_the_words_for_a_missing_image(answer: str) -> None:
+    """Those of docker 20 to 29 and podman 1 to 5."""
+    assert re.search(container_images.NO_IMAGE, answer, re.IGNORECASE)

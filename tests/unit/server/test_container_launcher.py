@@ -216,6 +216,9 @@ def test_findings_about_the_plan_itself() -> None:
     codes = {finding.code: finding for finding in check(HUB, "uid 1000\nlinger no\n")}
     assert codes["container.linger"].level is Level.WARN
     assert codes["container.pull"].level is Level.INFO
+    unsure = {finding.code: finding for finding in check(HUB, "uid 0\nunsure it was ended by signal 9\n", "pull=never")}
+    assert unsure["container.image-unsure"].level is Level.WARN and "container.pull" not in unsure
+    assert not [code for code, finding in unsure.items() if finding.level is Level.ERROR]
     secret = LaunchPlan("vllm", "m", env=(FlagSetting("HF_TOKEN", "hf_abcdefghijklmnop"),))
     assert "podman inspect" in {f.code: f.text for f in check(secret, fine)}["container.secret"]
     odd = LaunchPlan("vllm", "m", env=(FlagSetting("DOCKER_TOKEN", "abcdefghijklmnop"),))
@@ -357,13 +360,13 @@ SIZES = "3000000000 sha256:aaaaaaaaaaaa1111\n9400000000 sha256:bbbbbbbbbbbb2222\
 def test_the_progress_of_a_pull(awk: str, sizes: str, output: str, kib: int, expected: str, tmp_path: Path) -> None:
     from shutil import which
 
-    from workbench.server.launchers.container_scripts import _PROGRESS
+    from workbench.server.launchers.container_images import PROGRESS
 
     if which(awk.split()[0]) is None:
         pytest.skip(f"{awk} is not installed")
     (tmp_path / "layers").write_text(sizes)
     (tmp_path / "pull").write_text(output)
-    command = [*awk.split(), "-v", f"kib={kib}", _PROGRESS, "layers", "pull"]
+    command = [*awk.split(), "-v", f"kib={kib}", PROGRESS, "layers", "pull"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (expected, "")
 

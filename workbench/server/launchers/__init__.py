@@ -2,7 +2,8 @@
 
 launcher      the Launcher protocol, its inputs and results, and the file in which a keeper reports
 systemd       servers as units of systemd; systemd_scripts has their shell scripts
-containers    servers as containers of docker and podman; container_scripts has their keeper
+containers    servers as containers of docker and podman; container_scripts has their keeper, container_images the part
+              that finds and pulls the image
 endings       the reasons for which a launcher ends a server
 jobs          the common part of all schedulers; job_scripts has the shell code of a job and of its keeper
 slurm, pbs    a server as a job of Slurm, or of PBS Pro, OpenPBS or Torque

@@ -7,6 +7,8 @@ variables of the server.
 
 from __future__ import annotations
 
+from workbench.server.launchers.container_images import IMAGE, NO_IMAGE, PULL, PULL_DIR
+
 # `own_container`: prints the id of the container of run $2; $1 program, $3 run directory. The file `container` there
 # has the id, because others can make a container with the same name and label: a clone, or one that replaces it.
 # Without the file, only a container that has never run counts: docker and podman write it before they start one.
@@ -36,149 +38,40 @@ foreign_container() {
 }
 """
 
-# Where podman keeps what it pulls until the layers are unpacked; $1 of a script is the run id.
-_PULL_DIR = r"""
-wb_tmp=${TMPDIR:-/var/tmp}/workbench-pull-$1
-"""
-
-# Prints how much of an image is here. $1 KiB in the directory of a pull, then the files `layers` ("BYTES DIGEST" lines)
-# and `pull` (the output of docker or podman, which without a terminal name layers, but no bytes).
-_PROGRESS = r"""
-function unit(bytes) { return sprintf(total >= 1e9 || bytes >= 1e9 ? "%.1f" : "%.0f", bytes / scale()) }
-function scale() { return total >= 1e9 || done >= 1e9 ? 1e9 : 1e6 }
-function name() { return scale() == 1e9 ? "GB" : "MB" }
-FILENAME == ARGV[1] {
-    id = substr($2, 8, 12)
-    if (!(id in size)) { size[id] = $1; total += $1 }
-    next
-}
-/^Digest:|config/ { next }
-{
-    for (i = 1; i <= NF; i++) {
-        word = $i
-        sub(/^sha256:/, "", word)
-        sub(/:$/, "", word)
-        if (length(word) < 12 || word ~ /[^0-9a-f]/) continue
-        id = substr(word, 1, 12)
-        if (!(id in seen)) { seen[id] = 1; layers++ }
-        if ($0 ~ /(Download|Pull) complete|exists/ && !(id in here)) { here[id] = 1; count++; done += size[id] }
-    }
-}
-END {
-    if (kib > 8) done += kib * 1024
-    if (total && done >= total) printf "unpacking %s %s", unit(total), name()
-    else if (total) printf "pulling %s of %s %s", unit(done), unit(total), name()
-    else if (done) printf "pulling, %s %s so far", unit(done), name()
-    else if (layers) printf "pulling, %d of %d layers", count, layers
-    else printf "pulling the image"
-}
-"""
-
-_PULL = (
-    r"""
-# podman 4 refuses the manifest of a single image, and quotes it in its error.
-manifest() {
-    $wb_timeout "$wb_program" manifest inspect "$1" >"$wb_dir/manifest" 2>&1 &
-    echo $! >"$wb_dir/asking"
-    wait $!
-    tr -d ' \t\r\n\\' <"$wb_dir/manifest"
-}
-
-# Ends `layers`, which may wait for a registry that does not answer.
-forget() {
-    kill "$wb_sizes"
-    { read -r wb_asking <"$wb_dir/asking" && kill "$wb_asking"; }
-    rm -f "$wb_dir/asking" "$wb_dir/manifest"
+# `end_monitor`: ends the monitor (conmon) of the run in directory $1, whose container podman has removed, and what the
+# monitor holds. If `podman run` is killed between creating and starting, podman knows of neither, and both would wait
+# for ever. `monitors` prints "PROCESS RUNTIME" for each monitor of container $1; `below` prints process $1 and all that
+# it has started.
+_MONITOR = r"""
+monitors() {
+    for wb_place in /proc/[0-9]*; do
+        [ -O "$wb_place" ] && read -r wb_name <"$wb_place/comm" && [ "$wb_name" = conmon ] || continue
+        tr '\0' '\n' <"$wb_place/cmdline" | awk -v id="$1" -v process="${wb_place#/proc/}" '
+            before == "-c" && $0 == id { own = 1 }
+            before == "-r" { runtime = $0 }
+            { before = $0 }
+            END { if (own) print process, runtime }'
+    done
 } 2>/dev/null
 
-# Prints "BYTES DIGEST" for each layer of the image that this machine pulls.
-layers() {
-    wb_timeout=
-    command -v timeout >/dev/null && wb_timeout='timeout 30'
-    wb_found=$(manifest "$wb_source")
-    case $wb_found in
-        *'"manifests":['*)
-            wb_own=$(printf '%s' "$wb_found" | grep -oE '"digest":"[a-z0-9:]+"|"architecture":"[a-z0-9]+"' |
-                WB_WANT="\"architecture\":\"$wb_machine\"" awk '
-                    /digest/ { digest = substr($0, 11, length($0) - 11) }
-                    $0 == ENVIRON["WB_WANT"] { print digest; exit }')
-            wb_repository=${wb_source%@*}
-            case ${wb_repository##*/} in *:*) wb_repository=${wb_repository%:*} ;; esac
-            wb_found=$(manifest "$wb_repository@$wb_own")
-            ;;
-    esac
-    printf '%s' "$wb_found" | tr '{' '\n' | awk '{
-        digest = bytes = ""
-        if (match($0, /"digest":"sha256:[0-9a-f]+/)) digest = substr($0, RSTART + 10, RLENGTH - 10)
-        if (match($0, /"size":[0-9]+/)) bytes = substr($0, RSTART + 7, RLENGTH - 7)
-        if (digest != "" && bytes != "") print bytes, digest
-    }'
-}
+below() {
+    echo "$1"
+    for wb_child in $(cat "/proc/$1/task/"*/children); do below "$wb_child"; done
+} 2>/dev/null
 
-progress() {
-    wb_kib=$(du -sk "$wb_tmp" 2>/dev/null | { read -r wb_kib wb_rest && echo "$wb_kib"; })
-    awk -v kib="${wb_kib:-0}" "$wb_progress" "$wb_dir/layers" "$wb_dir/pull"
-}
-
-pull() {
-    wb_state='pulling the image' wb_child= wb_sizes=
-    report
-    : >"$wb_dir/layers"
-    trap 'kill $wb_child 2>/dev/null; forget; rm -rf "$wb_tmp"; exit 143' TERM INT HUP
-    mkdir -m 700 "$wb_tmp" 2>/dev/null || wb_tmp=
-    TMPDIR=$wb_tmp "$wb_program" pull ${wb_platform:+--platform "$wb_platform"} "$wb_source" >"$wb_dir/pull" 2>&1 &
-    wb_child=$!
-    { layers >"$wb_dir/layers.new" && mv -f "$wb_dir/layers.new" "$wb_dir/layers"; } 2>/dev/null &
-    wb_sizes=$!
-    while kill -0 "$wb_child" 2>/dev/null; do
-        wb_state=$(progress)
-        report
-        sleep 1
+end_monitor() {
+    noted "$1"
+    wb_turn=0
+    while [ -n "$wb_noted" ] && [ "$wb_turn" -lt 20 ]; do
+        wb_monitors=$(monitors "$wb_noted")
+        [ -n "$wb_monitors" ] || return 0
+        printf '%s\n' "$wb_monitors" | while read -r wb_process wb_runtime; do
+            "$wb_runtime" delete --force "$wb_noted" # its process and its cgroup; the monitor ends after it
+            [ "$wb_turn" -lt 5 ] || kill -s KILL $(below "$wb_process")
+        done >/dev/null 2>&1
+        wb_turn=$((wb_turn + 1))
+        sleep 0.2 2>/dev/null || sleep 1
     done
-    wait "$wb_child"
-    wb_code=$?
-    forget
-    trap - TERM INT HUP
-    cat "$wb_dir/pull"
-    [ -z "$wb_tmp" ] || rm -rf "$wb_tmp"
-    rm -f "$wb_dir/pull" "$wb_dir/layers" "$wb_dir/layers.new"
-    return "$wb_code"
-}
-"""
-    f"wb_progress='{_PROGRESS}'\n"
-)
-
-_IMAGE = r"""
-known() {
-    wb_form='{{.Id}} {{.Os}}/{{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}'
-    [ "$wb_program" != podman ] || wb_form='{{.Id}} {{.Os}}/{{.Architecture}} {{.Digest}}'
-    wb_found=$("$wb_program" image inspect --format "$wb_form" "$1" 2>/dev/null)
-}
-
-# Finds or pulls the image, and pins it: wb_id is what runs, wb_image its name with its digest.
-pin() {
-    wb_found=
-    if [ "$wb_pull" = always ] || ! { known "$wb_named" || known "$wb_source"; }; then
-        [ "$wb_pull" != never ] ||
-            fail "the image $wb_named is not on this host, and the option pull=never does not allow to pull it"
-        pull || fail "the image $wb_source could not be pulled"
-        known "$wb_source" || fail "$wb_program has no image $wb_source after it has pulled it"
-    fi
-    set -- $wb_found
-    wb_id=$1 wb_digest=${3:-$1}
-    wb_digest=sha256:${wb_digest##*sha256:}
-    case $wb_named in *@*) wb_digest=${wb_named##*@} ;; esac
-    if [ -z "$wb_platform" ] && [ -n "$wb_machine" ] && [ "${2#*/}" != "$wb_machine" ]; then
-        fail "the image $wb_named is for $2, and this host is linux/$wb_machine"
-    fi
-    wb_image=${wb_named%%@*}@$wb_digest
-    wb_before=$(cat "$wb_dir"/../*/launched 2>/dev/null | WB_START="image ${wb_named%%@*}@" awk '
-        index($0, ENVIRON["WB_START"]) == 1 { last = substr($0, length(ENVIRON["WB_START"]) + 1) }
-        END { print last }')
-    if [ -n "$wb_before" ] && [ "$wb_before" != "$wb_digest" ]; then
-        say "the image ${wb_named%%@*} has changed: it is $wb_digest, and was $wb_before at its last start here"
-    fi
-    report
 }
 """
 
@@ -242,8 +135,9 @@ follow() {
 # platform or "", hub cache in the container or "", number of paths, paths that the server reads, number of words, words
 # of `run`, words of the server.
 KEEPER = (
-    _PULL_DIR
+    PULL_DIR
     + _OWN
+    + _MONITOR
     + _COPY
     + r"""
 umask 077
@@ -357,6 +251,9 @@ look() {
 
 discard() { [ "$wb_mode" = follow ] || "$wb_program" rm --force --volumes "$wb_container" >/dev/null; }
 
+# Ends what is left of a container that was created and never started, once it is removed.
+sweep() { [ "$wb_mode" = follow ] || end_monitor "$wb_dir"; }
+
 finish() {
     wb_ended="the container exited with code $wb_code"
     if [ "$wb_oom" = true ]; then
@@ -373,6 +270,7 @@ removed() {
     wb_other=$(foreign_container "$wb_program" "$wb_run" "$wb_dir")
     [ -z "$wb_other" ] ||
         wb_other="; another container has its name now, which this run did not start: $(printf %.12s "$wb_other")"
+    sweep
     fail "the container $wb_handle was removed from outside$wb_other"
 }
 
@@ -411,6 +309,7 @@ keep() {
                 wb_tries=$((wb_tries + 1))
                 if [ "$wb_tries" -gt 20 ]; then
                     discard
+                    sweep
                     fail "the container $wb_handle was created, but not started"
                 fi
                 ;;
@@ -445,8 +344,8 @@ keep() {
     done
 }
 """
-    + _PULL
-    + _IMAGE
+    + PULL
+    + IMAGE
     + r"""
 if [ "$wb_mode" = start ]; then
     wb_named=$1 wb_source=$2 wb_pull=$3 wb_platform=$4 wb_hub=$5 wb_left=$6
@@ -489,6 +388,7 @@ if [ "$wb_mode" = start ]; then
     cat "$wb_dir/answer"
     if [ "$wb_code" -ne 0 ]; then
         identify && discard
+        sweep
         wb_why=$(grep -i -m 1 error "$wb_dir/answer") || wb_why="exit code $wb_code"
         fail "$wb_program run: $wb_why" "$wb_code"
     fi
@@ -512,6 +412,7 @@ keep
 # "foreign ID" if another one has its name, for a container $2 that others started "other STATUS EXITCODE", or nothing.
 ASK = (
     _OWN
+    + _MONITOR
     + r"""
 "$3" ps --quiet >/dev/null || exit 1
 if [ -n "$2" ]; then
@@ -524,6 +425,7 @@ own=$(own_container "$3" "$1" "$4") || exit 1
 if [ -n "$own" ]; then
     echo own
 else
+    end_monitor "$4"
     found=$(foreign_container "$3" "$1" "$4")
     [ -z "$found" ] || echo "foreign $found"
 fi
@@ -534,8 +436,9 @@ exit 0
 # $1 run id, $2 program, $3 seconds from TERM to KILL, $4 run directory. Stops the container of the run, and waits until
 # its keeper has taken the log and the exit code. Without a keeper, takes the log, and removes the container.
 STOP = (
-    _PULL_DIR
+    PULL_DIR
     + _OWN
+    + _MONITOR
     + r"""
 own() { own_container "$program" "$run" "$dir"; }
 kept() { [ ! -e "$dir/exit" ] && read -r pid <"$dir/pid" && kill -0 "$pid"; } 2>/dev/null
@@ -563,13 +466,16 @@ else
     [ -z "$found" ] ||
         echo "workbench: the container workbench-$run is another one now ($found): it is left as it is" >>"$dir/log"
 fi
+end_monitor "$dir"
 rm -rf "$wb_tmp"
 """
 )
 
 # $1 program, $2 image, $3 image to pull, $4 GPUs (cdi, gpus, none), $5 path of the model or "". Prints lines of a key
 # and a value.
-CHECK = r"""
+CHECK = (
+    f"no_image='{NO_IMAGE}'\n"
+    + r"""
 command -v "$1" >/dev/null 2>&1 || { echo missing; exit 0; }
 [ -z "$5" ] || [ -e "$5" ] || echo 'no-model'
 if ! problem=$("$1" ps --quiet 2>&1 >/dev/null); then
@@ -578,8 +484,16 @@ if ! problem=$("$1" ps --quiet 2>&1 >/dev/null); then
 fi
 echo "uid $(id -u)"
 form='{{.Os}}/{{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}'
-image=$("$1" image inspect --format "$form" "$2" 2>/dev/null || "$1" image inspect --format "$form" "$3" 2>/dev/null)
-[ -z "$image" ] || echo "image $image"
+inspect() { "$1" image inspect --format "$form" "$2"; }
+unsure=
+for name in "$2" "$3"; do
+    image=$(inspect "$1" "$name" 2>/dev/null) && break
+    answer=$(inspect "$1" "$name" 2>&1 >/dev/null) && image=$(inspect "$1" "$name" 2>/dev/null) && break
+    code=$?
+    printf '%s\n' "$answer" | grep -qiE "$no_image" || unsure="exit code $code $(printf '%s\n' "$answer" | tail -n 1)"
+    [ -z "$unsure" ] || [ "$code" -le 128 ] || unsure="it was ended by signal $((code - 128))"
+done
+if [ -n "$image" ]; then echo "image $image"; elif [ -n "$unsure" ]; then echo "unsure $unsure"; fi
 [ "$4" = none ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvmap ] || echo 'no-gpu'
 [ "$4" != cdi ] || ls /etc/cdi /var/run/cdi 2>/dev/null | grep -q '\(yaml\|json\)$' || echo 'no-cdi'
 if command -v loginctl >/dev/null 2>&1; then
@@ -587,3 +501,4 @@ if command -v loginctl >/dev/null 2>&1; then
 fi
 exit 0
 """
+)

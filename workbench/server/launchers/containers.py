@@ -110,7 +110,10 @@ class Containers:
             if self.program.cdi is False:
                 fix = f"{fix}; or leave out the option cdi"
             yield _error("no-cdi", "no CDI file names the host's GPUs, so a container cannot get them", fix)
-        if not problem and "missing" not in facts and "image" not in facts:
+        if why := facts.get("unsure"):
+            text = f"{self.name} image inspect does not say whether {image} is on this host: {why}"
+            yield Finding(Level.WARN, "container.image-unsure", text, fix=f"try: {self.name} image inspect {image}")
+        elif not problem and "missing" not in facts and "image" not in facts:
             if self._option(launch, "pull") == "never":
                 fix = f"{self.name} pull {self.program.full_name(image)}, or leave out the option pull"
                 yield _error("image", f"the image {image} is not on this host", fix)

@@ -142,7 +142,7 @@ def test_a_podman_that_is_killed_while_it_creates_a_container_leaves_nothing(
         holding = engine.hold.with_name("holding")
         await eventually(holding.exists, 60, "a runtime that creates a container")
         status = await supervisor.wait(status.run_id, lambda s: s.handle is not None, READY_S)
-        os.killpg(keeper_of(status), signal.SIGKILL)
+        os.killpg(os.getpgid(keeper_of(status)), signal.SIGKILL)
         engine.hold.unlink()
         holding.unlink()
         await eventually(lambda: b"runc\0init\0" in map(words_of, held_by(status)), 20, "a process that waits for ever")

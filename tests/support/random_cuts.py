@@ -33,6 +33,7 @@ from workbench.gpu.telemetry.source import TelemetrySource  # noqa: E402
 from workbench.model.errors import WorkbenchError  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.server_run import ServerState, ServerStatus  # noqa: E402
+from workbench.server.cluster_state import NEVER_STARTED_S, NOT_STARTED  # noqa: E402
 from workbench.server.supervisor import Supervisor  # noqa: E402
 
 SOON_S = 30.0
@@ -237,6 +238,7 @@ async def settled(place: Place, cut: Cut, supervisor: Supervisor, run_id: str, b
             cut.took_s = right_since - began
             return
         limit = SOON_S + (START_S + 10 if servers else 0)
+        limit += NEVER_STARTED_S if any(rank.state == NOT_STARTED for rank in status.ranks) else 0
         assert now - began < limit, (
             f"after {limit:.0f} s: reported {status.state.value} ({status.reason}; {status.launcher_state}; alive="
             f"{status.alive}), serves={serves}, server processes={servers}"

@@ -490,8 +490,9 @@ for name in "$2" "$3"; do
     image=$(inspect "$1" "$name" 2>/dev/null) && break
     answer=$(inspect "$1" "$name" 2>&1 >/dev/null) && image=$(inspect "$1" "$name" 2>/dev/null) && break
     code=$?
-    printf '%s\n' "$answer" | grep -qiE "$no_image" || unsure="exit code $code $(printf '%s\n' "$answer" | tail -n 1)"
-    [ -z "$unsure" ] || [ "$code" -le 128 ] || unsure="it was ended by signal $((code - 128))"
+    printf '%s\n' "$answer" | grep -qiE "$no_image" && continue
+    unsure="exit code $code${answer:+: $(printf '%s\n' "$answer" | tail -n 1)}"
+    [ "$code" -le 128 ] || unsure="it was ended by signal $((code - 128))"
 done
 if [ -n "$image" ]; then echo "image $image"; elif [ -n "$unsure" ]; then echo "unsure $unsure"; fi
 [ "$4" = none ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvmap ] || echo 'no-gpu'

@@ -56,8 +56,8 @@ async def locked_for_measurement(
 
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
-    """Return the Workbench that holds the host's measurement lock, or None. `directory` is the directory of the host's
-    register. python3 is started on the host only if that directory has a file that may name a holder."""
+    """Return the Workbench that holds the host's measurement lock, None if none does. `directory` is the directory of
+    the host's register. Start python3 on the host only if that directory has a file that may name a holder."""
     names = (await host.run(["ls", "-1", "--", directory])).out.split()
     if not any(name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names):
         return None

@@ -98,9 +98,9 @@ def _try_lock(handle: int) -> bool:
 
 
 def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
-    """Write a file that names this process as the holder, and return the file's path. `orders` has the "what" and
-    "machine" of argv[1]. The file stays locked while this process runs, so that the file of an ended process can be
-    recognized."""
+    """Write a file that names this process as the holder of the lock, and return its path. `orders` has under "what"
+    the name of the measurement, and under "machine" the user's machine. The file stays locked while this process runs,
+    which distinguishes it from the file of an ended process."""
     said = {"pid": os.getpid(), "since_unix_s": time.time(), "what": orders["what"], "machine": orders["machine"]}
     path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)  # stays open with this process
@@ -122,8 +122,8 @@ def _holder(directory: str) -> dict[str, Any] | None:
 
 
 def _read_holder_file(path: str) -> dict[str, Any] | None:
-    """Return the contents of a holder's file, and its user's name; None if the file is invalid or no process has it
-    locked. A file of this user that no process has locked is removed."""
+    """Return the contents of the file in which a holder of the lock names itself, with its user's name. None if the
+    file is invalid, or if no process has it locked. In the second case, remove the file if it belongs to this user."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)

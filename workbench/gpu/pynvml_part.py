@@ -1,7 +1,7 @@
 """The part of pynvml that the telemetry agent uses: a tenth of its source.
 
-Another machine receives only that, so it has less to receive and to compile. On this machine it is kept in the user's
-cache, because the whole takes 2 MB more in the memory of the agent.
+Another machine receives only this part, so it has less to receive and to compile. On this machine, the part is a file
+in the user's cache. It saves 2 MB of the agent's memory compared with the whole of pynvml.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def whole() -> Path:
 
 
 def source(users: Sequence[Path]) -> str:
-    """Return the source of pynvml with only those definitions that the modules in the files `users` use, directly or
-    through others."""
+    """Return the source of pynvml without the definitions that no module in the files `users` needs, neither directly
+    nor through other definitions."""
     all_of_it = whole().read_text("utf-8")
     part = used_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
     try:
@@ -43,8 +43,9 @@ def source(users: Sequence[Path]) -> str:
 
 
 def kept(users: Sequence[Path]) -> Path | None:
-    """Return the directory in which the part for `users` is kept; None if it is not there, or if another user could
-    have written it. Commands with sudo may have the cache of another user."""
+    """Return the directory in the user's cache that contains pynvml's part for the modules in the files `users`. None
+    if there is no such directory or if another user could have written it. That can be the case under sudo, which may
+    use the cache of another user."""
     try:
         folder = _folder(users)
         own = all(map(_is_own, (*folder.parents[:2], folder, folder / "pynvml.py")))
@@ -54,8 +55,8 @@ def kept(users: Sequence[Path]) -> Path | None:
 
 
 def keep(users: Sequence[Path]) -> None:
-    """Write the part for `users` into the user's cache, if it is not there. A cache that cannot be written stays as it
-    is."""
+    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the cache contains it. If
+    the cache cannot be written, do nothing."""
     if kept(users) is not None:
         return
     try:
@@ -69,7 +70,8 @@ def keep(users: Sequence[Path]) -> None:
 
 
 def _folder(users: Sequence[Path]) -> Path:
-    """Return the directory for the part. Its name changes with each file on which the part depends."""
+    """Return the directory in the user's cache for pynvml's part for the modules in the files `users`. Its name changes
+    when one of these files or pynvml changes."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     cache_dir = Path(base) if base.startswith("/") else Path.home() / ".cache"
     files = [path.stat() for path in (whole(), Path(__file__), *users)]

@@ -23,8 +23,8 @@ def _place_of_pynvml() -> tuple[str, ...]:
 
 
 def keep_part_of_pynvml() -> None:
-    """Keep the part of pynvml that the agent uses, for the next agent on this machine. Do this once the present one
-    reads the GPUs: it takes 0.02 s."""
+    """Write the part of pynvml that the telemetry agent uses into the user's cache, from which the next agent on this
+    machine reads it. Writing takes 0.02 s, so call this only after the present agent has begun to read the GPUs."""
     pynvml_part.keep(_files_of_agent())
 
 

@@ -60,7 +60,8 @@ TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:
-    """Return the name of this process's heartbeat file: "BOOT_ID.PID.START_TIME"."""
+    """Return the name of the file that this process touches as its heartbeat for the guard:
+    "BOOT_ID.PID.START_TIME"."""
     owner = journals.owner_facts()
     return f"{owner['boot_id']}.{owner['pid']}.{owner['start']}"
 
@@ -77,9 +78,9 @@ class GuardTerms:
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
-        """Return the guard's instructions for the new journal entry `entry`, which become its field `watch`. `old` is
-        the earlier entry of the same setting, or None. If a trial begins, or if the user had kept the setting of `old`,
-        the key "back" has those fields of `old` from which the guard can restore that entry."""
+        """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that becomes its field
+        `watch`. `old` is the earlier entry of the same setting, or None. The key "back" has the fields of `old` that
+        the guard restores if the change is a trial, or if the user chose to keep the old setting."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -108,9 +109,9 @@ async def guard_directory(host: Host) -> str:
 
 
 async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
-    """Start the guard on the host, or wait until the running guard has read the journal; return the guard's state. The
-    caller has locked the journal. `options` are arguments of `Guard`, such as `tick_s`. If no guard can be started,
-    `problem` of the returned state says why."""
+    """Start the guard on the host and return its state. If a guard runs already, wait until it has read the changed
+    journal. The caller has locked the journal, `options` are arguments of the class `Guard`, and `problem` of the
+    result says why no guard could be started."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -153,9 +154,9 @@ async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
 
 
 def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return (prefix, problem): the sudo command to put before the guard's command, and the reason why the guard could
-    not revert these settings, or None. The prefix is () if the reverts need no sudo, or if sudo allows them without a
-    password. Otherwise sudo must run the guard itself, without a password or with the password in `rights`."""
+    """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that starts the guard, or
+    () if the guard can revert the settings without root or can call sudo itself without a password. `problem` is the
+    reason why a guard could not revert the settings, or None."""
     if not rights.prefix:
         return (), None
     back = [
@@ -177,8 +178,8 @@ def _as_root(rights: Rights, journal: Journal, argv: Sequence[str]) -> tuple[tup
 
 
 async def read_status(host: Host, beat: str = "") -> GuardStatus:
-    """Return the state of the guard. If `beat` is the id of an owner, renew that owner's heartbeat too. Raises
-    HostError if the host is out of reach."""
+    """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched as a new heartbeat,
+    or "" for none. Raises HostError if the host is out of reach."""
     home = await guard_directory(host)
     done = await host.run(sh(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
@@ -303,8 +304,8 @@ async def _what_became(host: Host) -> str:
 
 
 async def _until(host: Host, done: Any) -> GuardView:
-    """Read the guard's state until `done(state)` is true, the state has a problem, or NOTICED_S seconds have passed.
-    Return the last state that was read."""
+    """Read the guard's state again and again, until `done(state)` is true, the state names a problem, or NOTICED_S
+    seconds have passed. Return the last state."""
     until = time.monotonic() + NOTICED_S
     while True:
         view = (await read_status(host)).view

@@ -20,8 +20,8 @@ Entry = Any
 
 
 class Due(NamedTuple):
-    """A journal entry to revert now, and the reason. If `trial` is true, the setting goes back to its value before the
-    trial, otherwise to its value before Workbench changed it."""
+    """A setting that the guard must revert now: its journal entry, and the reason. If `trial` is true, the setting goes
+    back to its value from before the trial, otherwise to its value from before Workbench's first change."""
 
     entry: Entry
     why: str
@@ -33,9 +33,9 @@ class Due(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of one revert. `way` is a constant of claims.py: RESTORE if the guard tried to set the value, DONE if
-    the setting had the value already, LEAVE or ASK if the guard left the setting alone (ASK: the user must decide).
-    `ok` is False if the value could not be set."""
+    """The result of one revert. `way` is RESTORE if the guard tried to set the value, DONE if the setting had the value
+    already, LEAVE if the guard left the setting alone, or ASK if the user must decide about it. `ok` is False if the
+    value could not be set."""
 
     due: Due
     ok: bool
@@ -49,15 +49,15 @@ def key_of(entry: Entry) -> tuple[str, str]:
 
 
 def guarded_values(entry: Entry) -> tuple[Any, ...]:
-    """Return the values in the entry that decide what a guard sets: the previous value, the set value, the values that
-    other Workbenches had set, and the value that takes effect again after a trial. A guard that runs as root uses these
-    values as they were at its start; if they change, a new guard must take its place."""
+    """Return those values in a journal entry that decide what a guard sets: previous value, set value, values that
+    other Workbenches had set, and the value to restore after a trial. A guard that runs as root uses these values as
+    they were at its start. If they change, a new guard must take its place."""
     return entry["before"], entry["now"], entry.get("over"), entry["watch"].get("back", {}).get("now")
 
 
 def restricted(entry: Entry, seen: Entry) -> Entry:
-    """Return the entry that a guard running as root may revert: the values of `seen`, the entry at the guard's start,
-    with the owner, the state and the times of `entry`, the entry as it is now."""
+    """Return a copy of `seen`, the journal entry as it was when the guard started, with the owner, the state and the
+    times of `entry`, the same entry as it is now. A guard that runs as root may set only values from the copy."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen["watch"]:
         watch["back"] = seen["watch"]["back"]
@@ -65,14 +65,15 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
 
 
 def named(entry: Entry) -> str:
-    """Return an entry's GPU and setting in words: "GPU0 power limit", or "CPU governor" for the host's setting."""
+    """Return the setting of a journal entry in words, with its GPU if it has one: "GPU0 power limit" or "CPU
+    governor"."""
     label = setting_commands.label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
 def summed_up(results: Sequence[Result]) -> str:
-    """Return the results in one line: "reverted GPU0 GPU clocks: no heartbeat for 30 s; did not revert GPU0 power
-    limit: set to 400 W, now…"."""
+    """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat for 30 s; did not
+    revert GPU0 power limit: set to 400 W, now…"."""
     back = [r.due for r in results if r.ok and r.way in SET]
     whys = dict.fromkeys(due.why for due in back)
     said = [f"reverted {', '.join(named(due.entry) for due in back)}: {'; '.join(whys)}"] if back else []
@@ -81,14 +82,14 @@ def summed_up(results: Sequence[Result]) -> str:
 
 
 def ends_at(known: object, latest: float) -> float:
-    """Return the time (time.monotonic()) at which a trial ends. `known` is the end that an earlier guard stored. The
-    result is `latest` if `known` is later than `latest` or is not a number."""
+    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `known`, the end that an earlier
+    guard stored, unless that is not a number or is later than `latest`. Then it is `latest`."""
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
 def target(due: Due) -> Any:
-    """Return the value that the revert sets: the value of the earlier entry that takes effect again (see `back_of`), or
-    else the value from before Workbench's first change."""
+    """Return the value that the revert sets. It is the value of an earlier entry that takes effect again, if `back_of`
+    returns one, otherwise the value from before Workbench's first change."""
     back = back_of(due)
     return back["now"] if back else due.entry["before"]
 
@@ -102,9 +103,9 @@ def back_of(due: Due) -> Any:
 
 
 def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
-    """Return the journal after the reverts in `results`. Each reverted entry is removed, or replaced by the earlier
-    entry that takes effect again (see `back_of`). The log gets a line for each result, with the host's boot id
-    `boot_id`."""
+    """Return the journal as it is after the reverts in `results`. Each reverted entry is removed, or replaced by the
+    earlier entry that takes effect again (see `back_of`). The journal's log gets a line for each result, with
+    `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way in results:
         key, back = due.key, back_of(due) if way in SET else None

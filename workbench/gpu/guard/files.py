@@ -93,8 +93,9 @@ class Files:
     renaming or replacing a directory."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
-        """Open `root`, the directory gpu/ of the state directory. `shared` is the directory of the host's register,
-        None if the host has none. Raises PermissionError if other users can write to `root`."""
+        """Open the directory in which the guard has its files: `root`, which is gpu/ in Workbench's state directory.
+        `shared` is the directory of the host's register of changed settings, None if the host has none. Raises
+        PermissionError if other users can write to `root`."""
         self.root, self.shared = root, shared
         above, name = os.path.split(root)
         self.at = open_directory(
@@ -142,15 +143,15 @@ class Files:
         return open_regular(name, flags | os.O_CREAT, self.home)
 
     def clear(self, name: str, at: int, kind: int) -> None:
-        """Rename the entry `name` to "NAME.bad" unless it has the file type `kind` (a constant such as
-        stat.S_IFREG)."""
+        """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad", unless it is of the type
+        `kind`, a constant such as stat.S_IFREG."""
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
     def take_guard_lock(self) -> bool:
-        """Take the lock that lets only one guard run; forked processes inherit it. Return False if another guard has
-        the lock."""
+        """Lock the file that lets only one guard run on the host, and return whether that worked. It fails if another
+        guard has the lock. Processes that this one forks keep the lock."""
         if self.held is not None:
             return True
         handle = self.open_file("lock", os.O_RDWR)
@@ -163,8 +164,8 @@ class Files:
         return True
 
     def ask_to_leave(self, wanted: bool) -> None:
-        """Ask the running guard to end, so that this process can take over. The request is a file; if `wanted` is
-        false, remove that file."""
+        """If `wanted` is true, create the file that asks the running guard to end, so that this process can take its
+        place. Otherwise remove that file."""
         if wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
@@ -173,8 +174,8 @@ class Files:
                 os.unlink("leave", dir_fd=self.home)
 
     def asked_to_leave(self) -> int | None:
-        """Return the id of the process that requests to take this guard's place. 0 if the request names no process,
-        None if there is no request."""
+        """Return the id of the process that asks to take this guard's place. Return 0 if the request names no process,
+        and None if there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(read_regular("leave", self.home))
@@ -250,15 +251,16 @@ class Files:
     # ---- the host's register
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the entries in the host's register, if the host has one. If the register cannot be written, do
-        nothing."""
+        """Publish the journal's entries in the host's register, where the Workbenches of other users read them. Do
+        nothing if the host has no register or if it cannot be written."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
                 where = register.place(self.shared)  # created again if Workbench had created it
                 register.publish(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
-        """Return the claims of other Workbenches on this host; () if the register cannot be read."""
+        """Return the settings that other Workbenches have changed, as they claim in the host's register. () if the
+        register cannot be read."""
         return self.read_register()[0]
 
     def is_unpublished(self) -> bool:
@@ -267,8 +269,8 @@ class Files:
         return self.shared is not None and not self.read_register()[1]
 
     def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-        """Return the claims of other Workbenches, and the entries of this journal, from the host's register. Both are
-        () if the register cannot be read."""
+        """Read the host's register. Return (settings that other Workbenches claim to have changed, published entries of
+        this journal). Both are () if the register cannot be read."""
         if self.shared is None:
             return (), ()
         try:
@@ -296,9 +298,9 @@ class Files:
     # ---- its lock
 
     def take(self, silent: tuple[str, ...]) -> bool:
-        """Try once to lock the journal, and return whether that worked. If the lock's owner has ended or is one of
-        `silent` (owners without a heartbeat, as "BOOT_ID:PID:START_TIME"), remove its lock, so that the next try can
-        succeed. A lock is a link; anything else in its place is renamed to "….bad"."""
+        """Try once to lock the journal by creating a link, and return whether that worked. `silent` names owners
+        without a heartbeat, as "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has
+        ended, or is no link, remove it, so that the next try can succeed."""
         try:
             os.symlink(self.token, self.link, dir_fd=self.at)
             return True
@@ -336,7 +338,8 @@ class Files:
     # ---- the guard's own
 
     def beat(self, owner: str) -> int:
-        """Return a number that changes with each heartbeat of `owner`, or 0 if that owner has sent no heartbeat."""
+        """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat file. 0 if there is no
+        such file."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:

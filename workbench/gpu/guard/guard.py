@@ -157,8 +157,8 @@ class Guard:
             self.broken = str(why)
 
     def publish_again(self) -> None:
-        """Publish the journal's entries again if the host's register has lost them. Other users must see the changes;
-        and if the journal is lost too, only the guard still knows the entries."""
+        """Publish the journal's entries again if the host's register has lost them, so that other users see the
+        changes. If the journal is lost too, publish the entries that the guard has in memory."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
@@ -177,8 +177,8 @@ class Guard:
             self.files.release()
 
     def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
-        """Return the entries of the journal that this guard watches. A guard that runs as root watches only entries
-        that were in the journal at its start."""
+        """Return those entries of the journal that this guard must watch. A guard that runs as root watches only
+        entries that were in the journal at its start."""
         found = [
             entry
             for entry in journal["entries"]
@@ -200,8 +200,8 @@ class Guard:
     # ---- the settings that are due
 
     def check_heartbeats(self) -> None:
-        """Record new heartbeats and new trials. If the guard itself was paused, for example because the machine slept,
-        each owner gets the full heartbeat time again."""
+        """Record which owners have sent a heartbeat, and which trials are new. If the guard itself was paused, for
+        example because the machine slept, each owner gets the full heartbeat time again."""
         now = time.monotonic()
         if now - self.ran_at > ASLEEP_S + self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
@@ -241,7 +241,7 @@ class Guard:
         self.note = note
 
     def heats(self, entry: Entry) -> bool:
-        """Return whether reverting the entry lets its GPU run cooler."""
+        """Return whether the setting of this journal entry makes its GPU hotter, so that a revert cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
         return setting_commands.heats(entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz)
 
@@ -254,8 +254,8 @@ class Guard:
         return [Due(entry, *why) for entry, why in found if why]
 
     def why(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return (reason why the entry must be reverted now, whether the revert only ends a trial and so restores the
-        value from before the trial). None if the entry need not be reverted now."""
+        """Return (reason, trial) if the setting of this journal entry must be reverted now, otherwise None. `trial` is
+        true if the revert only ends a trial and so restores the value from before the trial."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         if self.silent(entry):
             return f"no heartbeat for {watch['heartbeat_s']:g} s", False
@@ -268,8 +268,8 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
-        """Return the owners of due entries that send no heartbeat, as "BOOT_ID:PID:START_TIME". The guard may remove
-        their locks on the journal."""
+        """Return those owners of the entries in `due` that send no heartbeat, as "BOOT_ID:PID:START_TIME". If such an
+        owner has locked the journal, the guard may remove the lock."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
@@ -359,8 +359,8 @@ class Guard:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
     def settle(self, results: Sequence[Result]) -> None:
-        """Write the results of the reverts to the journal, the log and the state. A setting that was not reverted stays
-        in the journal."""
+        """Write the results of the reverts to the journal, to the guard's log and to its state file. An entry whose
+        setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]
         for due, ok, message, _ in results:
             self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
@@ -400,9 +400,9 @@ class Guard:
     # ---- the end, and the state file
 
     def end(self) -> bool:
-        """Lock the journal and end the guard if no entry is left to watch; return whether the guard ended. A Workbench
-        that adds entries holds this lock until its guard has read them, so the guard cannot end just before it is
-        needed."""
+        """End the guard if no entry is left to watch, and return whether it ended. The journal is locked meanwhile. A
+        Workbench that adds entries holds the same lock until its guard has read them, so the guard cannot end just
+        before it is needed."""
         try:
             if not self.files.take(()):
                 return False

@@ -43,9 +43,9 @@ class Programs:
     rights."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
-        """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and "tee"; if the guard is
-        not root, "sudo" is the sudo command to put before them, or (). Raises Unsafe if the guard serves another user
-        as root and a user other than root can change one of the programs."""
+        """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and "tee", and under "sudo"
+        the command to put before them, which a guard that is root ignores. Raises Unsafe if the guard runs as root for
+        another user, and a user other than root can change one of the programs."""
         self.root = os.geteuid() == 0
         self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
@@ -112,9 +112,9 @@ class Programs:
         return process.returncode, said.decode("utf-8", "replace")
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
-        """Return whether the user who made `claim` is able to set its value: root, this guard's own user, or a user
-        whom sudo lets run the command. Return True also if this guard is not allowed to list the other user's rights
-        with sudo."""
+        """Return whether the user who claims to have changed a setting is able to set the value in `claim`: root, this
+        guard's own user, or a user whom sudo lets run the command. True also if this guard may not ask sudo about that
+        user."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
@@ -132,8 +132,8 @@ class Programs:
         return True
 
     def is_guard(self, pid: int) -> bool:
-        """Return whether the process may take this guard's place: it runs with the rights of this guard's user or of
-        root, and is not a set-user-id program."""
+        """Return whether the process `pid` may take this guard's place. It must run as this guard's user or as root,
+        and must not be a set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
         if not self.root or not rights:
             return rights

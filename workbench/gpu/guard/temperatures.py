@@ -115,8 +115,8 @@ class Sensors:
         return int(value.value)
 
     def limit(self, uuid: str) -> float:
-        """Return the temperature in °C at which the driver slows the GPU down. The driver reports it as a margin (Ada
-        and later) or as a threshold. LIMIT_C if it reports neither."""
+        """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver reports it as a margin
+        (Ada and later) or as a threshold. If it reports neither, return LIMIT_C."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -151,9 +151,10 @@ class Sensors:
 
 
 class TemperatureReader:
-    """A thread that reads temperatures. It reads the GPUs in `watched` (UUIDs) every `pace_s` seconds. `celsius` and
-    `limits` have temperatures and thermal limits in °C by UUID; `highest_mhz` has the highest clock in MHz by (UUID,
-    key of the clock lock). `problem` says why some GPUs cannot be read; None if all can."""
+    """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in `watched`. By UUID,
+    `celsius` has their temperatures and `limits` their thermal limits in °C. `highest_mhz` has the highest clock in MHz
+    by (UUID, key of the setting that locks this clock). `problem` says why some GPUs cannot be read, None if all
+    can."""
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
@@ -167,8 +168,8 @@ class TemperatureReader:
         self.asked_at = self.asking_since = 0.0
 
     def start(self) -> None:
-        """Start the thread. Call this after the guard's forks, because Python 3.13 starts no thread that was created
-        before a fork."""
+        """Start the thread that reads temperatures. Call this after the guard's forks, because Python 3.13 starts no
+        thread that was created before a fork."""
         threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
     def watch(self, uuids: tuple[str, ...]) -> None:

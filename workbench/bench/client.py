@@ -39,8 +39,8 @@ _NEVER = 1 << 62
 
 
 class Slot:
-    """One of the concurrent streams of the load: its connection to the server, and the request that it has in flight
-    (None between two requests)."""
+    """One stream of the load, which sends one request after the other: its connection to the server, and its request in
+    flight. The request is None between two requests."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
@@ -54,13 +54,13 @@ class Client:
     """The load client of one run. It sends the warm-up requests and then the measured requests, and passes the record
     of each finished request to `on_record`.
 
-    `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` and
-    `counted` contain the records of the warm-up and of the measured requests, and `report` returns counters and times
-    of the whole run.
+    `watch` adds a file descriptor to the client's event loop, and `stop` ends the loop. After `run`, `warmups` has the
+    records of the warm-up requests and `counted` those of the measured requests. `report` returns counters and times of
+    the whole run.
 
-    If several processes share the load, each process has a client for its `share` of the streams and requests. All
-    clients count time from the same monotonic time `began_ns`. The client calls `on_steady` when its own warm-up may
-    end, and `agree` to wait for the other processes after the warm-up.
+    If several processes share the load, each has a client for its `share` of the streams and requests. All clients
+    count time from the same monotonic time `began_ns`. A client calls `on_steady` when its own warm-up may end. After
+    its warm-up, it calls `agree` to wait for the other processes.
     """
 
     def __init__(
@@ -198,10 +198,11 @@ class Client:
         self.tick(now)
 
     def _do_a_chore(self) -> None:
-        """Do one piece of work that can wait until no socket is readable: make the record of one ended request, or the
-        body of one later request.
+        """Do one piece of work that can wait until no socket is readable: make the record of a request that has ended,
+        or the body of a request that has not started.
 
-        If 128 requests end together and all of this work is done at once, the next first tokens are 30 ms late.
+        If 128 requests ended together and all of this work were done at once, the next first tokens would be read 30 ms
+        late.
         """
         if self._ended:
             exchange, error, detail = self._ended.popleft()
@@ -236,14 +237,15 @@ class Client:
             self._drop_unsent_requests()
 
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
-        """Drop the requests that have not started, so that this phase (warm-up or measured) starts no more. Add to
-        `unsent` the number of dropped requests that were due by `due_by_ns`."""
+        """Drop all requests that have not started, so that the current phase (warm-up or measured part) starts no more.
+        Add the number of dropped requests that were due by `due_by_ns` (monotonic nanoseconds) to the counter
+        `unsent`."""
         self.unsent += sum(0 < one.due_ns <= due_by_ns for one in self._ready) + self._phase.give_up(due_by_ns)
         self._ready.clear()
 
     def _start_due(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at which the next request
-        is due, or None if no request is waiting or no slot is idle."""
+        is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
             due = self._next_due(now)
             if due is None:
@@ -268,9 +270,9 @@ class Client:
         return len(self._slots) - len(self._idle)
 
     def _stagger(self, over_s: float, begin_ns: int) -> None:
-        """Spread the first requests of all slots evenly over `over_s` seconds from `begin_ns` (monotonic nanoseconds)
-        on. All slots must be idle. If several processes share the load, their first requests are interleaved in
-        time."""
+        """Set the earliest start of each stream's next request, evenly spread over `over_s` seconds after `begin_ns`
+        (monotonic nanoseconds). No stream may have a request in flight. The streams of several processes start in
+        turn."""
         step_ns = over_s * _SECOND_NS / max(1, self._whole.concurrency)
         self._idle = deque(self._slots)
         for i, slot in enumerate(self._slots):
@@ -339,8 +341,8 @@ class Client:
         self._connect_or_send(slot)
 
     def _connect_or_send(self, slot: Slot) -> None:
-        """Send the request of `slot` on its open connection. If the slot has no connection, open one and send the
-        request as soon as the connection is open."""
+        """Send the next request of a stream (`slot`) on its open connection. If the stream has no connection, open one
+        and send the request as soon as the connection is open."""
         if slot.connection is None:
             assert slot.exchange is not None
             slot.exchange.began_ns = time.monotonic_ns()
@@ -442,7 +444,7 @@ class Client:
         self._connect_or_send(slot)
 
     def _may_reconnect(self, slot: Slot) -> bool:
-        """Return whether the slot's request may be sent again on a new connection.
+        """Return whether the request of a stream (`slot`) may be sent again on a new connection.
 
         This is allowed if the server closed a reused connection before any byte of the answer, because the connection
         was idle too long or had served enough requests. Each request may be sent again only once.
@@ -483,11 +485,11 @@ class Client:
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
-        """Start the slot's next request now if it is due and the slot has an open connection, without waiting for the
-        next pass of the event loop.
+        """Start the next request of a stream (`slot`) now if it is due and the stream's connection is open, without
+        waiting for the next pass of the event loop.
 
-        Otherwise leave the slot to the event loop, because opening a connection could fail at once and call this
-        function again.
+        Without an open connection, leave the start to the event loop: opening a connection could fail at once, and the
+        handling of that failure would call this function again.
         """
         now = time.monotonic_ns()
         due = self._next_due(now)
@@ -500,8 +502,8 @@ class Client:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
     def _release(self, slot: Slot, exchange: Exchange | None = None) -> None:
-        """Keep the slot's connection open for its next request after a complete answer. Close the connection if the
-        client or the server does not allow its reuse."""
+        """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for the next request.
+        Close the connection if the client or the server does not allow its reuse."""
         exchange = exchange or slot.exchange
         connection = slot.connection
         if connection is None or exchange is None:
@@ -544,8 +546,8 @@ class Client:
                 self._finish(slot, *limit)
 
     def _share_done(self, running: list[Exchange]) -> float:
-        """Return the share (0 to 1) of the run's requests that is done, including the warm-up. A request in flight
-        counts in proportion to its received tokens."""
+        """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The requests in flight
+        (`running`) count in proportion to their received tokens."""
         parts = (len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup) for one in running)
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)

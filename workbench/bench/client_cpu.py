@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 
 class CpuLog:
-    """Readings of this process's CPU time. `note` must be called several times a second. `readings` are (monotonic
-    time, CPU time) in nanoseconds."""
+    """Readings of this process's CPU time, as (monotonic time, CPU time) in nanoseconds. `note` adds a reading and must
+    be called several times a second."""
 
     def __init__(self, readings: Iterable[tuple[int, int]] = ()) -> None:
         self._at_ns: list[int] = []

@@ -24,7 +24,7 @@ _NICE = -10
 
 class Loop(Protocol):
     """An event loop to which file descriptors can be added, such as `Client`. `callback` gets the event mask of a ready
-    descriptor; `stop` ends the loop for the given reason."""
+    descriptor. `stop` ends the loop, and its argument says why."""
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
@@ -75,8 +75,8 @@ class WorkerOutput:
             self._watching = False
 
     def finish(self, *, wait_s: float) -> None:
-        """Write the bytes that still wait, and make stdout blocking again if it was. Give up after `wait_s` seconds if
-        the reader of stdout does not read."""
+        """Write the bytes that still wait, and make stdout blocking again if it was blocking at the start. Give up
+        after `wait_s` seconds if the reader of stdout does not read."""
         until = time.monotonic() + wait_s
         self.flush()
         while self._waiting and time.monotonic() < until:
@@ -112,10 +112,11 @@ def drive(client: Client, output: WorkerOutput, wake: int) -> None:
 
 
 def _raise_priority() -> None:
-    """Raise this process's priority if that is allowed (root), so that other programs do not delay receive times.
+    """Raise this process's priority if the system allows it (as root), so that other programs do not delay receive
+    times.
 
-    Linux shares CPU time between sessions first (autogroup scheduling); a nice value counts only inside its session. If
-    this process leads a session of its own, the priority of that session is raised too.
+    Linux first shares CPU time between sessions (autogroup scheduling), and a nice value counts only inside its
+    session. If this process leads a session, the priority of that session is raised too.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)

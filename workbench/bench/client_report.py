@@ -22,8 +22,8 @@ _ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lo
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """The report of one client process about its run: how the run ended, and the accuracy of its times. `ramp_end_s` is
-    in seconds after the run began."""
+    """The report of one client process about its run: how the run ended, and how accurate its times are. `ramp_end_s`
+    is the start of the last stream, in seconds after the run began."""
 
     began_ns: int  # monotonic time of second 0 of the records
     began_unix: float
@@ -50,7 +50,8 @@ class ClientReport:
         return cls(**{**data, "warmup": warmup, "cpu": cpu, "dropped": tuple(data["dropped"])})
 
     def cpu_pct(self, window: Window) -> float | None:
-        """Return the CPU use in a window, in percent of one core. None if too few readings were made."""
+        """Return the CPU use of this client process during `window`, in percent of one core. None if too few readings
+        were made."""
         log = CpuLog(self.cpu)
         return log.pct(*(self.began_ns + int(at * 1e9) for at in (window.begin_s, window.end_s)))
 
@@ -62,8 +63,8 @@ def summary_message(
     warmups: Sequence[RequestRecord],
 ) -> dict[str, Any]:
     """Return the message that ends a run: a dict of type "summary" with the metrics and the Unix times of the run and
-    its steady window. `reports` has one report for each process of the load client; the records are those of all
-    processes."""
+    its steady window. `reports` has one report per process of the load client. `counted` and `warmups` are the measured
+    requests and the warm-up requests of all processes."""
     window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
     facts = _facts(spec, reports, warmups, window)

@@ -1,9 +1,9 @@
 """The comparison of run B with run A: first the differences of their conditions, then the change of each metric.
 
 Statistics use one value per run, because the requests of one run share the engine's state: treating each request as
-independent gives false alarms in 14 to 100 % of experiments. A verdict "better" or "worse" needs several runs on each
-side; with one run on each side, there is no interval and no verdict. metric_changes.py computes the changes and their
-intervals.
+independent gives false alarms in 14 to 100 % of experiments. A verdict "better" or "worse" needs several runs of A and
+several of B. With one run of each, there is no interval and no verdict. metric_changes.py computes the changes and
+their intervals.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ def compare(
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
 ) -> Comparison:
-    """Return the comparison of `a` with `b`. Each side is one result, or several runs of the same configuration.
+    """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result, or several runs of
+    the same configuration.
 
     `paired` says that run i of A and run i of B were made in succession with the same seed. `chosen` is the metric that
     was named before the runs; the p-values of all other metrics are corrected for the number of metrics. `level` is the
     confidence level of the intervals. `arms` lists the kinds of differences that the comparison is about ("model",
     "host"), which then cause no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on
-    the second host and B on the first; it is empty for one host.
+    the second host and B on the first. It is empty for one host.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -117,8 +118,9 @@ def compare(
 
 
 def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
-    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}. First come the settings
-    that the user chose, then the properties of the host and the server, then the workload."""
+    """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, with the values of run
+    `a` and of run `b`. First come the settings that the user chose, then the properties of the host and the server,
+    then the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
         yield from _if_different(name, name, getattr(x, name), getattr(y, name))
@@ -211,8 +213,8 @@ def _shown(value: Any) -> str:
 def _run_warnings(
     left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool, expected: Collection[str] = ()
 ) -> Iterable[str]:
-    """Yield one sentence for each reason why the runs of A (`left`) and B (`right`) cannot be compared. Differences
-    between the runs of one side are no reason if their kind, such as "host", is in `expected`."""
+    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be compared. The runs of
+    A may differ among themselves, and so may those of B, in the kinds of conditions in `expected`, such as "host"."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
             yield from _one_run(side, run)
@@ -231,8 +233,9 @@ def _run_warnings(
 
 
 def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
-    """Return the differences between the conditions of two runs of the same side. Each is a dict with "kind", "name",
-    "a" and "b". The preset is left out, and for paired runs also the seed, because each pair has its own seed."""
+    """Return the differences between the conditions of two runs of A, or of two runs of B. Each is a dict with "kind",
+    "name", "a" and "b". The name of the preset is ignored, and so is the seed of paired runs, because each pair has its
+    own seed."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
     return [d for d in _differences(a, b) if d["name"] not in ignored]
 

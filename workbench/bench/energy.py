@@ -70,8 +70,8 @@ def with_energy(summary: BenchSummary, gpu: GpuDuring, idle: Idle, *, seconds: f
 
 
 def without_energy(summary: BenchSummary, why: str, idle: Idle | None = None) -> BenchSummary:
-    """Return the summary with all power and energy metrics set to None and with `why` as the reason. The idle power
-    alone is set, if `idle` contains it."""
+    """Return the summary with all power and energy metrics set to None and with `why` as the reason. Only the idle
+    power is set if `idle` contains it."""
     absent = {**summary.absent, **dict.fromkeys(FIGURES, why)}
     if idle is None or idle.power_w is None:
         absent["idle_power_w"] = idle.why if idle else why
@@ -84,8 +84,8 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
-    """Return joules per successful request; None if the energy or the number of requests is unknown. A request that is
-    only partly inside the window counts by the share of its time inside."""
+    """Return the energy per successful request in joules, or None if the energy or the number of requests is unknown. A
+    request that is only partly inside the steady window counts by the share of its time inside."""
     requests = summary.requests_ok if summary.window_requests is None else summary.window_requests
     return round(energy / requests, 4) if energy is not None and requests else None
 

@@ -20,9 +20,9 @@ _MAX_ANSWER = 64 * 1024 * 1024
 class Exchange:
     """One HTTP request and its answer. All times are monotonic nanoseconds.
 
-    `due_ns` is the scheduled start (0: at once). `began_ns` is when the client began to connect or to send, whichever
-    came first. `sent_ns` is when it sent the request (0 before that). `stream` says whether the answer should be an
-    event stream; otherwise it should be one JSON object.
+    `due_ns` is the scheduled start, or 0 for a request that starts at once. `began_ns` is when the client began to
+    connect or to send, whichever came first. `sent_ns` is when it sent the request, or 0 before that. `stream` says
+    whether the answer should be an event stream instead of one JSON object.
     """
 
     def __init__(self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True) -> None:
@@ -49,8 +49,9 @@ class Exchange:
         return self.response.status
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
-        """Parse bytes of the answer that arrived at `stamp_ns`; b"" means that the server closed the connection. Return
-        whether the answer is complete. Raises HttpError or SseError for bytes that are not a valid answer."""
+        """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes (b"") mean that the
+        server closed the connection. Return whether the answer is complete. Raises HttpError or SseError for bytes that
+        are not a valid answer."""
         stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
         if self._text_chunk is not None and (count := self._text_chunk.count(data)):
             self.response.received += len(data)
@@ -85,8 +86,8 @@ class Exchange:
         return response.complete
 
     def _expect_text(self) -> None:
-        """Set `_text_chunk` to a matcher for the next chunk if that chunk may contain only one more piece of text, else
-        to None."""
+        """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes a chunk with nothing
+        but one more piece of text. Set it to None if the next chunk may contain anything else."""
         aligned = self.response.between_chunks and self._sse.between_events and self._decode is None
         around = self.reply.around_text if aligned else None
         if around is None:
@@ -102,8 +103,8 @@ class Exchange:
         return not self.stream and self.status == 200
 
     def verdict(self, asked_tokens: int | None) -> None:
-        """Judge a complete answer. Afterwards `reply.error` is the kind of failure, or None if the answer is right.
-        `asked_tokens` is the exact number of tokens that the answer must have; None allows any number."""
+        """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if the answer is correct.
+        `asked_tokens` is the exact number of tokens that the answer must have, or None if any number is correct."""
         self.reply.verdict(asked_tokens, delimited=not (self.stream and self.response.until_close))
 
     def http_error(self) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """The design of an A/B experiment: which run comes next, when there are enough pairs, and what the pairs show. All
-functions are pure.
+functions are pure. An arm is one of the two compared configurations, A or B.
 
-  discarded: A    pair 0: A B    pair 1: A B    pair 2: B A    …
+discarded: A pair 0: A B pair 1: A B pair 2: B A …
 
 The first run is discarded, because it is slower than all others on a cold machine. The two runs of a pair follow each
 other, in a random order drawn from a stored seed. A slow drift of the machine then widens the interval and does not
@@ -13,10 +13,10 @@ only a restart changes, each run gets its own server. If two neighbouring runs o
 pairs would be alike and the interval too narrow (docs/REFERENCE.md, "What an experiment can show").
 
 If the number of pairs is not fixed beforehand, the interval is wider. An experiment that ends once its interval is
-narrow enough uses `UNTIL_LEVEL` instead of 95 %, because it would otherwise select intervals that are narrow by chance.
-Each extension of a finished experiment divides the chance of a false alarm by four; dividing it by two gives up to 8 %
-of false alarms if only experiments without a result are extended. Both values come from simulation
-(tests/benchmarks/bench_experiments.py).
+narrow enough uses the confidence level `UNTIL_LEVEL` instead of 95 %, because it would otherwise select intervals that
+are narrow by chance. Whenever a finished experiment is extended, the allowed chance of a false alarm is divided by
+four. Division by two would give up to 8 % of false alarms if only experiments without a result are extended. Both
+values come from simulation (tests/benchmarks/bench_experiments.py).
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 
 
 def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
-    """Return whether each run of the experiment starts its own server. This is so on twins (two hosts), and if A and B
-    differ in something that only a restart changes. Servers that already run, or that Workbench did not start, are
-    never restarted."""
+    """Return whether each run of the experiment starts its own server. This is so in an experiment on two hosts
+    (`on_twins`), and if A and B differ in something that only a restart changes. Servers that already run, or that
+    Workbench did not start, are never restarted."""
     if on_twins:
         return True
     if a.target is None and b.target is None:
@@ -79,19 +79,19 @@ def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
 
 
 def plan_of(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
-    """Return the launch plan of arm `name` ("A" or "B") as JSON; empty for a server that already runs."""
+    """Return the launch plan of A or of B (`name`) as JSON. The plan is empty for a server that already runs."""
     target = arm_of(spec, name).target
     return spec.plan if target is None else target.plan or {}
 
 
 def changes_gpus(spec: ExperimentSpec) -> bool:
-    """Return whether arm A or arm B of the experiment changes GPU settings."""
+    """Return whether A or B changes GPU settings."""
     return bool(spec.a.gpu or spec.b.gpu)
 
 
 def checked(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an unknown metric or an
-    invalid number of pairs, interval width or limit."""
+    """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an unknown metric, or an
+    invalid number of pairs, interval width, longest duration or start temperature."""
     metric_called(spec.metric)
     if not 1 <= spec.pairs <= MOST_PAIRS:
         raise InputError(
@@ -135,14 +135,15 @@ def measurable(metric: str, shape: BenchSpec) -> None:
 
 
 def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
-    """Return the two arms of pair number `pair` in the order in which they run: ("A", "B") or ("B", "A")."""
+    """Return "A" and "B" in the order in which they run in pair number `pair`."""
     seed = spec.order_seed
     a_first = pair % 2 == 0 if seed is None else random.Random(f"{seed} {pair}").random() < 0.5
     return ("A", "B") if a_first else ("B", "A")
 
 
 def arm_of(spec: ExperimentSpec, side: str) -> Arm:
-    """Return the arm of a side of the experiment, such as "A" or "B on gpu-box-2"."""
+    """Return the configuration (A or B) that a side of the experiment measures. A side is named "A" or, on two hosts,
+    for example "B on gpu-box-2"."""
     return spec.a if side.startswith("A") else spec.b
 
 
@@ -164,21 +165,21 @@ def next_run(experiment: Experiment) -> ExperimentRun:
 
 
 def warm_up(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
-    """Return a new run of `arm` whose result will be discarded, because the machine is still cold. `host` is the host
-    of the run in an experiment on two hosts, otherwise None."""
+    """Return a new run of A or B (`arm`) whose result will be discarded, because the machine is still cold. `host` is
+    the host of the run in an experiment on two hosts, otherwise None."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
 
 
 def sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
-    """Return {side: (arm, host)} for each side of the experiment. The sides are "A" and "B" with the host None; on
-    twins (two hosts) they are each arm on each host, such as "B on gpu-box-2"."""
+    """Return {side: ("A" or "B", host)} for each side of the experiment. The sides are "A" and "B" with the host None.
+    In an experiment on two hosts, they are A and B on each host, such as "B on gpu-box-2"."""
     hosts: Sequence[str | None] = spec.twins or (None,)
     return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
 def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, its partner
-    (the run of the other arm in the pair) is dropped too, because the whole pair is made again."""
+    """Return the experiment with `run` added, or updated if it is already in the list. If the run failed, the other run
+    of its pair is dropped too, because the whole pair is made again."""
     runs = (*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :])
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"
@@ -242,7 +243,7 @@ def unfit(summary: BenchSummary, metric: str) -> str | None:
 
 def enough(experiment: Experiment) -> str | None:
     """Return why the experiment needs no further pair, or None if it needs one. The reason is the number of pairs or
-    the width of the interval, never the verdict."""
+    the width of the interval. An experiment never ends because of its verdict."""
     spec, done = experiment.spec, experiment.pairs_done
     if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.balanced(spec, done):
         width = _chosen_change(experiment)
@@ -305,9 +306,9 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
 
 
 def judged(experiment: Experiment, results: Mapping[int, BenchResult]) -> Experiment:
-    """Return `experiment` with these fields computed from its complete pairs: `comparison`, `smallest_pct` (the
-    smallest difference that it could have shown, in percent) and `verdict` (a sentence). `results` maps result ids to
-    results; a pair whose results are not in it is left out."""
+    """Return `experiment` with three fields computed from its complete pairs: `comparison`, `verdict` (a sentence) and
+    `smallest_pct`, the smallest difference in percent that it could have shown. `results` maps result ids to results. A
+    pair whose results are not in it is left out."""
     found = [
         (results.get(a.result_id or 0), results.get(b.result_id or 0), a.pair) for a, b in complete_pairs(experiment)
     ]
@@ -344,8 +345,8 @@ def _measured(change: MetricChange) -> str:
 
 
 def _diagnosed(experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]) -> Iterator[str]:
-    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. On twins (two hosts), the
-    difference between the hosts is removed first."""
+    """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an experiment on two
+    hosts, the difference between the hosts is removed first."""
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     second = 1 + (machine.change_pct or 0.0) / 100 if machine is not None else 1.0
 
@@ -372,9 +373,9 @@ def _log_ratios(change: MetricChange) -> list[float]:
 
 
 def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> float | None:
-    """Return the smallest true difference, in percent, that 4 of 5 experiments with this spread and number of pairs
-    would show. None for fewer than three pairs, whose spread is unreliable. `kinds` says for each pair on twins whether
-    it was swapped."""
+    """Return the smallest true difference, in percent, that four of five experiments like this one would show. None for
+    fewer than three pairs, whose scatter is unreliable. `at_level` is the confidence level; `kinds` says for each pair
+    on two hosts whether A and B had swapped hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
     known = [v for pair in change.pairs for v in pair if v]
@@ -410,8 +411,9 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the verdict of the experiment as one sentence for the user. On twins, the sentence also gives the
-    difference between the two machines. `change` is the change of the chosen metric, or None without complete pairs."""
+    """Return the verdict of the experiment as one sentence for the user. In an experiment on two hosts, the sentence
+    also gives the difference between them. `change` is the change of the chosen metric, or None without complete
+    pairs."""
     said = _of_change(experiment, change)
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:

@@ -1,8 +1,9 @@
 """Disturbances of an experiment, found in its runs and described in sentences: an outlying pair, two speeds, a trend, a
 cold first run, a shared compile cache.
 
-Disturbances do not change the interval. The sentences explain why the interval is wide, or what it cannot show. Each
-test raises a false alarm in about 1 of 100 experiments without disturbances (tests/unit/bench/test_bench_diagnosis.py).
+The sentences explain why the experiment's interval is wide, or what it cannot show. They change neither the interval
+nor the verdict. Each test raises a false alarm in about 1 of 100 experiments without disturbances
+(tests/unit/bench/test_bench_diagnosis.py).
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ def diagnosed(pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], discarded: Seque
 
 
 def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
-    """Return a note if the runs of an arm shared code that the engine compiled at its first start; otherwise None.
+    """Return a note if all runs of A, or all runs of B, shared the code that the engine compiled at its first start.
+    Otherwise return None.
 
     `engines` are the engine names of A and B. `eager` says for A and for B whether the engine runs without compiling.
-    Both arms must start a new server for each run.
+    Each run of A and B must have started a new server.
     """
     compiled = [arm for arm, name, off in zip("AB", engines, eager, strict=True) if _compiles(name) and not off]
     if not compiled:
@@ -77,8 +79,8 @@ def _compiles(name: str | None) -> bool:
 def _outlying_pair(
     pairs: Sequence[tuple[MeasuredRun, MeasuredRun]], arms: Sequence[Sequence[MeasuredRun]]
 ) -> Iterator[str]:
-    """Yield a sentence for each pair whose ratio B/A is far from those of all other pairs, compared with their
-    spread."""
+    """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs, compared with their
+    spread. `arms` are the runs of A and the runs of B."""
     count = len(pairs)
     if count < 4:
         return
@@ -124,8 +126,8 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
 
 
 def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
-    """Return the runs of an arm as a slower and a faster group, each of at least two runs, cut where the variance
-    inside the groups is least."""
+    """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the sorted runs are cut
+    where the variance inside the two groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
@@ -135,8 +137,8 @@ def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[
 
 
 def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
-    """Return the number (order of measurement) of the run at which the speed changed, if all later runs have the new
-    speed. None if slow and fast runs alternate. `splits` has the slow and the fast runs of each arm."""
+    """Return the position, in the order of measurement, of the first run with a new speed if all later runs have this
+    speed too. None if slow and fast runs alternate. `splits` has (slower runs, faster runs) of A and of B."""
     low, high = ([r.run.place for split in splits for r in split[side]] for side in (0, 1))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
@@ -145,8 +147,8 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
 
 
 def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
-    """Yield a sentence if the metric rises or falls steadily over the order of the runs. The difference between the
-    arms is removed first."""
+    """Yield a sentence if the metric rises or falls steadily over the order of the runs. `arms` are the runs of A and
+    the runs of B. The difference between A and B is removed first."""
     in_order = sorted(
         (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
         for arm in arms
@@ -173,9 +175,9 @@ def _trend(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
 
 
 def _independent_share(rest: Sequence[float]) -> float:
-    """Return the effective number of independent observations divided by the number of runs (at most 1). `rest` are the
-    residuals of a fitted line. They are treated as an AR(1) series; its estimated correlation r is too low by (2 + 4 r)
-    / n, so this amount is added."""
+    """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated from the correlation
+    of successive runs. `rest` are the residuals of a fitted line, treated as an AR(1) series. The estimated correlation
+    r of n runs is too low by (2 + 4 r) / n, so this amount is added."""
     count = len(rest)
     squares = math.fsum(y * y for y in rest)
     r = math.fsum(a * b for a, b in itertools.pairwise(rest)) / squares if squares else 0.0
@@ -184,8 +186,8 @@ def _independent_share(rest: Sequence[float]) -> float:
 
 
 def _cold_start(arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Yield a sentence if the first discarded run is far from the other runs of its arm, compared with the spread
-    inside both arms."""
+    """Yield a sentence if the first discarded run is far from the other runs of the same configuration, compared with
+    the spread inside A and inside B. `arms` are the runs of A and the runs of B."""
     df = sum(map(len, arms)) - len(arms)
     for first in discarded[:1]:
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())

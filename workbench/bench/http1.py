@@ -25,7 +25,7 @@ class HttpError(Exception):
 
 
 def chunk_size(digits: bytes) -> int:
-    """Return the size in the first line of a chunk. `digits` is that size in hexadecimal; -1 if `digits` is not
+    """Return the size of a chunk from the hexadecimal `digits` in its first line. Return -1 if `digits` is not
     valid."""
     size = _SIZES.get(digits)
     if size is None:
@@ -68,8 +68,8 @@ def body_decoder(encoding: str) -> Decode | None:
 
 
 class ResponseReader:
-    """Parser of one HTTP response. `complete` becomes true when the body has ended. `rest` contains bytes after the
-    end, of which there should be none."""
+    """Parser of one HTTP response. `complete` becomes true when the body has ended. `rest` contains any bytes that
+    follow the end of the response, although a correct server sends none."""
 
     def __init__(self) -> None:
         self.status = 0  # 0 until the head is in
@@ -124,8 +124,8 @@ class ResponseReader:
 
     @property
     def until_close(self) -> bool:
-        """Whether the body ends when the server closes the connection. Then a body that was cut off cannot be
-        recognized."""
+        """Whether the body ends when the server closes the connection. Such a body looks complete even if it was cut
+        off."""
         return self._left is None
 
     @property
@@ -182,7 +182,8 @@ class ResponseReader:
             self.keep_alive = False  # the body ends with the connection
 
     def _dechunk(self, data: bytes) -> bytes:
-        """Return the content of the chunks in `data`. Keep an incomplete chunk-size line for the next call."""
+        """Return the content of the chunks in `data`. An unfinished line with a chunk's size is kept for the next
+        call."""
         if self._framing:
             data, self._framing = self._framing + data, b""
         out: list[bytes] = []
@@ -236,8 +237,8 @@ class ResponseReader:
         return end
 
     def _after_line(self, line: bytes) -> int:
-        """Process one framing line (chunk size, end of a chunk, or trailer). Return the size of the next chunk, or 0 if
-        the line is not a chunk size. Raises HttpError for an invalid line."""
+        """Process one line between the contents of chunks: a chunk's size, the end of a chunk, or a trailer. Return the
+        size of the next chunk, or 0 if the line is not a chunk's size. Raises HttpError for an invalid line."""
         if self._in_trailer:
             self.complete = not line
             return 0

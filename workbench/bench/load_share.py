@@ -23,8 +23,7 @@ def processes_for(spec: BenchSpec) -> int:
 @dataclass(frozen=True, slots=True)
 class Share:
     """One process's share of the streams and requests: those with the numbers `first`, `first + of`, `first + 2 * of`
-    and so on. `of` is the number of processes. A request's prompt, length and due time do not depend on the number of
-    processes."""
+    and so on. `of` is the number of processes. The prompt, length and due time of a request do not depend on it."""
 
     first: int = 0
     of: int = 1
@@ -40,8 +39,9 @@ class Share:
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 
     def times(self, times: Iterator[float] | None) -> Iterator[float] | None:
-        """Return an iterator over the due times of this share's requests. `times` are the due times of all requests.
-        None in a closed loop, where `times` is None."""
+        """Return an iterator over the due times of this share's requests. `times` yields the due times of all requests.
+        It is None, and so is the result, if requests have no due times because each stream starts one when its previous
+        one has ended."""
         return None if times is None else islice(times, self.first, None, self.of)
 
 
@@ -50,9 +50,9 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """What the warm-up has measured: the prompt tokens of requests, the durations of requests in seconds, and the
-    earliest begin of the measured part in monotonic nanoseconds. Each process has its own values first, and then all
-    processes use common ones."""
+    """Values measured in the warm-up: the prompt tokens of requests, the durations of requests in seconds, and the
+    earliest start of the measured part in monotonic nanoseconds. Each process first has its own values. Then all
+    processes use the combined values."""
 
     prompt_tokens: tuple[int, ...]
     durations_s: tuple[float, ...]

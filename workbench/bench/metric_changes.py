@@ -1,9 +1,9 @@
 """The change of each metric from A to B over several runs: geometric means, their ratio, its interval and a verdict.
 
 Each run gives one value. Unpaired runs use Welch's t interval on the logarithms, and pairs of runs use the paired t
-interval. For pairs on two hosts (twins), the difference between the hosts is removed (twins.py). The metric that was
-chosen before the runs is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its
-difference remains significant after Holm's correction for the number of metrics; otherwise it gets "hint only".
+interval. For pairs on two hosts, the difference between the hosts is removed (twins.py). The metric that was chosen
+before the runs is tested at the full level. Every other metric gets the verdict "better" or "worse" only if its
+difference remains significant after Holm's correction for the number of metrics. Otherwise it gets "hint only".
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ResultMetric:
     higher_is_better: bool
 
     def resolution(self, value: float) -> float:
-        """Return the smallest relative difference from `value` that one run can measure, for example 0.0005. A smaller
-        spread between runs is not significant."""
+        """Return the smallest relative difference from `value` that one run can measure, for example 0.0005 (0.05 %).
+        Runs may scatter less than that by chance."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
     def of(self, summary: BenchSummary) -> float | None:
@@ -89,8 +89,8 @@ def changes(
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
     """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is the metric that was
-    named before the runs were made; its change comes first. `level` is the confidence level of the intervals. For
-    twins, `swapped` says for each pair whether A and B were swapped."""
+    named before the runs were made; its change comes first. `level` is the confidence level of the intervals. For pairs
+    on two hosts, `swapped` says for each pair whether A and B had swapped hosts."""
     found = [
         _change(
             metric, [metric.of(r.summary) for r in left], [metric.of(r.summary) for r in right], paired, level, swapped
@@ -107,9 +107,8 @@ def changes(
 def machine_change(
     metric: ResultMetric, a: Sequence[BenchResult], b: Sequence[BenchResult], swapped: Sequence[bool], level: float
 ) -> MetricChange | None:
-    """Return the change of a metric from the first of two hosts (twins) to the second one, with the same configuration.
-    `swapped` says for each pair whether B ran on the first host. None unless some pairs are swapped and some are
-    not."""
+    """Return the change of a metric from the first of two hosts to the second one, with the same configuration.
+    `swapped` says for each pair whether B ran on the first host. None if all pairs are swapped, or if none is."""
     values = [(metric.of(x.summary), metric.of(y.summary)) for x, y in zip(a, b, strict=True)]
     pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
     if len(set(swapped)) < 2:
@@ -166,7 +165,8 @@ def difference(
     a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
 ) -> tuple[float, StandardError | None]:
     """Return (mean of b - mean of a, standard error of this difference). The standard error is None if there are too
-    few runs. With `swapped` (pairs on two hosts), the difference between the hosts is removed (twins.py)."""
+    few runs. `resolution` is the smallest standard deviation that is assumed for a run. With `swapped` (pairs on two
+    hosts), the difference between the hosts is removed (twins.py)."""
     if swapped:
         found = twins.separated([y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2)
         if found is not None:
@@ -212,8 +212,8 @@ def _hinted(change: MetricChange, stands: bool) -> MetricChange:
 
 
 def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Return the changes with each verdict "better" or "worse" replaced by "hint only". Used if the runs are not
-    comparable or not complete."""
+    """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only". Used if the runs are
+    not comparable or not complete."""
     return tuple(_hinted(change, False) for change in found)
 
 

@@ -57,8 +57,8 @@ class CommandOutcome:
 
 @contextmanager
 def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
-    """Yield `argv` with {base_url} and {model} replaced, because no shell does so. {endpoints} becomes the path of a
-    temporary endpoint file, which is deleted when the context manager ends."""
+    """Yield `argv` with {base_url} and {model} replaced by the arguments of these names. {endpoints} is replaced by the
+    path of a temporary endpoint file, which is deleted when the context manager ends."""
     words = tuple(a.replace("{base_url}", base_url).replace("{model}", model) for a in argv)
     if not any(ENDPOINTS in word for word in words):
         yield words
@@ -175,8 +175,8 @@ async def _message(tie: Process) -> dict[str, Any]:
 
 async def _wait_for_end(tie: Process, output: int, hear: Callable[[bytes], None]) -> tuple[int, float]:
     """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie` is the watcher
-    process, `output` a pipe with the command's output; `hear` receives each line of that output. Children of the
-    command that hold the pipe open are not waited for."""
+    process of the command, `output` a pipe with the command's output, and `hear` receives each line of it. Children of
+    the command that keep the pipe open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)

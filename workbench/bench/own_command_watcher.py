@@ -80,8 +80,8 @@ def _write_message(message: dict[str, float | int | None]) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the command has ended. The exit status is not collected, so that the kernel does not give the
-    command's process id and group id to a new process."""
+    """Return whether the command has ended. The command stays a zombie process, so that the kernel cannot give its
+    process id and group id to a new process."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -110,8 +110,8 @@ def _end_all(leader: int, wait_s: float) -> None:
 
 
 def _send(pid: int, start: bytes, number: int) -> None:
-    """Send signal `number` to process `pid` if it still is the process that started at `start`, and not a new process
-    with that id."""
+    """Send signal `number` to the process `pid` that started at `start`. Do nothing if a new process has this id
+    now."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:

@@ -1,5 +1,5 @@
-"""Named workloads (profiles), such as `quick` or `batch`. A preset can suggest values that override those of `quick`;
-values that the user gives override all others."""
+"""Named workloads (profiles), such as `quick` or `batch`. Values that a preset suggests override those of `quick`.
+Values that the user gives override all others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workbench.model.errors import InputError
 class BenchProfile:
     """A named shape of the load. `fields` maps fields of BenchSpec to values.
 
-    Most profiles make eight times as many requests as streams, so that the steady window is some 92 % of the run and
-    its ramp and tail matter little.
+    Most profiles make eight times as many requests as streams. The steady window, in which all streams are busy, is
+    then some 92 % of the run.
     """
 
     name: str

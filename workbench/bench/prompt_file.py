@@ -34,8 +34,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Prompts from a file. `prompts` become BenchSpec.prompts. `name` is stored with a result, such as "FILE (12
-    prompts, sha256 3fa…)"."""
+    """The user's own prompts from a file. `prompts` are the values for BenchSpec.prompts. `name` is stored with a
+    result, such as "FILE (12 prompts, sha256 3fa…)"."""
 
     prompts: tuple[str, ...]
     name: str

@@ -30,11 +30,11 @@ UNHEARD = "nobody reads the output of the worker"
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Measurements of one finished request. `ttft_us` and `end_us` are microseconds from the moment at which the
+    """Measurements of one finished request. `ttft_us` (first chunk) and `end_us` (end) are microseconds after the
     request was sent. `gaps_us` are the microseconds between successive chunks with content.
 
-    Token counts come from the server's usage and are None if the server reports none. The token counts of a failed
-    request may be too low. `first_tokens` is the number of tokens in the first chunk, which few servers report.
+    Token counts come from the server's field "usage" and are None if the server sends none. The token counts of a
+    failed request may be too low. `first_tokens` is the number of tokens in the first chunk, which few servers report.
     """
 
     index: int
@@ -69,8 +69,8 @@ class RequestRecord:
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RequestRecord:
-        """Return the record with the fields that `as_json` has returned. Nothing is checked, because checking each gap
-        takes ten times as long. Raises TypeError for an unknown field."""
+        """Return the record with the fields that `as_json` has returned. Their values are not checked, because checking
+        thousands of numbers takes ten times as long. Raises TypeError for an unknown field."""
         return cls(**{**data, "gaps_us": tuple(data.get("gaps_us", ()))})
 
 

@@ -64,8 +64,8 @@ def refusals(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFac
 
 
 def marks(counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
-    """Return the reasons why a valid result is less certain than it seems, for example because the run was short. Empty
-    if there are none."""
+    """Return the reasons why a valid result is less reliable than it seems, for example because the run was short.
+    Empty if there are none."""
     reasons = (steadiness.too_short(counted, window), steadiness.halves_apart(counted, window))
     return tuple(r for r in reasons if r)
 
@@ -87,8 +87,8 @@ def _failures(counted: Sequence[RequestRecord]) -> str | None:
 def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
     """Return a reason to reject the result if fewer streams than requested were in flight on average; otherwise None.
 
-    Only the steady window of a closed loop is checked. Elsewhere, streams are idle for other reasons: ramp, tail or a
-    request rate.
+    Only the steady window of a run without a request rate is checked. With a request rate, and at the begin and the end
+    of every run, streams are idle for other reasons.
     """
     mean = mean_in_flight(window, counted)
     if spec.rate is not None or window.name != STEADY or mean is None or mean >= LEAST_LOAD * spec.concurrency:
@@ -138,8 +138,8 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
 
 
 def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if the requests of an open loop started later than scheduled and never
-    caught up; otherwise None. Then the measured rate is not the requested one."""
+    """Return a reason to reject the result if the client started requests later than the requested rate demands, and
+    never caught up. Otherwise return None. The measured rate is then not the requested one."""
     starts = sorted((r.due_s, r.start_s) for r in counted if r.due_s is not None)
     if spec.rate is None or len(starts) < 2:
         return None
@@ -156,9 +156,9 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
 
 
 def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    """Return a reason to reject the result if more than 3 % of the due requests of an open loop were never sent;
-    otherwise None. Those requests would have waited longest, so the latencies of the sent requests alone look too
-    good."""
+    """Return a reason to reject the result if, at a requested rate, more than 3 % of the due requests were never sent.
+    Otherwise return None. Those requests would have waited longest, so the latencies of the sent requests alone look
+    too good."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None

@@ -1,4 +1,5 @@
-"""Benchmarks in a worker process, here or on a host: sends it the spec, and reads its messages."""
+"""Runs a benchmark in a worker process, on this machine or on a host: sends the worker the spec, and reads its
+messages."""
 
 from __future__ import annotations
 

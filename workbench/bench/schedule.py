@@ -1,8 +1,8 @@
 """The schedule of requests: when each request starts, and when the warm-up is long enough.
 
-In a closed loop, a stream starts its next request when the previous one has ended; only the first requests are spread
-out. In an open loop, each request has a scheduled time that does not depend on the server. The schedule depends on the
-seed alone, so that A and B of a comparison get equal schedules.
+Without a request rate (closed loop), a stream starts its next request when the previous one has ended, and only the
+first requests are spread out. With a request rate (open loop), each request has a scheduled time that does not depend
+on the server. The schedule depends on the seed alone, so that A and B of a comparison get equal schedules.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _RAMP_SHARE = 0.02  # share of the expected run by which staggered starts may re
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Return an endless iterator over the due times of requests, in seconds after the phase began. None for a closed
-    loop, which has no due times."""
+    """Return an endless iterator over the times at which requests are due, in seconds after the begin of the warm-up
+    (`warmup`) or of the measured part. None if requests have no due times, because the spec has no request rate."""
     if spec.rate is None:
         return None
     return _constant(spec.rate) if spec.arrival == "constant" else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
@@ -49,7 +49,7 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 class RequestPhase:
     """Progress through one phase of a run: the warm-up or the measured part. `left` is the number of requests that have
     not started, `next` the index of the next request, and `step` the difference between the indices of two successive
-    requests. `times` yields the due times of the requests; it is None in a closed loop."""
+    requests. `times` yields the due times of the requests, and is None without a request rate."""
 
     warmup: bool
     left: int
@@ -59,16 +59,16 @@ class RequestPhase:
     step: int = 1
 
     def take(self) -> tuple[int, int]:
-        """Return (index, due time) of the next request, and move on to the request after it. The due time is in
-        monotonic nanoseconds; 0 means at once."""
+        """Return (index, due time) of the next request, and count it as started. The due time is in monotonic
+        nanoseconds; 0 means at once."""
         index, self.next = self.next, self.next + self.step
         self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due
 
     def give_up(self, now_ns: int) -> int:
-        """End the phase now. Return how many of its remaining requests were due by `now_ns`; 0 in a closed loop, which
-        has no due times."""
+        """End this phase of the run (warm-up or measured part) now. Return how many of its remaining requests were due
+        by `now_ns`, or 0 if requests have no due times."""
         overdue = 0
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
@@ -96,9 +96,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WarmupOutcome:
-    """The end of a warm-up that lasted until the server was steady or the warm-up gave up (`steady`). It took `seen`
-    requests, in windows of `window` requests. `apart` is the last relative difference between two windows, None without
-    two windows."""
+    """How a warm-up with a test for a steady server ended. `steady` is False if the warm-up gave up. It took `seen`
+    requests and compared windows of `window` requests; `apart` is the last relative difference between two windows, or
+    None without two windows."""
 
     seen: int
     window: int
@@ -124,8 +124,8 @@ class WarmupOutcome:
 
 
 class Warmup:
-    """Decides when the warm-up is long enough. A warm-up has `spec.warmup` requests. With `until_steady`, it has at
-    least as many, and more until the server is steady.
+    """Decides when the warm-up is long enough. A warm-up has at least `spec.warmup` requests. With `spec.until_steady`,
+    it continues until the server is steady.
 
     The server is steady when the mean time per token of two successive windows differs by at most 3 %. A window is as
     many requests as there are streams. The warm-up gives up after eight windows or a quarter of the run's deadline.
@@ -152,7 +152,7 @@ class Warmup:
         self.first = next_index
 
     def enough(self, record: RequestRecord) -> bool:
-        """Add the record of an ended warm-up request. Return whether the warm-up may end."""
+        """Add the record of a warm-up request that has ended. Return whether the warm-up may end."""
         self._seen += 1
         if not self.until_steady:
             return False

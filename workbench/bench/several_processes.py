@@ -39,8 +39,8 @@ _SMALLEST = ("silent_s",)
 
 
 class _Process:
-    """One client process of the run, in the parent process: its process id, the pipes to it, and its messages so
-    far."""
+    """One client process of a run, as its parent process sees it: its process id, the pipes to it, and the messages
+    that it has sent."""
 
     def __init__(self, pid: int, output: int, control: int) -> None:
         self.pid, self.output, self.control = pid, output, control
@@ -269,8 +269,8 @@ def _send_share(spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Sha
 
 
 class _Control:
-    """Sends the messages of one client process to the worker, its parent, and receives the worker's replies. The
-    messages are that the client is steady, and the values of its warm-up."""
+    """The connection of one client process to its parent, the worker. It tells the worker when the client is steady,
+    sends the values of the warm-up, and receives the worker's replies."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake
@@ -284,8 +284,8 @@ class _Control:
             self._output.line({"type": "steady"})
 
     def agree(self, warmed: WarmedUp) -> WarmedUp:
-        """Send the warm-up values of this process to the worker, and wait for its reply. Return the values of all
-        processes together."""
+        """Send what this process has measured in its warm-up to the worker, and wait for the reply. Return the combined
+        values of all processes."""
         self._output.line({"type": "warmed up", **asdict(warmed)})
         while self._agreed is None and not self._client.stopped:
             self._output.flush()

@@ -20,7 +20,7 @@ _GROWTH = 0.03  # and by this share of the schedule's length, more than in a que
 
 
 def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if the server did not keep up with an open loop; otherwise None.
+    """Return a reason to reject the result if the server did not keep up with the requested rate; otherwise None.
 
     The server did not keep up if, in the second half of the schedule, fewer requests were completed than due (by more
     than chance) and each request waited longer than in the first half. All latencies then grow for as long as the run
@@ -59,9 +59,9 @@ def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
 
 
 def halves_apart(counted: Sequence[RequestRecord], window: Window) -> str | None:
-    """Return a reason why the result is less certain than it seems, if the two halves of the steady window differ in
-    the time per token of a request; otherwise None. At a fixed number of streams, that time is the inverse of the
-    throughput (Little's law)."""
+    """Return why the result is less reliable than it seems, if the time per token differs between the two halves of the
+    steady window. Otherwise return None. At a fixed number of streams, that time is the inverse of the throughput
+    (Little's law)."""
     if window.name != STEADY:
         return None
     inside = [r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s and r.end_us]

@@ -26,8 +26,8 @@ _OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window or WHOLE for the whole
-    run. If there is no steady window, `why` gives the reason."""
+    """A part of a run, in seconds after the run began. `name` is STEADY for the steady window (all streams are busy) or
+    WHOLE for the whole run. If there is no steady window, `why` gives the reason."""
 
     name: str
     begin_s: float
@@ -44,13 +44,13 @@ def end_s(record: RequestRecord) -> float:
 
 
 def window_of(spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1) -> Window:
-    """Return the window of a run over which rates are computed: the steady window, or the whole run if there is none.
+    """Return the part of a run over which rates are computed: the steady window, or the whole run if there is none.
     `ramp_end_s` is when the last stream started. `processes` is how many processes of the load client shared the
     requests; the window ends when the first process has started its last request.
 
-    A closed loop has a steady window if each stream has four successful requests, an open loop if the window lasts as
-    long as two mean requests. There is no steady window if a stream stalled. With a single stream, the whole run is
-    steady, because it has no ramp and no tail.
+    Without a request rate, each stream must have four successful requests for a steady window. With one, the window
+    must last as long as two mean requests. There is no steady window if a stream stalled. With a single stream, the
+    whole run is steady, because it has no ramp and no tail.
     """
     if not counted:
         return Window(WHOLE, 0.0, 0.0, "no request was made")
@@ -94,8 +94,8 @@ def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
-    """Return the number of streams with a request in flight, averaged over the window; None if the window has no
-    duration. Failed requests are included. A request that a time limit ended is included only until its last byte."""
+    """Return the number of requests in flight, averaged over the window, or None if the window has no duration. Failed
+    requests are included. A request that a time limit ended is included only until its last byte."""
     if window.seconds <= 0:
         return None
     return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds

@@ -50,8 +50,8 @@ def summarize(
     """Return the metrics of a run. `counted` and `warmups` are the records of the measured and of the warm-up requests.
 
     `output_tok_s` and `request_s` are rates over the steady window (steady_window.py); `whole_run_tok_s` is a rate over
-    the whole run. TTFT and end-to-end time begin when a request is sent. In an open loop a request may wait for a free
-    stream before that: `queue_ms` is this wait, and the metrics named `…_from_schedule_ms` include it.
+    the whole run. TTFT and end-to-end time begin when a request is sent. With a request rate, a request may wait for a
+    free stream before that: `queue_ms` is this wait, and the metrics named `…_from_schedule_ms` include it.
     """
     good = [r for r in counted if r.ok]
     warm = [r for r in warmups if r.ok]
@@ -126,8 +126,8 @@ def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
 
 
 def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """Return {metric name: distribution} for the metrics that begin at a request's scheduled time. In a closed loop,
-    all of them are None."""
+    """Return {metric name: distribution} for the metrics that begin at a request's scheduled time. All of them are None
+    without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
         "queue_ms": distribution(max(0.0, wait) for _, wait in waits),

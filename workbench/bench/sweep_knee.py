@@ -1,4 +1,5 @@
-"""The knee of a sweep: the value beyond which more costs much and gains little. All functions are pure.
+"""The knee of a sweep (one benchmark for each of several values of a setting): the value beyond which more costs much
+and gains little. All functions are pure.
 
 Methods that look for the strongest bend of a curve find a knee in any curve, even in a straight line or in noise. The
 two rules here do not. Both consider only the values that keep nearly all of the best throughput. A sweep over GPU
@@ -26,8 +27,9 @@ CONCURRENCY_LOSS = 0.10  # throughput grows by doublings there, and latency with
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The knee of a sweep. `index` is the position of the knee in the sweep's points, and `text` states the rule and
-    the numbers by which it was found. If there is no knee, `index` is None and `text` says why."""
+    """The knee of a sweep, which is the value beyond which more costs much and gains little. `index` is its position in
+    the sweep's points, and `text` states the rule and the numbers by which it was found. If there is no knee, `index`
+    is None and `text` says why."""
 
     index: int | None
     text: str

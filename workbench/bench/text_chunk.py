@@ -31,7 +31,7 @@ class TextChunk:
         return len(chunks)
 
     def _is_one(self, data: bytes) -> bool:
-        """Return whether `data` is one chunk with this prefix and suffix, and of a length that an earlier chunk had."""
+        """Return whether `data` is one chunk with the same bytes around its text as an earlier chunk of this length."""
         head, trail = self._heads.get(len(data)), self._trail
         return (
             head is not None
@@ -41,7 +41,8 @@ class TextChunk:
         )
 
     def _learn(self, data: bytes) -> bool:
-        """Return whether `data`, which ends with the suffix, is one chunk. If so, store the bytes before its text."""
+        """Return whether `data` is one chunk, given that it ends with the suffix. If so, store the bytes before its
+        text, so that later chunks of this length are recognized."""
         line_end = data.find(b"\r\n", 0, 9)
         head = data[: line_end + len(self._lead)]
         if not head.endswith(self._lead) or chunk_size(data[:line_end]) != len(data) - line_end - 4:

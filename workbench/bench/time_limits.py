@@ -41,7 +41,7 @@ class Limits:
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
 
     def note_content(self, running: Iterable[Exchange]) -> None:
-        """Update `heard_ns` from the requests in flight."""
+        """Update `heard_ns`, the time of the newest content, from the requests in flight."""
         for exchange in running:
             if exchange.reply.stamps_ns:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
@@ -80,7 +80,8 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Return whether the run must end now. `share_done` returns the share of the run that is done, 0 to 1.
+        """Return whether the run must end now, `elapsed_s` seconds after its begin. `share_done` returns the share of
+        the run that is done, 0 to 1.
 
         If the user gave neither a deadline nor a duration, a run that makes progress may continue until the end that
         its pace so far predicts, with some slack, but at most LONGEST_RUN_S seconds.

@@ -44,9 +44,9 @@ def carry_out(
     keep: Callable[[dict[str, Any]], None] = lambda message: None,
     kept_after: Collection[str] = (TERMINATED,),
 ) -> int:
-    """Read the spec from stdin, send the load, and write the worker's messages to `output`. `keep` gets the final
-    message (a summary, an error or "stopped") before it is written. `kept_after` lists the reasons for an early end
-    after which the requests measured so far are a result. Return the exit status."""
+    """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return the exit status.
+    `keep` gets the final message (a summary, an error or "stopped") before it is written. After an early end for a
+    reason in `kept_after`, a summary of the requests measured so far replaces "stopped"."""
     wake = wake_on_signals()
     try:
         line = _read_line(wake)
@@ -76,7 +76,8 @@ def _send_alone(
     kept_after: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from this process alone. Return the message that ends the run: a summary, or the reason why the run
-    was stopped."""
+    was stopped. A signal makes the descriptor `wake` readable and stops the run. After a stop for a reason in
+    `kept_after`, the message is a summary of the requests measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.record)
     _watch_for_the_end_of_the_parent(client)
@@ -96,7 +97,8 @@ def _send_shared(
     kept_after: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from several processes. Return the message that ends the run: a summary, or the reason why the run
-    was stopped."""
+    was stopped. A signal makes the descriptor `wake` readable and stops the run. After a stop for a reason in
+    `kept_after`, the message is a summary of the requests measured so far, if any succeeded."""
     from workbench.bench.several_processes import SharedRun
 
     run = SharedRun(spec, endpoint, key, processes, output, kept_after)
@@ -111,8 +113,8 @@ def _send_shared(
 
 
 def _read_line(wake: int) -> bytes | None:
-    """Return the first line of stdin. None if a signal arrives on the descriptor `wake`, or stdin is empty, before the
-    line is complete."""
+    """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is complete. A signal
+    makes the descriptor `wake` readable."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([0, wake], [], [])

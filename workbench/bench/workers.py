@@ -64,7 +64,7 @@ class NoClientThere(BenchError):
 
 
 class Worker(Protocol):
-    """A started process of the load client that waits for its spec."""
+    """A started process of the load client, on this machine or a host, that waits for the spec of its run."""
 
     async def send(self, line: bytes) -> None: ...
 
@@ -202,7 +202,7 @@ class HostWorker:
             yield self._here(await self._fetch(lost))
 
     def _here(self, line: bytes) -> bytes:
-        """Return the summary in `line` with its times converted to this machine's clock."""
+        """Return `line`, which is a summary, with its times converted to this machine's clock."""
         message = _message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))

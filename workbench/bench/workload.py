@@ -85,7 +85,7 @@ class Workload:
 
     @property
     def _exact(self) -> bool:
-        """Whether replies of an exact length are requested (`ignore_eos`). The user's `extra_body` overrides the
+        """Whether replies must have an exact length (`ignore_eos`). The user's `extra_body` takes precedence over the
         spec."""
         wanted = self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos)
         return bool(wanted) and self.spec.endpoint != "embeddings"
@@ -192,8 +192,8 @@ def _name(index: int, warmup: bool) -> str:
 
 
 def _marked(asked: Any, mark: str) -> Any:
-    """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages, `mark` is in front
-    of the text of the first message."""
+    """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages, the mark is in front
+    of the text of the first one."""
     if isinstance(asked, str):
         return mark + asked
     first, *others = asked

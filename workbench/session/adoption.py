@@ -43,7 +43,8 @@ async def restart_command(session: Session, run_id: str) -> str:
 
 
 async def restart(session: Session, run_id: str) -> None:
-    """Restart the server of a run through its launcher: in the same unit, container or job."""
+    """Restart the server of a run with the launcher (such as systemd) that runs it, in the same unit, container or
+    job."""
     session.servers.check_free()
     for prepare in session.servers.before_end:
         await prepare(run_id)
@@ -53,14 +54,15 @@ async def restart(session: Session, run_id: str) -> None:
 
 
 def installed(session: Session, run_id: str) -> str | None:
-    """Return the name of the unit that the start of a run has installed and that stays after a stop; None if there is
-    none."""
+    """Return the name of the systemd unit that Workbench installed for a run and that stays when the server is stopped.
+    None if there is no such unit."""
     return session.servers.supervisor.installed(run_id)
 
 
 async def uninstall(session: Session, run_id: str) -> Sequence[str]:
-    """Stop a run if its server lives, and remove the unit that its start has installed. Return the removed paths.
-    Raises ServerError if the unit runs the server of another run, or if Workbench did not write its files."""
+    """Stop the server of a run if it is running, and remove the systemd unit that Workbench installed for the run.
+    Return the removed paths. Raises ServerError if the unit runs the server of another run, or if Workbench did not
+    write its files."""
     status = session.servers.supervisor.status(run_id)
     if status.state.alive or status.outlived:
         await session.servers.stop(run_id)

@@ -40,8 +40,8 @@ _NOT_CONFIGURATION = ("host", "port")
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """The findings about `result`, or about the run `run_id` if `result` is None. `verdicts` has, by the code of a
-    finding, texts that say what experiments on that finding measured."""
+    """Advice on the stored result `result`, or on the server run `run_id` if `result` is None. `verdicts` has, by the
+    code of a finding, texts on what earlier experiments about that finding measured."""
 
     findings: tuple[Finding, ...]
     result: BenchResult | None = None
@@ -159,8 +159,8 @@ def arms_of_finding(finding: Finding, result: BenchResult, plan: LaunchPlan | No
 
 
 def _to_reach(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (assignments NAME=VALUE, names to unset) that turn the values `now` into the values `wanted`. Values that
-    are masked secrets are left as they are in `now`."""
+    """Return (assignments NAME=VALUE, names to unset) that turn the flags or environment variables `now`, by name, into
+    `wanted`. Masked secrets are not changed."""
     names = [n for n in {**now, **wanted} if n not in _NOT_CONFIGURATION and MASK not in (now.get(n), wanted.get(n))]
     sets = tuple(f"{n}={format_value(wanted[n])}" for n in names if n in wanted and now.get(n) != wanted[n])
     return sets, tuple(n for n in names if n not in wanted)
@@ -180,7 +180,7 @@ def _with(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
 
 
 def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
-    """Return the parts of `finding` that are stored with the experiment which tests the finding."""
+    """Return what is stored about `finding`, a piece of advice on `result`, with the experiment that tests it."""
     return AdvisedChange(finding.code, finding.text, finding.expected_gain, result.id, result.conditions.model)
 
 

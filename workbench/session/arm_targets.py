@@ -36,8 +36,9 @@ _LEAST = 4  # characters of a run id that identify it
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The host and the server of one side of an experiment. If the experiment starts the server, `editor` has the
-    server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is None."""
+    """One of the two servers that an experiment compares, with its host. If the experiment starts the server, `editor`
+    has the server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is
+    None."""
 
     session: Session
     editor: PlanEditor | None = None
@@ -46,7 +47,7 @@ class Side:
 
     @property
     def standing(self) -> str | None:
-        """The run id or URL of a server that exists before the experiment. None if the experiment starts the server."""
+        """The run id or URL of a server that is measured as it is. None if the experiment starts the server itself."""
         return self.run_id or self.url
 
     @property
@@ -93,8 +94,8 @@ class ArmTargets:
     async def _find(
         self, arm: Arm, target: ArmTarget, variables: Mapping[str, str] | None
     ) -> tuple[ArmTarget, LaunchPlan | None]:
-        """Return (resolved target, plan to start) of an arm's target, which names a URL, a run or a preset. The plan is
-        None if a running server is measured as it is."""
+        """Find what an arm of an experiment names: a URL, a run or a preset. Return (target with the full URL or run
+        id, plan to start). The plan is None if a running server is measured as it is."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:
             if arm.relaunches or target.executable:
@@ -134,8 +135,8 @@ class ArmTargets:
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
     def trust_bases(self, bases: Bases) -> None:
-        """Trust all programs and code that the presets of these plans run besides their engines. The trust is stored,
-        so it also holds for later plans."""
+        """Trust all programs and code that the presets of these plans run besides their engines. `bases` has the plan
+        of each arm of an experiment. The trust is stored, so it also holds for later plans."""
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
     async def sides(self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:

@@ -79,13 +79,14 @@ class Bench:
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
     def shape(self) -> dict[str, Any]:
-        """Return the fields of the spec that `defaults` returns, as keyword arguments for a sweep or an experiment."""
+        """Return the fields of the default benchmark that are set, by name, as keyword arguments for a sweep or an
+        experiment."""
         spec = self.defaults()
         fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}  # may be a preset's own word
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-        """Return the benchmark profiles by name: each as its title and its fields of BenchSpec."""
+        """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by name)."""
         return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
 
     # ---- the user's benchmark
@@ -115,8 +116,8 @@ class Bench:
         return await self.run_asked(status.run_id, spec, overrides)
 
     async def _started(self) -> bool:
-        """Show the benchmark as queued until the run that is being started is listed. Return False if the user
-        cancelled the benchmark meanwhile, else True."""
+        """Wait until the server that is being started is listed, and show the benchmark as queued meanwhile. Return
+        False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
         await self._servers.wait_started()
         wanted = self._core.state.bench.queued
@@ -125,7 +126,7 @@ class Bench:
 
     async def run_asked(self, run_id: str, asked: BenchSpec, overrides: dict[str, Any]) -> int:
         """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return the id of the result.
-        If the result is valid, `defaults` returns the spec `asked` from now on."""
+        If the result is valid, its spec `asked` becomes the default of the next benchmark."""
         result_id = await self.run_on(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
             self.asked = asked
@@ -157,7 +158,7 @@ class Bench:
     # ---- any benchmark
 
     async def run_on(self, run_id: str, **overrides: Any) -> int:
-        """Benchmark a READY run through a forwarded port. Return the id of the stored result."""
+        """Benchmark a run whose server is READY. Return the id of the stored result."""
         async with self._load.at_run(run_id, overrides, ahead=True) as load:
             return await self._measure(load)
 
@@ -246,9 +247,9 @@ class Bench:
         changes: frozenset[LockChange],
         known: ContrastEvidence,
     ) -> Measured:
-        """Return `measured`, marked as invalid if clock locks changed during the benchmark, and as partial if the
-        connection to the host was lost. `read` reads the altered settings after the load. `locks` are the clock locks
-        and `changes` their recorded changes from before the load; `known` has the clocks under earlier loads."""
+        """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as partial if the
+        connection to the host was lost. `read` are calls that read the present settings. `locks` and `changes` are the
+        clock locks, and their recorded changes, from before the load; `known` has the clocks of earlier loads."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*read)
@@ -263,8 +264,8 @@ class Bench:
         return measured
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
-        """Return the values on which idle power depends: the server and the GPU settings. Idle power is measured again
-        only if one of these values has changed."""
+        """Return the values on which the idle power of the GPUs depends: the server, and the altered GPU settings. Idle
+        power is measured again only if one of these values has changed."""
         return load.target, *((a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations)
 
     def show_progress(self, progress: BenchProgress) -> None:

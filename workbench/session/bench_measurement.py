@@ -69,8 +69,8 @@ class Measured:
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
     def after_lost_link(self, lost: HostUnreachable) -> Measured:
-        """Return the measurement marked as partial, because the connection to the host was lost. The clocks under load
-        and the proofs of which GPU settings are in force are removed."""
+        """Return the measurement marked as partial, because the connection to the host was lost. It has no clocks under
+        load and no proofs of which GPU settings are in force."""
         why = f"partial result: the connection to the host was lost before all was read ({lost.message})"
         known = any(reason.startswith("partial result") for reason in self.summary.refused)
         refused = self.summary.refused if known else (*self.summary.refused, why)
@@ -87,9 +87,9 @@ class Measured:
 
 
 class Measurement:
-    """Measures one load, once. `idle` is the idle power of the server's GPUs if an earlier benchmark has measured it.
-    `known` has the clocks of the GPUs under earlier loads, for comparison. `on_sent` is called when the load has ended,
-    before the last readings of the GPUs and the engine."""
+    """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if an earlier benchmark
+    has measured it. `known` has the GPUs' clocks under earlier loads, and `on_sent` is called when the load has ended,
+    before the last readings of GPUs and engine."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class Measurement:
             return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(lost)
 
     async def _with_gpus(self, outcome: BenchOutcome, idle: Idle, meter: Meter, watch: DisturbanceWatch) -> Measured:
-        """Return the measurement with the readings of the server's GPUs during the run. `watch` has recorded what
-        changed on the GPUs meanwhile."""
+        """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and their power `idle`
+        before the load. `watch` has recorded what changed on the GPUs during the load."""
         telemetry = await meter.after(outcome.t1_unix)
         gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
         summary = meter.with_gpus(outcome, gpus, idle)
@@ -251,8 +251,8 @@ class Measurement:
     # ---- what the engine counted
 
     def _with_engine(self, outcome: BenchOutcome, during: EngineDuring) -> BenchSummary:
-        """Return the summary with the engine's metrics. If the engine and the client counted different numbers of
-        requests or tokens, the difference becomes a note or makes the result invalid."""
+        """Return the benchmark's summary with the engine's metrics. If the engine and the load client counted different
+        numbers of requests or tokens, the difference becomes a note or makes the result invalid."""
         summary, notes, invalid = outcome.summary, list(outcome.summary.notes), list(outcome.summary.refused)
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
@@ -268,8 +268,8 @@ class Measurement:
         return replace(summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid))
 
     def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
-        """Return why the prefix cache decided the result, or None if it did not. Hits for a chat template, which all
-        requests share, do not count."""
+        """Return why the result is invalid because most of its prompt tokens came from the engine's prefix cache; None
+        if it is not. Cached tokens of a chat template, which all requests share, do not count."""
         spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
         if spec.shared_prefix or spec.prompts or not hits or not prompt:
             return None
@@ -299,12 +299,12 @@ class Measurement:
         return api_key(name, {**os.environ, **self._load.env}) if name else None
 
     def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
-        """Show a phase of the benchmark in which no requests are counted."""
+        """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text on the progress."""
         total = 1 if self._spec.command else self._spec.requests
         self._on_progress(BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line))
 
     async def _until_cancelled(self, work: Awaitable[T]) -> T:
-        """Return the outcome of `work`. Raises BenchCancelled as soon as the load is cancelled."""
+        """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the benchmark."""
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
         try:
             await asyncio.wait((working, cancelled), return_when=asyncio.FIRST_COMPLETED)

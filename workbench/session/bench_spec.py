@@ -85,8 +85,8 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
 
 
 def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Ensure that a closed loop has at least one request per stream: lower `concurrency` in `merged`, or raise
-    InputError if the user gave that number of streams."""
+    """Lower `concurrency` in `merged`, the fields of BenchSpec, so that each stream has at least one request. Raises
+    InputError if the user gave that concurrency. A benchmark with a request rate has no streams and is not checked."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
     if merged.get("rate") is not None or merged.get("command") or streams <= requests:
         return

@@ -1,4 +1,5 @@
-"""A load on a server: the benchmark to send, the server under test, and the parts that were started ahead of time."""
+"""A load on a server: the benchmark to send, the server under test, and the processes that were started ahead of
+time."""
 
 from __future__ import annotations
 
@@ -53,10 +54,11 @@ class ServerUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """The parts of a benchmark that are started before the benchmark itself, because each takes 0.2 s to start. `meter`
-    is None if the server's GPUs are not known, and `worker` None if no load client is needed. `client` says where the
-    worker runs: "host" (on the server's remote host), "tunnel" (on this machine, with a tunnel to that host) or "local"
-    (the server is on this machine, too). `why_not_there` says why the worker could not run on the server's host."""
+    """Two processes of a benchmark that start ahead of it, because each takes 0.2 s to start. `meter` reads the GPUs
+    (None if the server's GPUs are not known), and `worker` is the load client (None if none is needed). `client` says
+    where the worker runs: "host" (on the server's remote host), "tunnel" (on this machine, with a tunnel to that host)
+    or "local" (the server is on this machine, too). `why_not_there` says why the worker could not run on the server's
+    host."""
 
     worker: Worker | None = None
     meter: Meter | None = None
@@ -79,7 +81,7 @@ class Load:
 
     @property
     def target(self) -> str:
-        """The run id of the server, or its URL."""
+        """The run id of the server under load, or its URL if Workbench did not start it."""
         return self.server.status.run_id if self.server.status else self.spec.url
 
 
@@ -87,9 +89,9 @@ class Load:
 async def prestarted(
     host: Host, lock: AbstractAsyncContextManager[None], *, worker: str | None, meter: bool
 ) -> AsyncIterator[Prestarted]:
-    """Hold `lock`, and yield the worker and the meter of a benchmark; both end with the block. `worker` says where the
-    worker runs: HERE, THERE (on `host`), ANYWHERE (on `host` if possible, else here), or None for no worker. Raises
-    NoClientThere if `worker` is THERE and `host` cannot run a worker."""
+    """Hold `lock`, and yield a benchmark's load client (the worker) and its reader of the GPUs (the meter), which end
+    with the block. `worker` says where the load client runs: HERE, THERE (on `host`), ANYWHERE (on `host` if possible),
+    or None for no client. Raises NoClientThere if it is THERE and `host` cannot run a load client."""
     made = Prestarted(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
         if worker in (THERE, ANYWHERE):
@@ -107,8 +109,9 @@ async def prestarted(
 
 
 def client_place(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
-    """Return where the load client of `spec` runs: HERE, THERE (on `host`), or ANYWHERE; None if the user's own command
-    makes the load. `on_host` says whether the server's address is one of the host itself."""
+    """Return where the load client of `spec` runs: HERE (this machine), THERE (on `host`), or ANYWHERE (on `host` if
+    possible). None if the user's own command makes the load. `on_host` says whether the server listens on `host`
+    itself."""
     if spec.command:
         return None
     if host.is_local or spec.client == HERE:

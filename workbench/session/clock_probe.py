@@ -39,8 +39,8 @@ def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
 
 
 def choose_probes(infos: Sequence[GpuInfo], proofs: Sequence[Proof]) -> tuple[Probes, tuple[str, ...]]:
-    """Return (probes, notes). The probes are the locks to try, by setting and GPU index, one for each lock in `proofs`.
-    The notes name the GPUs that support no suitable lock."""
+    """Return (probes, notes). The probes are the lower clock locks to try, by setting and GPU index, one for each lock
+    in `proofs`. The notes name the GPUs that support no suitable lock."""
     found: dict[str, dict[int, GpuSettings]] = {}
     notes: list[str] = []
     by_index = {info.index: info for info in infos}
@@ -66,7 +66,8 @@ def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) ->
 
 
 class ClockProbe:
-    """Runs probes of clock locks. A probe that fails gives a note with the reason."""
+    """Runs probes of clock locks: short tries of a lower lock under load. A probe that fails gives a note with the
+    reason."""
 
     def __init__(self, core: StateHolder, telemetry: TelemetryWatch, gpu: GpuControl) -> None:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu

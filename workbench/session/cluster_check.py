@@ -74,8 +74,8 @@ async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
 
 
 def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
-    """Yield the ports on the head that the plan uses: one for requests, and those through which the ranks find each
-    other."""
+    """Yield the ports that the plan uses on the cluster's first node: one for requests, and those through which the
+    processes on the nodes find each other."""
     yield editor.command().port
     flags = {flag.name: flag.value for flag in plan.flags} | dict(plan.nodes[0].flags if plan.nodes else {})
     for name in _PORTS:

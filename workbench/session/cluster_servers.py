@@ -79,14 +79,16 @@ def server_text(status: ServerStatus) -> str:
 
 
 def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
-    """Yield a pair (label, text) for each rank of a server."""
+    """Yield a pair (label, text) for each rank of a server. A rank is one of the processes that a server has on the
+    nodes of a cluster."""
     for rank in status.ranks:
         pid = f"pid {rank.pid}" if rank.pid else ""
         yield rank.label, f"{rank.host:<16} {_rank_state(rank):<12} {pid}  {rank.reason or ''}".rstrip()
 
 
 def _rank_state(rank: RankStatus) -> str:
-    """Return the state of a rank. A rank that has no port of its own is "running" as long as its process lives."""
+    """Return the state of a rank, a server's process on one node, as text. A rank without a port of its own never
+    becomes READY, so it is "running" as long as it lives."""
     return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
 
 

@@ -28,8 +28,9 @@ async def plan_concurrency_sweep(
     max_minutes: float | None,
     bench: Mapping[str, Any],
 ) -> PlannedSweep:
-    """Return a checked sweep over rising levels of concurrency. Raises InputError or BenchError for a sweep that cannot
-    be carried out."""
+    """Check a sweep that measures a server at rising `levels` of concurrency, and return it. The server is the run
+    `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises InputError or BenchError for a sweep that
+    cannot be carried out."""
     rising = levels_of(levels)
     parts.load.spec_of(None, dict(bench))
     target = await target_of(parts, run_id, url)
@@ -42,8 +43,8 @@ async def plan_concurrency_sweep(
 
 
 def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return the levels in rising order, each once. Raises InputError for an empty list or a level that is too low or
-    too high."""
+    """Return the levels, which are numbers of concurrent requests, in rising order and each once. Raises InputError for
+    an empty list or a level that is too low or too high."""
     found = tuple(sorted(set(levels)))
     if not found or found[0] < 1 or found[-1] > _MOST:
         raise InputError(

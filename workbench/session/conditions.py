@@ -68,8 +68,8 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
 
 
 def settings_of(telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]) -> dict[str, Any]:
-    """Return the present values of the settings of `gpus` by key, "gpuINDEX.SETTING". A clock lock is included only if
-    a Workbench set the lock, because drivers do not report clock locks."""
+    """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not report clock locks, so
+    these come from `locks`, the locks that Workbenches have set."""
     found: dict[str, Any] = {}
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:

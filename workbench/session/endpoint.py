@@ -20,8 +20,9 @@ FILE = "configs/endpoints.py"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The entry of a run's server in an endpoint file. `file` is the path of that file on the server's host, and `url`
-    the server's address there. `key` is the name of the environment variable that contains the server's API key."""
+    """A run's server as an entry of an endpoint file, the list in which a program such as `vf-eval` looks up servers.
+    `file` is the path of that file on the server's host, and `url` the server's address there. `key` is the name of the
+    environment variable that contains the server's API key."""
 
     run_id: str
     host: str
@@ -42,7 +43,7 @@ class Endpoint:
 
     @property
     def advice(self) -> str:
-        """The steps that the user must take before `vf-eval` is run; "" if there are none."""
+        """The steps that the user must take before running `vf-eval`, as text; "" if there are none."""
         return f"put the server's API key into the variable {self.key} before you run vf-eval" * (self.key != NO_KEY)
 
 

@@ -44,8 +44,8 @@ class EngineLive:
         self._forget(None)
 
     def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
-        """Forget the server that was watched. `view` and `episodes` are those of the server to watch next; `view` is
-        None if there is no such server."""
+        """Forget the counters of the server that was read so far. `view` and `episodes` are the first state and the
+        events of the server to read next; `view` is None if there is no such server."""
         self._meter, self._episodes = RateMeter(), episodes or Episodes()
         self._failures, self._benchmark_s = 0, float("-inf")
         self._core.update(engine=view)
@@ -74,14 +74,14 @@ class EngineLive:
             self._take(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
     def _run(self) -> ServerStatus | None:
-        """Return the run whose engine is watched, if there is one."""
+        """Return the run whose engine's counters are read, if there is one."""
         state = self._core.state
         runs = (state.server, *state.servers)
         return next((run for run in runs if run and run.state in _ANSWERING and run.engine in registry.names()), None)
 
     async def _read_external(self) -> None:
-        """Read the counters of a server that Workbench did not start. If none is known, search the host for one every
-        _LOOK_S seconds."""
+        """Read the counters of a server that Workbench did not start. If none is known, search the host for such a
+        server, but not more often than every _LOOK_S seconds."""
         if self._external is None and time.monotonic() - self._looked_s >= _LOOK_S:
             from workbench.server.external_servers import ExternalMetrics
 
@@ -106,7 +106,7 @@ class EngineLive:
             await external.close()
 
     def _begin(self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None) -> None:
-        """Begin to watch `server`, unless it is watched already."""
+        """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
         view = self._core.state.engine
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"

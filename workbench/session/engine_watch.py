@@ -76,7 +76,8 @@ class EngineWatch:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
     async def requests(self) -> RequestCounts:
-        """Return the number of requests in flight and the counters of all requests, as the engine reports them."""
+        """Return the number of requests that the engine is serving or has queued now, and its counters of all requests
+        so far."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
         return RequestCounts(sum(known) if known else None, _counted(now))
@@ -103,8 +104,8 @@ class EngineWatch:
     async def after(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
-        """Return what the engine counted since `before`, and its gauges between the two Unix times. Waits until
-        `settled` is true of these metrics or the counters no longer change, at most 3 s."""
+        """Return what the engine counted since the call of `before`, and its other metrics between the two Unix times.
+        Waits, at most 3 s, until `settled` is true of the result or the counters no longer change."""
         if self._before is None or not engine_counters.readable(self._before):
             now = await self.read()
             if not engine_counters.readable(now):

@@ -34,8 +34,8 @@ _LOOK_S = 2.0
 
 class Arms:
     """Carries out the runs of an experiment on real hosts. `sides` has the host and the server of each side by name:
-    "A" and "B", or "A on HOST" if the experiment runs on twins, two hosts with equal hardware. `restarts` says whether
-    each run gets a new server. `earlier` are the results of a resumed experiment."""
+    "A" and "B", or "A on HOST" if two hosts with equal hardware (twins) are used. `restarts` says whether each run gets
+    a new server, and `earlier` has the results before a resumed experiment was interrupted."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Arms:
         return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
 
     async def prepare(self, experiment: Experiment) -> None:
-        """If this experiment crashed before, stop its server and revert its settings. Then find the servers that run
-        now. Raises SettingsError if other GPU settings are altered."""
+        """Stop the server and revert the settings that this experiment left behind if it crashed before. Then find the
+        servers that run now. Raises SettingsError if other GPU settings are altered."""
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
@@ -173,8 +173,8 @@ class Arms:
             self.started = None
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait until the GPUs have cooled to at most `within_c` above `target_c`, at most SETTLE_S seconds. Return the
-        last temperature in °C, None if it is not known."""
+        """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most SETTLE_S seconds. `tell`
+        is called with texts on the progress. Return the last temperature in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             now = await self._temperature()

@@ -42,8 +42,8 @@ class Stopped(WorkbenchError):
 
 
 class TestBed(Protocol):
-    """The servers, GPU settings and benchmarks of an experiment. `arm` is the side that a method works on: "A" or "B",
-    or "A on HOST" if the experiment runs on twins, two hosts with equal hardware. Every method may raise
+    """The servers, GPU settings and benchmarks of an experiment. Each method's `arm` names the side that it works on:
+    "A" or "B", or "A on HOST" if two hosts with equal hardware (twins) are used. Every method may raise
     WorkbenchError."""
 
     @property
@@ -71,12 +71,12 @@ class TestBed(Protocol):
         ...
 
     async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
-        """Wait, for a limited time, until the GPUs are within `within_c` degrees of `target_c`. `tell` gets texts on
-        the progress. Return the last temperature in °C, or None if it is not known."""
+        """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`. `tell` is called
+        with texts on the progress. Return the last temperature in °C, or None if it is not known."""
         ...
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
-        """Benchmark the arm's server with prompts from `seed`. Return the stored result."""
+        """Benchmark the arm's server with prompts made from the random seed `seed`. Return the stored result."""
         ...
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
@@ -86,9 +86,9 @@ class TestBed(Protocol):
 
 
 class ExperimentConduct:
-    """Carries out one experiment. After each change, `experiment` is the changed experiment, and `tell` is called with
-    it; `save` writes the experiment to disk. `results` are the earlier results if the experiment is resumed. `left_s`
-    is the estimated duration in seconds, None if unknown."""
+    """Carries out one experiment. `tell` is called with the changed experiment after each change, and `save` writes it
+    to disk. `results` are the earlier results if the experiment is resumed, and `left_s` is the estimated duration in
+    seconds, None if unknown."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class ExperimentConduct:
             self._note(why)
 
     def _late(self) -> str | None:
-        """Return a sentence which says that the time limit leaves no room for another pair; None if there is room, or
-        no limit."""
+        """Return a sentence which says that the experiment's time limit leaves no room for another pair of runs. None
+        if there is room, or no limit."""
         limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -183,7 +183,8 @@ class ExperimentConduct:
 
     async def _server(self, arm: str) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings, and return the run
-        id. The experiment is saved before that, so that a resumed experiment can clear what a crash left."""
+        id. The experiment is saved after the start, so that it can stop this server when it is resumed after a
+        crash."""
         run_id = await self._bench.server(arm)
         settings = design.changes_gpus(self.experiment.spec)
         now = replace(self.experiment, server=self._bench.started, settings_on=settings)
@@ -194,8 +195,8 @@ class ExperimentConduct:
         return run_id
 
     async def _make(self, run: ExperimentRun) -> ExperimentRun:
-        """Carry out one run. Return the run with the state "done", "discarded", or "failed"; a failed run may be
-        repeated."""
+        """Carry out one run of the experiment. Return it with the state "done", "discarded" or "failed". A failed run
+        may be repeated."""
         began = time.monotonic()
         title = f"{_which(run)}, {run.side}"
         run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
@@ -238,8 +239,8 @@ class ExperimentConduct:
         return temperature
 
     async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
-        """Store a failed run and return it. The run is repeated later together with the other run of its pair. Raises
-        BenchError if a repetition would not help, or if the pair has failed too often."""
+        """Store a failed run and return it. The run and the other run of its pair are repeated later. Raises BenchError
+        if a repetition would not help, or if the pair has failed too often."""
         run = await self._put(replace(run, state=RunState.FAILED, error=why))
         never = not any(r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs)
         if isinstance(failure, _HOPELESS) and never:

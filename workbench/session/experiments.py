@@ -105,8 +105,9 @@ class Experiments:
     # ---- designed
 
     def spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
-        """Return the design of an experiment. If the arms have no targets, both start from the plan under edit.
-        `options` are fields of ExperimentSpec. Raises InputError for a design that cannot be carried out."""
+        """Return the spec of an experiment that compares the arms `a` and `b`. If the arms name no servers, both start
+        from the plan under edit. `options` are fields of ExperimentSpec; InputError is raised if the experiment cannot
+        be carried out."""
         unknown = sorted(set(options) - {f.name for f in fields(ExperimentSpec)})
         if unknown:
             raise InputError(f"an experiment has no option {', '.join(unknown)}")
@@ -275,8 +276,8 @@ class Experiments:
 
     @asynccontextmanager
     async def _locked(self, sides: Mapping[str, Side], what: str) -> AsyncIterator[None]:
-        """Hold the measurement lock on each host of the arms, always in the same order. `what` tells other Workbenches
-        who holds the lock."""
+        """Hold the measurement lock of each host of the experiment, so that no other Workbench measures there. `what`
+        tells other Workbenches who holds the lock."""
         sessions = {side.session.host.name: side.session for side in sides.values()}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):

@@ -1,5 +1,5 @@
-"""A sweep of one or two flags. The server of each combination is started and screened with a few runs; then the best
-combination is compared with the current values in pairs. Screening alone supports no claim."""
+"""A sweep of one or two flags. The server of each combination of values is started and measured with a few runs, which
+do not suffice to show a difference. Then the best combination is compared with the current values in pairs of runs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Combination:
 @dataclass
 class FlagSweep:
     """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep began and that is
-    started again at the end, None if no server ran. Points that were measured before a sweep was resumed are not
-    repeated."""
+    started again at the end, None if no server ran. A resumed sweep does not measure again what was measured
+    already."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -129,8 +129,8 @@ class FlagSweep:
         return run_id
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
-        """Return the outcome of `work`. Raises BenchCancelled as soon as the sweep is cancelled, because a server may
-        take half an hour to start."""
+        """Return the result of `work`, such as the start of a server, which may take half an hour. Raises
+        BenchCancelled as soon as the sweep is cancelled."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self.progress.stop.wait())
         try:
@@ -221,7 +221,8 @@ class FlagSweep:
 
 
 def _best(points: Sequence[SweepPoint]) -> int | None:
-    """Return the index of the fastest point, or None if no point is faster than the first, the current values."""
+    """Return the index of the fastest of a sweep's measured values. None if no value is faster than the first, which is
+    the plan's current one, or if that one was not measured."""
     known = [(p.tok_s, i) for i, p in enumerate(points) if p.state == PointState.DONE and p.tok_s is not None]
     if not known or points[0].state != PointState.DONE:
         return None

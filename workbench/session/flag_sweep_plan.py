@@ -35,7 +35,7 @@ MOST_FLAGS = 2
 
 @dataclass(frozen=True, slots=True)
 class FlagSweepPlanner:
-    """Plans sweeps over flags of the plan under edit."""
+    """Makes and checks sweeps of flags of the plan under edit, before any server is started."""
 
     parts: SweepParts
 
@@ -48,8 +48,9 @@ class FlagSweepPlanner:
         max_minutes: float | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Return a checked sweep over the values of one or two flags. Raises InputError or PlanError for a sweep that
-        cannot be carried out."""
+        """Check a sweep over the values of one or two flags, and return it. `runs` is the number of runs of each
+        combination of values, and `pairs` the number of pairs of runs that compare the best one with the current
+        values. Raises InputError or PlanError for a sweep that cannot be carried out."""
         combinations = await self._combinations(flags)
         if pairs < 0:
             raise InputError(f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more")
@@ -70,8 +71,8 @@ class FlagSweepPlanner:
         return self._planned(spec, combinations, bench, before)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
-        """Return a checked sweep that measures the points of a stored sweep that are missing. The sweep's plan becomes
-        the plan under edit. Raises WorkbenchError if the sweep cannot be resumed."""
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not measured yet. The
+        sweep's plan becomes the plan under edit. Raises WorkbenchError if the sweep cannot be resumed."""
         flags: dict[str, list[str]] = {}
         for word in spec.values:
             name, _, value = word.partition("=")
@@ -115,8 +116,9 @@ class FlagSweepPlanner:
         return combinations
 
     def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
-        """Return the plan with which the selected live run, or else the run `stopped`, can be started again. None if
-        there is no such run. Raises PlanError if the run cannot be started again."""
+        """Return the plan with which the selected live run can be started again after the sweep. If there is no such
+        run, the run `stopped` takes its place, and None is returned if that is None, too. Raises PlanError if the run
+        was started with a secret, which is not stored."""
         status = self.parts.core.state.server
         run_id = status.run_id if status is not None and status.state.alive else stopped
         if run_id is None:
@@ -136,8 +138,8 @@ class FlagSweepPlanner:
         )
 
     async def _check_runs_known(self, sweep: Sweep) -> None:
-        """Raise ServerError if Workbench has no record of a run of the sweep. That run might still be alive, and could
-        not be stopped."""
+        """Raise ServerError if Workbench has no record of a run that the sweep started or stopped. That run might still
+        be alive, and could not be stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
         unknown = next((run for run in (sweep.server, sweep.before) if run is not None and run not in known), None)
         if unknown is not None:

@@ -142,8 +142,8 @@ class FleetMember:
 
     @property
     def settled(self) -> bool:
-        """Whether the first reading of the host is complete: its GPUs, servers and settings are known, or the reason
-        why they cannot be read."""
+        """Whether the first reading of the host has ended: its GPUs, servers and settings are known, or the reason why
+        they cannot be read."""
         if self._link in ("down", "refused"):
             return True
         telemetry = self._telemetry
@@ -152,7 +152,8 @@ class FleetMember:
         return (read or self._problem_text() is not None) and self._looked and rated
 
     def keep_second(self) -> None:
-        """Store the values of this second for the graphs. If the newest reading is stale, this second has no values."""
+        """Add the readings of this second to the graphs. If the newest reading is too old, the graphs have no values at
+        this second."""
         now = self.view()
         values = (now.util_pct, now.power_w, now.tok_s) if now.live else (None, None, None)
         for trail, value in zip(self._trails, values, strict=True):
@@ -182,8 +183,8 @@ class FleetMember:
             await self._source.start()
 
     async def _connected(self, ask: Ask | None) -> bool:
-        """Connect, and return False if a later attempt may succeed. Return True if the host is connected or has refused
-        the login, because only the user can solve that."""
+        """Connect to the host. Return False if a later attempt may succeed. Return True if the host is connected or has
+        refused the login, because only the user can resolve a refusal."""
         try:
             if self._host is None:
                 self._host = await asyncio.to_thread(self._open_host, self._name)  # may load the ssh library
@@ -270,9 +271,9 @@ class FleetMember:
             self._looked = True
 
     async def _files_now(self, host: Host, supervisor: Supervisor) -> str:
-        """Return a text that changes when a run begins or is removed, or when a GPU setting is changed. The text has
-        the times and sizes of the directory of runs, of the journal and of the host's register of changed settings.
-        Reading these takes a tenth of the time of reading the files."""
+        """Return a text that changes when a run begins or is removed, or when a GPU setting is changed: the times and
+        sizes of the directories and files in which Workbench records both. Reading these takes a tenth of the time of
+        reading the files."""
         places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 

@@ -25,8 +25,8 @@ Trail = tuple[float | None, ...]  # one value per second, the newest last
 
 @dataclass(frozen=True, slots=True)
 class FleetServer:
-    """A server of a host, with the newest values of its engine's live metrics (model/engine_live.py). `state` is that
-    of its run, or FOUND for a server that Workbench did not start. `problem` says why the metrics cannot be read."""
+    """A server of a host, with the newest values of its engine's metrics. `state` is that of its run, or FOUND for a
+    server that Workbench did not start. `problem` says why the metrics cannot be read, None if they can."""
 
     name: str  # run id, or the URL of a server that Workbench did not start
     engine: str
@@ -39,7 +39,7 @@ class FleetServer:
 
     @property
     def answers(self) -> bool:
-        """Whether the server generates tokens."""
+        """Whether the server can answer requests: its run is READY, or Workbench did not start it."""
         return self.state in (ServerState.READY, FOUND)
 
     @property
@@ -144,7 +144,7 @@ class FleetHost:
 
     @property
     def ready(self) -> int:
-        """The number of servers that generate tokens."""
+        """The number of servers that can answer requests."""
         return sum(server.answers for server in self.servers)
 
 

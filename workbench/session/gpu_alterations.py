@@ -77,8 +77,8 @@ class GpuAlterations:
         return records, state.log
 
     async def _journal(self) -> tuple[Journal, Sequence[Record]]:
-        """Return the journal and its records. The journal's entries about settings that other Workbenches changed are
-        left out if those settings have been reset."""
+        """Return the journal, which records the altered GPU settings of the host, and its records. Settings of other
+        Workbenches that have been reset meanwhile are left out."""
         state, energy_j = await journal.read(self._core.host), _energies_j(self._core.state.telemetry)
         records = state.records(energy_j)
         if any(r.why_lost is not None for r in records):  # the reading may be older than the setting
@@ -146,9 +146,9 @@ def gpu_name(gpu_index: int) -> str:
 
 
 def offers(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return texts about altered GPU settings for a screen that opens: one offers to revert the settings that an ended
-    Workbench process has left, another names other running Workbench processes with altered settings. Settings that are
-    kept on deliberately, or that this process has applied, are left out."""
+    """Return texts about altered GPU settings for a screen that opens. One text offers to revert the settings that an
+    ended Workbench process has left, and others name running Workbench processes with altered settings. Settings of
+    this process, and settings that a user keeps on deliberately, are left out."""
     on = [r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"]
     found = []
     if any(r.owner == "dead" for r in on):

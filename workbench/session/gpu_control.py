@@ -144,13 +144,14 @@ class GpuControl:
         await self._telemetry.refresh()
 
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
-        """Return the commands. If another program set a setting last, its command has a note that says so."""
+        """Return `commands`, with a note on each command whose setting was last set by another program."""
         from workbench.gpu.settings import apply
 
         return await apply.annotated(self._core.host, commands)
 
     async def cautions(self) -> Sequence[str]:
-        """Return warnings for the user about leaving the settings on without a guard."""
+        """Return warnings to show before the altered GPU settings stay on without a guard: values that have changed
+        already, and settings that are easily lost."""
         state = self._core.state
         return cautions(state.alterations, state.others, await read_once(self._core.host))
 
@@ -177,8 +178,8 @@ class GpuControl:
 
 
 def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
-    """Return the part of a cluster's reading that comes from the head. Raises SettingsError if `by_gpu` names a GPU of
-    another node, because each node has a journal and a guard of its own."""
+    """Return the part of a cluster's reading that comes from its first node, the head. Raises SettingsError if `by_gpu`
+    names a GPU of another node, because GPU settings are changed on one host at a time."""
     head = host.nodes[0].name
     here = {info.uuid for info in reading.infos if info.node == head}
     others = [info for info in reading.infos if info.node != head]

@@ -35,8 +35,8 @@ class GpuEvidence:
     async def keep_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
-        """Add the clocks of a load, and the locks that `proofs` show to be in force, to `known`. Store the result and
-        return it."""
+        """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in force. Store the
+        result on the host and return it."""
         proved = {(p.gpu_index, p.setting) for p in proofs if p.in_force is InForce.YES and is_lock(p.setting)}
         shown = [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in proved]
         known = known.with_clocks(clocks).with_shown(shown)

@@ -1,6 +1,6 @@
-"""The session's side of the guard. The guard is a process on the host that reverts changed GPU settings when the
-session's heartbeats stop; the session sends these heartbeats, starts and confirms trials, and reports the guard's
-actions."""
+"""The session's connection to the guard. The guard is a process on the host that reverts changed GPU settings when the
+session's heartbeats stop. The session sends these heartbeats, starts and confirms trials of settings, and reports the
+guard's actions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """This session's connection to the guard. After `attend`, the session sends heartbeats; if the heartbeats stop, the
-    guard reverts the settings that the session applied. `options` change the guard's time limits in tests."""
+    """This session's connection to the guard, a process on the host. After the call of `attend`, the session sends
+    heartbeats. If they stop, the guard reverts the GPU settings that the session applied. `options` change the guard's
+    time limits in tests."""
 
     options: Mapping[str, float] = {}
 
@@ -67,7 +68,7 @@ class GpuGuard:
             self._core.spawn(self._attend())
 
     def leave(self) -> None:
-        """Stop sending heartbeats."""
+        """Stop sending heartbeats to the guard."""
         self._attended = self._ours = False
         self._did_unix_s = None
 
@@ -92,7 +93,8 @@ class GpuGuard:
         return seen.view
 
     async def confirm(self) -> GuardView:
-        """End the trial: the settings stay on, guarded by this session's heartbeat. Return the guard's state."""
+        """Confirm GPU settings that are on trial: they stay on after the trial, as long as this session sends
+        heartbeats. Return the guard's state."""
         view = await client.confirm(self._core.host, await self.heartbeat_s() if self._attended else None)
         self._ours = self._attended
         return await self._ordered("confirm", view)
@@ -185,8 +187,8 @@ class GpuGuard:
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
     async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
-        """Start a new guard if the guard of this session's settings was killed. Return whether this session has
-        settings on that need a guard."""
+        """Start a new guard if the guard of this session's GPU settings was killed. Return whether a new guard was
+        needed, even if it could not be started."""
         if not self._ours or seen.view.running:
             return False
         await self._alterations.read()

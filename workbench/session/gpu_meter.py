@@ -41,8 +41,8 @@ _LAST_READING_S = 2.5
 
 
 class RequestCounts(NamedTuple):
-    """The requests of a server at one moment: the number in flight, and the counters of the engine. A number is None if
-    the engine does not report it."""
+    """The requests of a server at one moment. `in_flight` is the number being served or queued, and `counted` has the
+    engine's counters of all requests so far. A number is None if the engine does not report it."""
 
     in_flight: int | None
     counted: tuple[int | None, ...] = ()
@@ -86,8 +86,8 @@ class Meter:
         return self._source.latest
 
     def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times of this process's time.monotonic(), with the last one before and the
-        first one after."""
+        """Return the GPUs' readings between two times of this process's time.monotonic(). The last reading before and
+        the first one after are included."""
         return self._source.during(t0_s, t1_s)
 
     async def after(self, unix_s: float) -> Telemetry | None:
@@ -105,8 +105,9 @@ class Meter:
     def proofs(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence | None = None
     ) -> tuple[Proof, ...]:
-        """Judge each altered setting by the readings under a load between two times of this process's time.monotonic().
-        Return one proof for each setting that could be judged."""
+        """Return, for each altered setting that the readings under load can judge, a proof of whether it is in force.
+        The load ran from `t0_s` to `t1_s` in this process's time.monotonic(), and `known` has the clocks of earlier
+        loads."""
         return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
 
     def clocks(
@@ -122,9 +123,9 @@ class Meter:
         return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
     async def idle(self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]) -> Idle:
-        """Return the summed power of these GPUs before the run, while the server has no requests. If the engine does
-        not report its requests, the utilization must show that the GPUs are idle. Takes 2 s, or up to 6 s while power
-        still falls."""
+        """Return the summed power of these GPUs before the run, or why it is not known. The server must have no
+        requests, which the utilization shows if the engine does not report requests. Takes 2 s, or up to 6 s while
+        power still falls."""
         if IDLE_S <= 0:
             return Idle()
         if self._source.latest is None or not self._source.latest.infos or not gpus:
@@ -155,8 +156,8 @@ class Meter:
         return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
     def with_gpus(self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None) -> BenchSummary:
-        """Return the run's summary with the metrics of these GPUs during its window. If they are not known, the metrics
-        are None and `absent` has the reason."""
+        """Return the run's summary with the metrics of the GPUs `gpus` while its rates were measured. If the GPUs are
+        not known, the metrics are None and `absent` has the reason."""
         idle, latest = idle or Idle(), self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or "no GPU on this host"
@@ -185,15 +186,16 @@ def _without_power(during: GpuDuring) -> GpuDuring:
 
 
 def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return (begin, end) in Unix time of the window over which the run's rates are computed: the steady window, or the
-    whole run if the run has no steady window."""
+    """Return (begin, end) in Unix time of the part of a run from which its rates are computed. This is the part with a
+    steady load, or the whole run if there is no such part."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix
 
 
 def span_of(outcome: BenchOutcome) -> tuple[float, float]:
-    """Return (begin, end) of the window over which the run's rates are computed, in this process's time.monotonic()."""
+    """Return (begin, end) of the part of a run from which its rates are computed, in this process's
+    time.monotonic()."""
     shift = time.monotonic() - time.time()
     begin, end = window_unix(outcome)
     return begin + shift, end + shift

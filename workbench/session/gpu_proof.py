@@ -71,8 +71,8 @@ class GpuProof:
     async def verify_lines(
         self, seconds: float = VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
-        """Verify with a load on the selected or newest READY run. Return the findings in words. With `probe`, also run
-        the probes whose commands `probe_commands` returned."""
+        """Load the selected or newest READY run for `seconds` to check which altered GPU settings are in force. Return
+        the findings in words. With `probe`, also run the probes whose commands `probe_commands` returned."""
         probes, self._open = self._open, {}
         found = await self.verify(seconds, probe=probes if probe else False, password=password)
         if not probe and found.proofs:
@@ -81,8 +81,8 @@ class GpuProof:
         return found.lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
-        """Return the commands of the probes that would judge the settings on which the last verification proved
-        nothing. () if there is no such setting."""
+        """Return the commands of further probes, short tries of a lower clock lock, for the locks on which the last
+        verification proved nothing. () if there is no such lock."""
         return await self._probe.commands(self._open)
 
     async def verify(
@@ -95,9 +95,9 @@ class GpuProof:
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
-        """Load a server (by default the selected or newest READY run) for `seconds`, and judge every altered setting by
-        the readings. `probe` also probes the clock locks on which this load proves nothing: with the given probes, or
-        with suitable ones if `probe` is True. `bench` has fields of BenchSpec."""
+        """Load a server (by default the selected or newest READY run) for `seconds`, and judge by the readings whether
+        each altered GPU setting is in force. With `probe`, a lower clock is tried for each clock lock on which this
+        load proves nothing: the given probes, or suitable ones if `probe` is True. `bench` has fields of BenchSpec."""
         await self._gpu.alterations.read()
         altered = self._core.state.alterations
         if not altered:

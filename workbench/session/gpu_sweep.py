@@ -52,8 +52,8 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class GpuValue:
-    """One value of the sweep. `wanted` has the settings that are made on each GPU; `x` is the value as a number in MHz
-    or W."""
+    """One value of a sweep of a GPU setting. `wanted` has the settings that every GPU gets, and `x` is the value as a
+    number in MHz or W."""
 
     label: str
     x: float
@@ -123,8 +123,8 @@ class GpuSweep:
     # ---- one value
 
     async def _set(self, value: GpuValue) -> str | None:
-        """Set a value on every GPU. Return None, or the reason if that failed; the sweep then goes on with the next
-        value."""
+        """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a failure the sweep
+        goes on with the next value."""
         self._touched = True
         try:
             report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
@@ -187,8 +187,9 @@ class GpuSweep:
         return unsteady
 
     def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
-        """Return whether the power limit slowed a GPU down, because the driver says so or because a GPU drew that much
-        power. None if the value is not a power limit, or if the readings do not show it."""
+        """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver says so, or a GPU
+        drew about as much power as the limit allows. None if `value` is not a power limit, or if the readings do not
+        show it."""
         gpu, limit_w = result.summary.gpu, value.wanted.get(POWER_LIMIT.key)
         if gpu is None or limit_w is None:
             return None
@@ -245,9 +246,9 @@ class GpuSweep:
                 self.progress.point(index, in_force=str(InForce.YES))
 
     def _in_force(self, results: Sequence[BenchResult]) -> str | None:
-        """Return the worst judgement, over all runs and GPUs, of whether the value was in force; without a judgement by
-        load, the one from reading the value back from the driver. The text is a value of InForce; None if there is no
-        judgement."""
+        """Return as text how sure it is that the value was in force in these runs: the worst case of all runs and GPUs.
+        If no load has shown it, the text says what reading the value back from the driver showed. None if neither says
+        anything."""
         reported = [r.conditions.in_force.get(f"gpu{gpu}.{self.setting}") for r in results for gpu in self.gpus]
         reported = reported if any(reported) else [str(v) for v in self._read_back]
         return next((str(v) for v in _WORST_FIRST if str(v) in reported), None)
@@ -261,8 +262,8 @@ class GpuSweep:
             raise EndedEarly(f"the server is {state}: {why}")
 
     async def _still_set(self, index: int, value: GpuValue) -> None:
-        """Fail the point and raise EndedEarly if a GPU no longer has the value, because then something else was
-        measured."""
+        """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the value that the sweep
+        had set, because then the benchmark measured something else."""
         asked, setting = value.wanted[self.setting], setting_of(self.setting)
         await self.parts.gpu.alterations.read()
         locks = {a.gpu_index: a.now for a in self.parts.core.state.alterations if a.setting == self.setting}

@@ -53,9 +53,9 @@ class GpuSweepPlanner:
         password: str | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Return a checked sweep of `setting` over `values` on a GPU; `gpu` None stands for every GPU that the server
-        is known to use. The server is a run or a URL. Raises InputError or SettingsError for a sweep that cannot be
-        carried out."""
+        """Check a sweep of `setting` over `values` on a GPU, and return it; `gpu` None stands for every GPU that the
+        server is known to use. The server is a run or a URL. Raises InputError or SettingsError for a sweep that cannot
+        be carried out."""
         parts = self.parts
         wanted, shape = values_of(setting, values), shape_of(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MOST_PAIRS:
@@ -82,8 +82,8 @@ class GpuSweepPlanner:
         return self._planned(setting, spec, wanted, previous, shape, password)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
-        """Return a checked sweep that measures the missing points of a stored sweep. Raises WorkbenchError if the sweep
-        cannot be resumed."""
+        """Check that a stored sweep can be resumed, and return the sweep of the values that are not measured yet.
+        Raises WorkbenchError if the sweep cannot be resumed."""
         wanted, previous = await self._present(sweep, spec)
         await self._commands(wanted, previous, password, allowed=True)
         return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
@@ -91,15 +91,15 @@ class GpuSweepPlanner:
     async def commands(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands of a sweep by the label of their value. The key BACK has the commands that restore the
-        previous values."""
+        """Return the commands of a sweep by the label of the value that they set, such as "350 W". The key BACK has the
+        commands that restore the previous values."""
         wanted = values_of(setting, values)
         gpus = await self._gpus(gpu, run_id)
         return await self._commands(wanted, await self._previous(setting, gpus), None)
 
     async def resumed_commands(self, sweep: Sweep, spec: SweepSpec) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands of a resumed sweep by the label of their value, for the values that are not measured yet.
-        The key BACK has the commands that restore the previous values."""
+        """Return the commands of a resumed sweep for the values that are not measured yet, by the label of the value
+        that they set. The key BACK has the commands that restore the previous values."""
         wanted, previous = await self._present(sweep, spec)
         missing = [v for v, point in zip(wanted, sweep.points, strict=True) if point.state != PointState.DONE]
         return await self._commands(missing or wanted, previous, None)
@@ -144,8 +144,8 @@ class GpuSweepPlanner:
         *,
         allowed: bool = False,
     ) -> dict[str, Sequence[SettingCommand]]:
-        """Return the commands that set every value on every GPU, by the value's label, and under BACK those that
-        restore the previous values. With `allowed`, raise SettingsError if this user may not run one of the
+        """Return the commands that set each value on the GPUs of `previous`, by the value's label. The key BACK has
+        those that restore the previous values. With `allowed`, raise SettingsError if this user may not run one of the
         commands."""
         gpu = self.parts.gpu
         rights = await gpu.rights.with_password(password)
@@ -160,8 +160,8 @@ class GpuSweepPlanner:
     # ---- resumed
 
     async def _present(self, sweep: Sweep, spec: SweepSpec) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
-        """Return the values of a stored sweep, and by GPU index the value that is restored at the end. Raises
-        WorkbenchError if the sweep cannot be resumed now."""
+        """Return the values of a stored sweep that is to be resumed, and by GPU index the value that is restored at the
+        end. Raises WorkbenchError if the sweep cannot be resumed now."""
         if sweep.kind == "flag":
             raise InputError(
                 f"sweep {sweep.id} sweeps flags, not a GPU setting",
@@ -195,8 +195,8 @@ class GpuSweepPlanner:
 
 
 def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
-    """Return the values from before a killed sweep, by GPU index, for the GPUs on which that sweep left one of its
-    values."""
+    """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of its own values
+    there. `now` has the present values."""
     if sweep.start is None:
         return {}
     stored, owners = sweep.start["gpus"], sweep.start["owners"]
@@ -236,8 +236,8 @@ def _value(setting: Setting, text: str) -> GpuValue:
 
 
 def shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the benchmark at each value. Unless the user gave a number of requests or a command, the
-    benchmark is limited by time, so that slow values take no longer than fast ones."""
+    """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user gave a number of
+    requests or a command, the benchmark is limited by time, so that slow values take no longer than fast ones."""
     given = {name: value for name, value in bench.items() if value is not None}
     if "requests" in given or "command" in given:
         return given

@@ -134,7 +134,7 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The values that the shell script of the check has printed on the host. An unknown value is None or ""."""
+    """What the shell script of the check has printed about the host. A value that is not known is None or ""."""
 
     state_dir: str = ""
     skew_s: float | None = None
@@ -223,7 +223,8 @@ def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
 def _about_entry(
     seen: Examination, looked: _Looked, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
-    """Return findings about the parts of the host's entry in hosts.toml that do not match the host."""
+    """Return problems of the host's entry in hosts.toml: engines, programs and model directories that are not on the
+    host, and rights to use sudo that differ."""
     found = list[Finding]()
     for engine in seen.engines:
         if engine.engine in programs and engine.path is None:
@@ -274,12 +275,12 @@ def _gpus(seen: Examination) -> str:
 
 
 def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str]:
-    """Return `names`, or the hosts of hosts.toml if none is given. Raises InputError if there are neither."""
+    """Return `names`, or if it is empty `written`, the hosts of hosts.toml. Raises InputError if both are empty."""
     if not names and not written:
         raise InputError("hosts.toml names no host", next_step="give names: workbench hosts check NAME…")
     return tuple(dict.fromkeys(names or written))
 
 
 def summary(checks: Sequence[HostCheck]) -> str:
-    """Return a sentence with the number of hosts that are usable."""
+    """Return a sentence on how many of the checked hosts can be used."""
     return f"{sum(check.ok for check in checks)} of {count_of(len(checks), 'host')} can be used"

@@ -28,8 +28,9 @@ _TWIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
-    """A name that the user can pick. `source` says where it is written: "hosts.toml", "ssh config", or "" for this
-    machine and for simulated hosts. `way` is the machine and the container that the name stands for."""
+    """A name of a host that the user can pick. `source` says where the name is written: "hosts.toml", "ssh config", or
+    "" for this machine and for simulated hosts. `way` is a text on the machine and the container that the name stands
+    for."""
 
     name: str
     source: str = ""
@@ -72,7 +73,8 @@ def _this_machine() -> Host:
 
 
 def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
-    """Return the host called `name`. `known_as` is the name of the host that the screen shows."""
+    """Return the host called `name`, or the container that `name` includes. `known_as` is the host's name on the
+    screen, and `entries` is the content of hosts.toml."""
     around, container = split_container(name)
     if container is not None:
         inner = _opened(around, around, entries) if around else open_host()
@@ -166,7 +168,8 @@ def suggest(error: HostUnreachable, name: str) -> None:
 
 
 def check_same_host(series: str, ran_on: str, host: str) -> None:
-    """Raise InputError if `series`, an experiment or a sweep that was run on host `ran_on`, is resumed on another."""
+    """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on another one. `series` is
+    the name of the experiment or sweep in the message, and `host` is where it is resumed."""
     if ran_on != host:
         raise InputError(
             f"{series} was run on {ran_on} and can be resumed only there",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class HostSettings:
-    """Reads the entry of the session's host in hosts.toml, and the programs that start engines on that host."""
+    """What config.toml and hosts.toml say about the session's host: its entry, and the programs that start engines on
+    it."""
 
     def __init__(self, core: StateHolder, config: ConfigStore) -> None:
         self._core, self._config, self._hosts = core, config, HostsStore()
@@ -30,8 +31,8 @@ class HostSettings:
         return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
 
     def placed(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
-        """Return the nodes of a cluster, each with the entry of its host in hosts.toml. Raises InputError if an entry
-        cannot be used."""
+        """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml. Raises InputError if
+        an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
 
     def program(self, engine: str) -> tuple[str, str] | None:

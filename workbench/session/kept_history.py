@@ -1,5 +1,5 @@
-"""The history of a host on disk. When a screen opens, the history of earlier screens is inserted before its own. What
-the screen reads is appended to the files."""
+"""The history of a host on disk. When a screen opens, the readings and events that earlier screens stored are shown
+before its own. What the screen reads is appended to the files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class KeptHistory:
-    """Writes the files of the host's history, from the first reading on, and reads those of earlier screens after the
-    call of `read`. `close` writes what is not on disk yet."""
+    """Writes the history of the host's readings and events to files, from the first reading on. After the call of
+    `read`, what earlier screens wrote is shown, too. `close` writes what is not on disk yet."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
@@ -37,8 +37,8 @@ class KeptHistory:
         telemetry.on_gpus_changed.append(self._take_infos)
 
     def read(self) -> None:
-        """Insert the history of earlier screens into the timeline, now and after each later change of the host. Reading
-        one day takes half a second of CPU, so call this after the first frame."""
+        """Insert the readings and events that earlier screens stored into the timeline, now and after each later change
+        of the host. Reading one day takes half a second of CPU, so call this after the screen is first drawn."""
         if self._writer is not None and not self._reads:
             self._core.spawn(self._load(self._writer))
         self._reads = True

@@ -58,8 +58,7 @@ class ScreenMemory:
         self.resumed = host
 
     async def _resume_series(self) -> None:
-        """Show the newest experiment and the newest sweep of this host, except those that another Workbench is
-        running."""
+        """Show the newest experiment and the newest sweep of this host, unless another Workbench is running them."""
         from workbench.store.experiments import ExperimentsDb
         from workbench.store.sweeps import SweepStore
 
@@ -105,8 +104,8 @@ class ScreenMemory:
 
 
 def _words(text: str) -> list[str]:
-    """Return the parts of `text` that must be checked for secrets: each word, written as a flag ("--WORD"), and the
-    whole text."""
+    """Return the parts of a form's value `text` that are checked for secrets. These are each word, written as a flag
+    ("--WORD") because secrets are known by flag names, and the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 

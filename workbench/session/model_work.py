@@ -26,7 +26,8 @@ SHOWN_S = 0.5  # between two changes of the state
 
 
 class ModelWork:
-    """Runs work on model files until it ends, is cancelled, or the session leaves its host."""
+    """Runs one work on model files at a time, such as a copy, in the background. It runs until it ends, is cancelled,
+    or the session leaves its host."""
 
     def __init__(self, core: StateHolder) -> None:
         self._core = core
@@ -41,7 +42,7 @@ class ModelWork:
     ) -> None:
         """Run `work` in the background, and call `then` with its result. `what` describes the work for the user, such
         as "copying org/model to spark-02". `command` is the equivalent command for the activity log, () for work that
-        changes no host. An error is shown to the user. Raises InputError if other work is running."""
+        changes no host. Raises InputError if other work is running."""
         running = self._core.state.host.model_work
         if running is not None:
             raise InputError(

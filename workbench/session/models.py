@@ -32,7 +32,7 @@ _SILENT: Progress = lambda done, total, text: None  # noqa: E731
 
 @dataclass(frozen=True, slots=True)
 class HostModels:
-    """The copies of models on one host. `problem` is the reason why they are not known."""
+    """The copies of models on one host. `problem` is the reason if they cannot be read."""
 
     host: str
     copies: tuple[ModelCopy, ...] = ()
@@ -53,8 +53,8 @@ class HostModels:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The copies of one model on several hosts. `differences` are against the first copy; `unhashed` are files of which
-    only the sizes were compared."""
+    """The copies of one model on several hosts. `differences` has a text for each difference from the first copy, and
+    `unhashed` the names of the files of which only the sizes were compared."""
 
     hosts: tuple[HostModels, ...]
     differences: tuple[str, ...] = ()
@@ -225,8 +225,9 @@ class Models:
         raise InputError(f"there is no complete copy of {model}: {why}", host=name, next_step=step)
 
     def _directory_on(self, target: str, copy: ModelCopy) -> str:
-        """Return the directory on the target in which the model's directory is created: the first one that hosts.toml
-        names, or else the one of the source copy. "" stands for the hub's cache, in which the source has the model."""
+        """Return the directory on the host `target` into which a copied model goes: the first one that hosts.toml
+        names, or else a directory of the same path as on the source. "" stands for the model hub's cache, if the source
+        has the model there."""
         if copy.kind == HUB:
             return ""
         entry = self._entries.host(target)
@@ -241,9 +242,9 @@ class Models:
         replace_different: bool,
         on_progress: Progress,
     ) -> tuple[str, Sequence[str]]:
-        """Send the remaining files to the staging directory, by rsync between the hosts if possible, else through this
-        machine. After a lost link, continue as long as bytes have arrived since the last loss. Return how the files
-        were sent, and notes on interruptions."""
+        """Send the files that the target lacks into a temporary directory there, by rsync between the hosts if
+        possible, else through this machine. After a lost link, continue as long as bytes have arrived since the last
+        loss. Return how the files were sent, and notes on interruptions."""
         if not rest.names:
             return "", ()
         total = sum(shipment.sizes.values())
@@ -278,8 +279,8 @@ class Models:
         return text, notes
 
     async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
-        """Return the addresses at which one of the two hosts may reach the other, each with the host that has the
-        address. Addresses in a cluster's own network come first."""
+        """Return the addresses at which one of two hosts may reach the other. Each is a pair of the host with that
+        address, and the address. Addresses in a cluster's own network come first."""
         found: list[tuple[Host, SshAddress]] = []
         for host, other in ((far, near), (near, far)):
             address = await host.ssh_address()

@@ -21,7 +21,8 @@ class OtherHosts:
         self._others: dict[str, Session] = {}
 
     async def session_of(self, name: str | None) -> Session:
-        """Return the connected session of a host. None and this host's name stand for this session."""
+        """Return the connected session of the host called `name`; the session is opened if there is none yet. None and
+        this session's own host give this session."""
         own = self._own
         if name is None or name == own.host.name:
             return own
@@ -52,7 +53,7 @@ class OtherHosts:
 
     @property
     def all(self) -> Sequence[Session]:
-        """This session and the open sessions of other hosts."""
+        """This session, then the open sessions of other hosts."""
         return (self._own, *self._others.values())
 
     async def close(self) -> None:

@@ -20,9 +20,9 @@ METRICS = ("tok_per_joule", "output_tok_s")  # a value is named for the first; f
 async def compare_in_pairs(
     progress: SweepProgress, label: str, pairs: int, measure: Callable[[str, int], Awaitable[BenchResult]]
 ) -> None:
-    """Measure arm "A" (the previous value) and arm "B" (the value with this label) in pairs, each arm first in half of
-    the pairs. Store the outcome as a note of the sweep. `measure(arm, pair)` sets the arm's value and benchmarks it.
-    Raises WorkbenchError if a run has no valid result."""
+    """Measure arm "A" (the previous value) and arm "B" (the value with this label) `pairs` times, each arm first in
+    half of the pairs. Store the outcome as a note of the sweep. `measure(arm, pair)` sets the arm's value and
+    benchmarks it. Raises WorkbenchError if a run has no valid result."""
     orders = [("AB", "BA")[pair % 2] for pair in range(pairs)]
     random.Random(progress.sweep.id).shuffle(orders)
     found: list[tuple[BenchResult, BenchResult]] = []

@@ -33,7 +33,7 @@ RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is checked against: the host's GPUs, the installed engine, trusted presets, and known sizes of
+    """What a plan is checked against: the host's GPUs, the installed engine, what the user has trusted, and facts about
     models."""
 
     gpus: tuple[GpuInfo, ...] = ()
@@ -91,7 +91,7 @@ class PlanEditor:
 
     @property
     def needs_look(self) -> bool:
-        """Whether the size of the plan's model must still be read from the host."""
+        """Whether the size of the plan's model must still be read from the model's files on the host."""
         return needs_look(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
@@ -146,8 +146,8 @@ class PlanEditor:
         return changes
 
     def apply_changes(self, changes: Sequence[PlanChange]) -> None:
-        """Make changes as one step of the undo history. Raises InputError for an invalid value, and if the plan has all
-        of the changes already."""
+        """Make `changes` in the plan as one step of the undo history. Raises InputError for an invalid value, and if
+        the plan has all of the changes already."""
         plan = self.plan
         for change in changes:
             plan = self._with_change(plan, change)

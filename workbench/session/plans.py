@@ -87,8 +87,8 @@ class Plans:
         return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
 
     def leave_host(self) -> None:
-        """Forget the GPUs, engines and models of the previous host. Remove the values that hosts.toml gave the plan for
-        the previous host, and add those for the present host."""
+        """Forget the GPUs, engines and models of the previous host. Replace the values that hosts.toml gave the plan
+        for the previous host by those for the present host."""
         if self.current is not None:
             self._adapt(self.current)
             self.current.around = replace(
@@ -145,7 +145,7 @@ class Plans:
         return replace(view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix)))
 
     def untrusted(self) -> Sequence[Finding]:
-        """Return a finding for each program or setting that the plan's preset, written by someone else, adds and that
+        """Return a finding for each program or setting that a preset written by someone else adds to the plan and that
         the user does not trust yet."""
         return tuple(part.finding() for part in self.editor.untrusted())
 
@@ -394,8 +394,8 @@ class Plans:
                 self._core.update(unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed))
 
     def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
-        """Show in the plan's findings which parts of its preset the running server lacks. `parts` has one text for each
-        part."""
+        """Show in the plan's findings what the running server lacks of its preset. `parts` has one text for each
+        lack."""
         self._of_run = preset_id, parts
         if self._update_unapplied():
             self._show()

@@ -52,8 +52,8 @@ class PresetPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePreset:
-    """All changes that applying the loaded preset makes. `settings` are the preset's GPU settings that this host
-    supports, by GPU."""
+    """Everything that applying the loaded preset changes. `settings` has the preset's GPU settings that this host
+    supports, by GPU (index, UUID or "all")."""
 
     preset_id: str
     parts: tuple[PresetPart, ...]
@@ -233,8 +233,8 @@ class PresetApply:
         return AppliedPreset(whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report)
 
     async def _checked(self, part: PresetPart, status: ServerStatus) -> PresetPart:
-        """Return the part about open files with the limit that the server's process really has. Return any other part
-        unchanged."""
+        """Check the limit of open files of the server's process, and return the part with the problem if the limit is
+        too low. Return a part about anything else unchanged."""
         if part.name != FILES or status.pid is None:
             return part
         wanted = self._plans.editor.effective.open_files or 0
@@ -296,13 +296,15 @@ def _key(outcome: SettingOutcome) -> tuple[str, str]:
 
 
 def _is_of(outcome: SettingOutcome, selector: str) -> bool:
-    """Return whether `selector`, a key of `WholePreset.settings`, names the GPU or the host of the outcome."""
+    """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting `outcome`. A setting
+    of the host, not of a GPU, belongs to every selector."""
     one = outcome.command
     return one.gpu_uuid == HOST or selector in ("all", str(one.gpu_index), one.gpu_uuid)
 
 
 def _foreign_text(found: SettingOutcome) -> str:
-    """Return why the setting of `found`, the outcome of a dry run, is not overwritten."""
+    """Return the text that a setting is left alone, because somebody changed it after the user had confirmed the
+    preset. `found` is the setting's outcome in a dry run."""
     value, note = stored_text(found.command.setting, found.before), found.command.note
     return f"left alone: changed to {value} after you had confirmed{f' ({note})' if note else ''}; apply it again"
 
@@ -335,7 +337,8 @@ def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[Pr
 
 
 def _prompts(warm_up: WarmUp) -> Sequence[str]:
-    """Return prompts whose lengths rise evenly, as entries of `BenchSpec.prompts`."""
+    """Return the prompts of a preset's warm-up, as JSON texts. Their lengths rise evenly between the two numbers of
+    tokens in `warm_up`."""
     low, high = warm_up.input_tokens
     steps = max(1, warm_up.requests - 1)
     source = random.Random(warm_up.requests)

@@ -21,7 +21,8 @@ _NOTE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
 
 
 async def missing_on(host: Host, preset: Preset, status: ServerStatus, run_dir: str) -> tuple[str, ...]:
-    """Return the parts of `preset` that the living process of a run lacks, as text."""
+    """Return which parts of `preset` the running server of a run lacks, as text: the limit of open files, or the
+    warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
         problem = files_problem(files, await limit_of(host, status.pid))

@@ -138,8 +138,9 @@ def _is_file(preset_id: str) -> bool:
 
 
 def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
-    """Return what a host with the GPUs `infos` lacks to have `count` GPUs of the types `names`, such as "needs 2 GPUs".
-    Empty `names` stand for any type. "" if the host lacks nothing, None if its GPUs are not known."""
+    """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of the types `names`,
+    such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is lacking, None if the GPUs are not
+    known."""
     if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
         return None
     if sum(not names or info.name in names for info in infos) >= count:

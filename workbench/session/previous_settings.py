@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The value of one setting of one GPU before a change. `settings` restores that value. `entry` is the journal's
+    """The value of one setting of one GPU before a change. `settings` restores that value, and `entry` is the journal's
     entry if Workbench had altered the setting before, else None. `unknown` is True if another program may have set a
     clock lock, which no driver reports."""
 

@@ -22,7 +22,8 @@ MAX_BYTES = 1024 * 1024  # of a file that is read; the forms have smaller limits
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A recipe as a preset that is not saved yet. `preset` is None if a finding is an error that prevents saving."""
+    """A recipe of another tool as a preset that is not saved yet. `preset` is None if an error among the findings
+    prevents saving."""
 
     form: str
     preset_id: str
@@ -33,8 +34,8 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A launch as text in the form of another tool, and findings about the parts of the launch that this form cannot
-    express."""
+    """A launch of a server as text in the form of another tool, such as a systemd unit. `findings` are about the parts
+    of the launch that this form cannot express."""
 
     form: str
     text: str

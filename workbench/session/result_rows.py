@@ -29,8 +29,8 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
 
 def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult | None = None) -> str:
     """Return a label that names the differences of `result` from `before`, such as "max-num-seqs=512" or "power 500 W";
-    "again" if there is none. Without `before`, the label names the load and the GPU settings in which `after` differs,
-    and then the preset or the model. So the label of a sweep's first point contains the value of that point."""
+    "again" if there is none. Without `before`, the label is the preset or the model, preceded by the load and the GPU
+    settings in which the next newer result `after` differs."""
     if result.conditions.imported:
         return f"imported: {result.conditions.imported}"
     if before is None:
@@ -45,7 +45,8 @@ def label_of(result: BenchResult, before: BenchResult | None, after: BenchResult
 
 
 def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
-    """Return one text for each difference in the GPU settings and in the shape of the load."""
+    """Return one text for each difference of `result` from `before` in the GPU settings and in the shape of the
+    load."""
     parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
     timed = result.spec.seconds is not None  # its number of requests is a limit that is never reached
     shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
@@ -112,8 +113,9 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:
-    """Return the measured speed of a valid result together with the highest speed that the hardware allows, for one
-    stream or for all streams together. None if the result is invalid or that highest speed is not known."""
+    """Return the measured speed of a valid result together with the highest speed that the hardware allows. Both are of
+    one stream, or of all streams together if there were several. None if the result is invalid or the highest speed is
+    not known."""
     conditions, summary, streams = result.conditions, result.summary, result.spec.concurrency
     if summary.refused:
         return None
@@ -129,5 +131,6 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
 
 
 def last_usable(rows: Sequence[BenchRow]) -> int | None:
-    """Return the id of the newest valid result that was not imported, or None. `rows` are sorted from new to old."""
+    """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are sorted from new to
+    old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

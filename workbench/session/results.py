@@ -63,7 +63,7 @@ class Results:
         self._core.update(results=rows)
 
     async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:
-        """Return `rows` with the advice on the result `newest` in the row of that result."""
+        """Return `rows`, with advice on the result `newest` added to the row of that result."""
         number, findings = self._advice
         if number != newest.id:
             findings = await asyncio.to_thread(_advice_on, newest)
@@ -132,8 +132,8 @@ class Results:
         return comparison
 
     def _pair(self, a: int | None, b: int | None) -> tuple[int, int]:
-        """Return two ids. None is replaced by the newest valid result other than the given one. Raises InputError if
-        there are too few results."""
+        """Return the ids of the two results to compare. An id that is None is replaced by the newest valid result other
+        than the given one. Raises InputError if there are too few results."""
         given = {a, b} - {None}
         rows = (row for row in self._core.state.results if not (row.imported or row.refused))
         others = [row.id for row in rows if row.id not in given]

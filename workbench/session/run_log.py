@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """The lines of the selected run's log, in bounded memory. Line 0 is the oldest line that is still in memory. The
-    log is empty if no run is selected."""
+    """The lines of the selected run's log, as far as they are in memory. Line 0 is the oldest of them. The log is empty
+    if no run is selected."""
 
     def __init__(self, ring: Callable[[], LogRing | None]) -> None:
         self._ring = ring
@@ -32,8 +32,8 @@ class RunLog:
         return level_of(line)
 
     def explain(self, line: str, engine: str) -> Finding | None:
-        """Return the most severe finding about a line of the log of `engine`. None if the line matches no pattern of a
-        known problem."""
+        """Return the most severe finding about a line of the log of `engine`. None if the line shows no known
+        problem."""
         from workbench.server.log_patterns import explain
 
         return explain(line, engine)

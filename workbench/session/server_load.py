@@ -1,4 +1,4 @@
-"""Loads on a server: which server gets the load, with which spec, and never two loads at once."""
+"""Loads on a server: choosing the server and the spec of the load, and preventing two loads at once."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Opens servers for loads. `at`, `at_run` and `at_url` open a block in which the caller may send a load to a
-    server; a second block at the same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file".
-    With `ahead`, the worker and the meter of a benchmark are started when the block is opened."""
+    """Prepares a server for a load, with `at`, `at_run` or `at_url`. The caller may send the load inside their block,
+    and a second block at the same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With
+    `ahead`, the processes of a benchmark are started when the block is opened."""
 
     def __init__(self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock) -> None:
         self._core, self._presets, self._servers, self._lock = core, presets, servers, lock
@@ -52,8 +52,9 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at(self, run_id: str | None, url: str | None, overrides: dict[str, Any]) -> AsyncIterator[Load]:
-        """Open a block in which a server may be loaded: the one at `url`, or else a run (None: the selected or newest
-        READY run). Raises BenchError if the server's GPUs cannot be read."""
+        """Allow a load on a server while the block runs, and yield that load. The server is the one at `url`, or else
+        the run `run_id`, by default the selected or newest READY run. Raises BenchError if the server's GPUs cannot be
+        read."""
         if url is None:
             opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
         else:
@@ -66,8 +67,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at_run(self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Open a block in which a READY run may be loaded through a forwarded port. Raises BenchError if the run is not
-        READY."""
+        """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the processes of a
+        benchmark are started, too. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
@@ -96,8 +97,8 @@ class ServerLoad:
 
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
-        """Open a block in which the server at a base URL, started by others, may be loaded. A loopback address means
-        the session's host. Raises BenchError if the server does not answer or names no model."""
+        """Allow a load on the server at a base URL, started by others, while the block runs, and yield that load. A
+        loopback address means the session's host. Raises BenchError if the server does not answer or names no model."""
         address = server_address.parse(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (
@@ -126,8 +127,8 @@ class ServerLoad:
     async def _alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
-        """Let no other load run on this host during the block. Yield (event that cancels the load, prestarted parts of
-        the benchmark `spec`). Nothing is prestarted if `spec` is None."""
+        """Prevent other loads on this host while the block runs. Yield (event that cancels the load, the processes that
+        are started ahead of the benchmark `spec`). No process is started if `spec` is None."""
         if self._busy.locked():
             host = self._core.host.name
             raise BenchError(
@@ -151,7 +152,7 @@ class ServerLoad:
                 self._cancel = self._run_id = None
 
     async def cancel(self) -> None:
-        """Cancel the running load, if there is one. Returns when its block has ended."""
+        """Cancel the running load, if there is one. Returns when the load has ended."""
         if self._cancel is not None:
             self._cancel.set()
             async with self._busy:
@@ -173,8 +174,8 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 @asynccontextmanager
 async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
-    """Forward `port` of the host to this machine while the block runs, and yield the base URL of the forwarded port.
-    With `node`, forward the port of that machine, which the host can reach."""
+    """Make `port` of the host reachable on this machine while the block runs, and yield the base URL there. With
+    `node`, the port is that of another machine, which the host can reach."""
     forward = await host.forward(port, node or LOOPBACK)
     try:
         yield forward.url

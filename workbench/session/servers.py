@@ -1,4 +1,4 @@
-"""The servers of the host: starting, following, stopping and adopting them."""
+"""The servers of the host: starting, following and stopping them, and finding servers that were started elsewhere."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Servers:
         self._core.update(run_id=run_id, servers=self.supervisor.statuses()[:SHOWN], log_revision=revision)
 
     async def adopt(self) -> None:
-        """List the runs of this host in the session's state. If no run is selected, select the newest live one."""
+        """List the host's server runs in the session's state. If no run is selected, select the newest live one."""
         statuses = await self.supervisor.runs()
         self._core.update(servers=statuses[:SHOWN])
         alive = next((s for s in statuses if s.state.alive), None)
@@ -145,8 +145,7 @@ class Servers:
             await self.select(alive.run_id)
 
     async def look_elsewhere(self) -> None:
-        """Adopt the servers that another Workbench or a command has started since the last call, and notify the
-        user."""
+        """List the servers that another Workbench or a command has started since the last call, and notify the user."""
         if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
             return
         known = {status.run_id for status in self._core.state.servers}
@@ -199,7 +198,7 @@ class Servers:
         return self._supervisor.log_findings(run_id)
 
     async def in_force(self) -> InForceReport:
-        """Return each setting in the plan of the selected run with the value that the running server has. Raises
+        """Return for each setting in the plan of the selected run which value the running server really has. Raises
         ServerError if no run is selected."""
         return await self.supervisor.in_force(self._selected_run())
 
@@ -252,8 +251,8 @@ class Servers:
         return run_id
 
     async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
-        """Return what the server of a run lacks of its preset besides GPU and CPU settings, as text. () if nothing is
-        missing or the preset no longer exists."""
+        """Return as texts what the server of a run lacks of its preset: the limit of open files, or the warm-up. () if
+        nothing is missing or the preset no longer exists."""
         from workbench.session.preset_process_parts import missing_on
 
         if status.preset_id is None or not status.alive:
@@ -266,7 +265,7 @@ class Servers:
             return ()
 
     async def _compare_with_preset(self, status: ServerStatus) -> None:
-        """Show in the session's state what the server of a run lacks of its preset."""
+        """Show in the session's state what the server of a run lacks of the preset from which it was started."""
         self._plans.take_missing(status.preset_id, await self.missing_of_preset(status))
 
     # ---- start and stop

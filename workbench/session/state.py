@@ -25,8 +25,8 @@ PREPARING = "preparing"  # phase of a benchmark before its first request
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """A recording that is shown in place of a host. `unix_s` is the time of the recording that is shown now. `speed`
-    2.0 is twice as fast as recorded."""
+    """A recording that is played in place of a host. `unix_s` is the recorded time that is shown now, and `speed` 2.0
+    is twice as fast as recorded."""
 
     unix_s: float
     speed: float = 1.0
@@ -70,7 +70,8 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry:
-    """One row of the list of presets. A preset with a `problem` is listed but cannot be loaded."""
+    """One row of the list of presets. A preset with a `problem`, the reason why it is invalid, is listed but cannot be
+    loaded."""
 
     id: str
     title: str
@@ -125,12 +126,13 @@ class PlanView:
 
     @property
     def real_command(self) -> Command | None:
-        """The command that a start runs on the host: the launcher's, or else the engine's."""
+        """The command that the host runs when the plan is started: the launcher's if there is one, else the
+        engine's."""
         return self.run_command or self.command
 
     @property
     def checked_against(self) -> str:
-        """The flag list against which the plan is checked, such as "the shipped flags of vllm 0.33.0"."""
+        """A text on the flags against which the plan is checked, such as "the shipped flags of vllm 0.33.0"."""
         whose = "its own" if self.catalog_asked else "the shipped"
         return f"{whose} flags of {self.plan.engine} {self.catalog_version}"
 
@@ -144,7 +146,7 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """An action on a host, written as the command with which a user could have run it."""
+    """An entry of the activity log: an action on a host, written as the command with which a user could have run it."""
 
     unix_s: float
     host: str

@@ -47,7 +47,8 @@ class SweepParts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that a sweep measures at every value: a run, or the URL of a server that others started."""
+    """The server that a sweep measures at every value: the run `run_id`, or the server at `url` if others started
+    it."""
 
     run_id: str | None = None
     url: str | None = None
@@ -55,8 +56,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
-    """A checked sweep that is ready to start. `points` has the label and the number (None if it has none) of each
-    value. `carry_out` measures them."""
+    """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each value, and
+    `carry_out` measures them."""
 
     kind: str
     name: str
@@ -84,8 +85,8 @@ def checked_runs(runs: int) -> int:
 async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the conditions that must not change during a sweep of a running server, as text by name: GPUs, driver, and
-    the engine of the run or the model at the URL."""
+    """Return the conditions that must stay the same during a sweep of a running server, as text by name: GPUs, driver,
+    and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
     found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
@@ -113,7 +114,8 @@ async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
 
 
 def check_same_conditions(parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]) -> None:
-    """Raise InputError if the present conditions `now` differ from those of the sweep's measured values."""
+    """Raise InputError if the present conditions `now` differ from those under which the stored sweep was measured.
+    Both are texts by name, such as "driver"."""
     for name, before in spec.measured.items():
         present = now.get(name)
         if present != before:

@@ -29,8 +29,8 @@ FAILED_SHARE = 0.01  # of the requests: a result with more failures is not that 
 
 
 class EndedEarly(Exception):
-    """Raised to end a sweep before its last point. The text of the error is the reason. The points measured until then
-    stay valid."""
+    """Raised to end a sweep before all of its values are measured. The text of the error is the reason. What was
+    measured until then stays valid."""
 
 
 class TimeUp(Exception):
@@ -39,7 +39,7 @@ class TimeUp(Exception):
 
 class SweepProgress:
     """A running sweep. Each change replaces `sweep` and shows the new one in the session's state; `save` also writes it
-    to disk. `stop` is set when the user cancels the sweep."""
+    to disk. `stop` is an event that is set when the user cancels the sweep."""
 
     def __init__(
         self, core: StateHolder, results: Results, store: SweepStore, sweep: Sweep, stop: asyncio.Event
@@ -57,7 +57,7 @@ class SweepProgress:
 
     @property
     def missing(self) -> Sequence[int]:
-        """The indices of the points that are not measured yet."""
+        """The indices of the values of the sweep that are not measured yet."""
         return [index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE]
 
     def check_stop(self) -> None:
@@ -88,12 +88,12 @@ class SweepProgress:
                 self.point(index, state=PointState.SKIPPED, error=why)
 
     def pair_run_done(self) -> None:
-        """Count one finished run of a pair, and update the estimate of the time left."""
+        """Count one finished run of the pairs that confirm the best value, and update the estimate of the time left."""
         self.pair_runs -= 1
         self._estimate(1)
 
     def _estimate(self, runs: int) -> None:
-        """Count `runs` finished runs, and estimate the time left from the mean time of a run."""
+        """Add `runs` to the number of finished runs, and estimate the time left from the mean time of a run."""
         self._runs += runs
         left = self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points) + self.pair_runs
         self.change(left_s=left * self.elapsed_s / self._runs)
@@ -117,7 +117,8 @@ class SweepProgress:
 
     async def measure(self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1) -> Sequence[BenchResult]:
         """Measure the point with this index in `runs` runs of `bench`, which returns the id of a result. A run with an
-        invalid result is repeated once. Return the results, or () if the point failed. Raises BenchCancelled."""
+        invalid result is repeated once. Return the results, () if a run raised an error; raises BenchCancelled if the
+        user cancels."""
         self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
@@ -166,8 +167,8 @@ def _useless(result: BenchResult) -> str | None:
 
 
 def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
-    """Return the fields of a sweep's point by name: its state and the means of the metrics of `results`. The point is
-    failed if one of the results cannot be used."""
+    """Return the fields of one point of a sweep by name: its state, and the means of the metrics of its `results`. The
+    point is failed if one of the results cannot be used."""
     error = next(filter(None, map(_useless, results)), None)
     each = [{**_values(result.summary), "limit_pct": limit_pct(result)} for result in results]
     return {

@@ -79,8 +79,8 @@ class Sweeps:
     async def plan_gpu(
         self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu` would run, by the label of their value. The key BACK has the commands that
-        restore the previous values."""
+        """Return the commands that `run_gpu` would run, by the label of the value that they set. The key BACK has the
+        commands that restore the previous values."""
         return await self._gpu.commands(setting, values, gpu, run_id)
 
     async def run_concurrency(
@@ -92,7 +92,8 @@ class Sweeps:
         max_minutes: float | None = None,
         **bench: Any,
     ) -> Sweep:
-        """Measure a server at rising levels of concurrency. Return the sweep as it ended."""
+        """Measure a server at rising `levels`, which are numbers of concurrent requests. The server is the run `run_id`
+        or the one at `url`, and `bench` has fields of BenchSpec. Return the ended sweep."""
         return await self._start(await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench))
 
     async def run_flags(
@@ -111,8 +112,8 @@ class Sweeps:
         return await self._start(planned)
 
     async def resume(self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None) -> Sweep:
-        """Continue a stored sweep, and return the sweep as it ended. `max_minutes` limits the time of a sweep of flags
-        from now on; with None there is no limit. Raises InputError if the sweep cannot be resumed."""
+        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits the time of a sweep of flags
+        from now on, None sets no limit. Raises InputError if the sweep cannot be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
                 spec = self._resumable(sweep)
@@ -124,8 +125,8 @@ class Sweeps:
                 return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that resuming a sweep of a GPU setting would run, by the label of their value. The key
-        BACK has the commands that restore the previous values."""
+        """Return the commands that resuming a sweep of a GPU setting would run, by the label of the value that they
+        set. The key BACK has the commands that restore the previous values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
         return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
 
@@ -215,8 +216,8 @@ class Sweeps:
         return progress.sweep
 
     def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Set the final state of a sweep, the reason `why` and the best value, and record the outcome in the activity
-        log."""
+        """Set the final state of a sweep, with the reason `why` if it ended early, and its best value. Record the
+        outcome in the activity log."""
         progress.skip_rest(why or "not reached")
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)

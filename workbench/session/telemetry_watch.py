@@ -62,8 +62,8 @@ class TelemetryWatch:
             await self._source.set_interval(interval_s)
 
     async def refresh(self) -> None:
-        """Discard the last single reading, and let the continuous reading also read the values that it usually reads
-        less often."""
+        """Discard the last single reading. If the GPUs are read continuously, also read the values that are usually
+        read less often."""
         self._single = None
         if self._source is not None:
             await self._source.refresh()
@@ -108,11 +108,12 @@ class TelemetryWatch:
             await asyncio.sleep(_AGE_S)
 
     def _problem(self, telemetry: Telemetry | None) -> str | None:
-        """Return why a reading is late, or lacks the GPUs of the host or of a node of it; None if nothing is wrong."""
+        """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None if nothing is
+        wrong."""
         late = self._source.problem if self._source is not None else None
         return late or (_without_gpus(telemetry) if telemetry is not None else None)
 
 
 def _without_gpus(telemetry: Telemetry) -> str | None:
-    """Return why a reading has no GPU; None if it has one."""
+    """Return why a reading contains no GPU, None if it contains one."""
     return None if telemetry.gpus else telemetry.driver.message or "the driver sees no GPU"

@@ -53,16 +53,16 @@ class Timeline:
         return self._telemetry.running
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
-        """Add the engine's metrics of the second that contains `unix_s`: values by field name, such as
-        {"generation_tok_s": 812.0}. None leaves a gap."""
+        """Add the engine's metrics of the second that contains `unix_s` to the history. `values` has them by field
+        name, such as {"generation_tok_s": 812.0}, and None for a metric that is not known."""
         self._add({(ENGINE, name): value for name, value in values.items()}, range(int(unix_s), int(unix_s) + 1))
 
     def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
-        """Add an event of the whole host. `unix_s` is its time, by default now."""
+        """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
         self._tell(Event(unix_s or time.time(), kind, text))
 
     def put_under(self, older: History) -> None:
-        """Insert an older history of this host before the present one."""
+        """Insert an older history of this host before the present one, and call the functions of `on_loaded`."""
         self.history.put_under(older)
         for hear in self.on_loaded:
             hear()
@@ -100,7 +100,8 @@ class Timeline:
             self._tell(event)
 
     def _take_progress(self, progress: BenchProgress) -> None:
-        """Add the token rate since the previous `progress` of the load client, which reports several times a second."""
+        """Add the load client's output tokens per second since its last report to the history. The client reports
+        several times a second."""
         now, tokens = time.time(), progress.output_tokens
         before_s, before = self._progress
         self._progress = now, tokens
@@ -108,7 +109,7 @@ class Timeline:
             self._add({CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1))
 
     def _tell(self, event: Event) -> None:
-        """Add an event, with secrets masked, because the history is kept on disk."""
+        """Add an event to the history with secrets masked, because the history is kept on disk."""
         from workbench.model.secrets import mask_text, seen_secrets
 
         event = replace(event, text=mask_text(event.text, seen_secrets()))
@@ -118,8 +119,8 @@ class Timeline:
 
 
 def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
-    """Yield the lowest and the highest SM clock in MHz of each altered clock lock, with the key of the value in the
-    history. No reading of the GPUs contains these clocks."""
+    """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on the SM clock. No
+    reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):
         if one.setting == "gpu_clocks":
             yield (one.gpu_index, "sm_lock_min_mhz"), getattr(one.now, "min_mhz", None)

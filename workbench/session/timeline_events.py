@@ -35,15 +35,16 @@ class EventSource:
         self._throttles: dict[tuple[int, str], tuple[float, float]] | None = None  # last seen, absence to wait for
 
     def in_state(self, state: SessionState, changed: frozenset[str], now: float) -> Iterator[Event]:
-        """Yield the events that the new state shows. `changed` are the names of its changed fields."""
+        """Yield the events that follow from the changes since the last state. `changed` are the names of the changed
+        fields of `state`."""
         before, self._state = self._state, state
         for field, find in _FINDERS.items():
             if field in changed:
                 yield from find(self, before, state, now)
 
     def in_reading(self, telemetry: Telemetry, now: float) -> Iterator[Event]:
-        """Yield an event for each throttle reason that begins. A reason that comes and goes gives at most one event in
-        30 s, and fewer the longer it continues."""
+        """Yield an event for each reason that begins to slow a GPU down (a throttle reason). A reason that comes and
+        goes gives at most one event in 30 s, and fewer the longer it continues."""
         ahead_s = telemetry.unix_s - now
         self._host_ahead_s = ahead_s if abs(ahead_s) > _TRANSIT_S else 0.0
         first = self._throttles is None
@@ -104,16 +105,16 @@ class EventSource:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _one(gpus))
 
     def _by_guard(self, guard: GuardView | None, now: float) -> str:
-        """Return the guard's reason for reverting a setting, as the end of a sentence; "" if the guard did not revert
-        the setting, or if the reason is not known yet."""
+        """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did not revert it, or if
+        the reason is not known yet."""
         if guard is None or guard.did_unix_s is None or now - self._by_host(guard.did_unix_s, now) > _GUARD_S:
             self._reverted_s = now
             return ""
         return f" by the guard: {(guard.did or '').partition(': ')[2] or guard.did}"
 
     def _in_guard(self, before: SessionState, state: SessionState, now: float) -> Iterator[Event]:
-        """Yield an event for the guard's last action if that action was read only after the settings that the guard had
-        reverted."""
+        """Yield an event for the guard's last action, if its reason was not known yet when the events about the
+        reverted settings were made."""
         guard, old = state.guard, before.guard
         acted = guard is not None and guard.did_unix_s is not None and old and guard.did_unix_s != old.did_unix_s
         if guard is not None and acted and now - self._reverted_s < _GUARD_S:

@@ -26,8 +26,8 @@ class WalltimeWarnings:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
 
     def see(self, status: ServerStatus) -> None:
-        """Schedule the warnings before the end of the server with this status. If the end has changed, cancel the
-        warnings for the previous end."""
+        """Schedule the warnings before the end of the server with this status. If the time of the end has changed,
+        cancel the warnings scheduled before."""
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
         if ends == before or (ends is not None and before is not None and abs(ends - before) <= _SAME_S):

@@ -24,9 +24,9 @@ from workbench.model.settings import label_of, place_of, setting_of
 async def records(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
-    """Return (the journal's entries with the states of their owners, the journal's log). `energy_j` has the GPUs'
-    energy counters in joules by UUID; a counter that went back shows that the driver was reloaded. Raises SettingsError
-    if the journal cannot be read."""
+    """Read the journal of changed settings. Return (entries, each with the state of the process that made it; lines of
+    the journal's log). `energy_j` has the GPUs' energy counters in joules by UUID, which show a reload of the driver.
+    Raises SettingsError if the journal cannot be read."""
     state = await journals.read(host)
     return state.records(energy_j), state.log
 
@@ -47,7 +47,8 @@ async def forget_lost(host: Host, energy_j: Mapping[str, float]) -> None:
 
 
 def alteration(record: Record) -> Alteration:
-    """Return an entry of this user's journal as an Alteration."""
+    """Return an Alteration for the screen, which describes the setting that an entry of this user's journal records as
+    changed."""
     entry = record.entry
     return Alteration(
         entry.gpu_index,
@@ -66,7 +67,7 @@ def alteration(record: Record) -> Alteration:
 
 
 def alteration_of(claim: SettingClaim) -> Alteration:
-    """Return another Workbench's claim as an Alteration."""
+    """Return an Alteration for the screen, which describes a setting that another Workbench claims to have changed."""
     key = claim.gpu_index, claim.gpu_uuid, claim.setting
     return Alteration(*key, claim.before, claim.now, claim.set_unix_s, by=claim.by, state=claim.state)
 
@@ -75,8 +76,8 @@ def alteration_of(claim: SettingClaim) -> Alteration:
 
 
 def drifts(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[Drift, ...]:
-    """Return a Drift for each setting in `alterations` whose value on the host has changed since this user's Workbench
-    set it. `others` are the changes by other Workbenches, which can explain the new value."""
+    """Return a Drift for each setting in `alterations` that no longer has the value that this user's Workbench set.
+    `others` are the changes by other Workbenches, which can explain the new value."""
     others_claims = [_claim(other) for other in others]
     found = []
     for one in alterations:
@@ -104,8 +105,8 @@ def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
 
 
 def cautions(alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry) -> tuple[str, ...]:
-    """Return the warnings to show before settings stay without a guard: settings whose value has changed already, and
-    settings that are easily lost because persistence mode is off."""
+    """Return the warnings to show before the user keeps settings without a guard. They name settings whose value has
+    changed already, and settings that are easily lost because persistence mode is off."""
     found = [
         f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in drifts(alterations, others, telemetry)

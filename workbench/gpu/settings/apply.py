@@ -142,16 +142,17 @@ def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> li
 
 
 def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (present value of the command's setting, its source). The value is None if it is unknown. The source is
-    "read" for a value from the driver; for a clock lock it is "claim", "journal", "default" or "unknown"."""
+    """Return (present value of the setting that the command changes, where it comes from). For a clock lock, which the
+    driver cannot report, the second is "claim", "journal", "default" or "unknown". For any other setting it is "read",
+    and the value is None if the driver does not report it."""
     if is_lock(one.setting):
         return state.known_lock(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
 def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
-    """Return (value that a revert will restore, its source). Raises SettingsError if the driver does not report a value
-    that it should report, because Workbench changes only settings that it can revert."""
+    """Return (value that a revert will restore, where it comes from). Raises SettingsError if the driver does not
+    report a value that it should report, because Workbench changes only settings that it can revert."""
     if one.gpu_uuid != HOST and (sample := now.sample(one.gpu_uuid)) is None:
         lost = next((s.message for s in now.telemetry.gpus if s.uuid == one.gpu_uuid), None)
         raise SettingsError(f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); nothing was changed")
@@ -168,8 +169,9 @@ def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVal
 
 
 def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues) -> JournalEntry:
-    """Return the new journal entry for a command. `before` is the present value and its source. If another Workbench
-    set that value, the entry instead gets the previous value from that Workbench's claim."""
+    """Return the new journal entry for a command. `before` is (present value, where it comes from). If another
+    Workbench claims to have set the present value, the entry gets the value from before that Workbench's change
+    instead."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
     entry = state.get(*key)
@@ -199,7 +201,8 @@ def _entry(one: SettingCommand, before: KnownValue, state: Journal, now: Current
 
 
 def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
-    """Return whether `value` is the driver's default, which a revert may set whichever user reported it."""
+    """Return whether `value` is the driver's default. A revert may set the default even if only another user has
+    reported it."""
     return value == UNKNOWN or equal(one.setting, setting_of(one.setting).default(info), value)
 
 
@@ -258,7 +261,7 @@ def _unpublished(state: Journal) -> str:
 
 
 def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues) -> str:
-    """Return a warning if `rights` allow a change but not its revert; otherwise ""."""
+    """Return a warning if the user's `rights` suffice for a change but not for its revert, otherwise ""."""
     if one.right is not None or before[0] is None:
         return ""
     value = setting_commands.value_to_restore(before[0])
@@ -295,8 +298,9 @@ async def _roll_back(
     rights: Rights,
     now: CurrentValues,
 ) -> tuple[list[SettingOutcome], list[SettingOutcome]]:
-    """Revert the commands that ran before another failed. Return the final outcomes of all commands, and the outcomes
-    of the rollback."""
+    """After a command of a plan has failed, revert the commands that were run. Return (final outcomes of all commands,
+    outcomes of these reverts). `was` is the journal from before the plan, `ran` has the results of the commands that
+    were run, and `now` the values from before the plan."""
     state = noted(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:

@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 
 
 class SettingClaim(NamedTuple):
-    """One setting that another Workbench changed and has not reverted."""
+    """A claim: one setting that another Workbench, according to the host's register, has changed and not reverted."""
 
     by: str  # the user who owns the claim's file
     gpu_uuid: str
@@ -67,9 +67,9 @@ class RevertDecision(NamedTuple):
 def from_register(
     found: Sequence[Mapping[str, Any]], uid: int, journal: str
 ) -> tuple[tuple[SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-    """Return (claims of other Workbenches, published entries of this journal) from the register's contents `found`.
-    `uid` is the owner and `journal` the name of this journal. From the entries of other users, only the fields of
-    SettingClaim are used, which register.py has checked."""
+    """Return (claims of other Workbenches, published entries of this journal). `found` is the content of the host's
+    register, `uid` the owner and `journal` the name of this journal. From other users' entries, only the fields of
+    SettingClaim are used, because register.py has checked them."""
     claims: list[SettingClaim] = []
     own: tuple[Mapping[str, Any], ...] = ()
     for one in found:
@@ -109,9 +109,9 @@ def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[Sett
 def credible(
     claims: Sequence[SettingClaim], keys: Collection[tuple[str, str]], may_set: Callable[[SettingClaim], bool]
 ) -> tuple[SettingClaim, ...]:
-    """Return `claims` without forged ones. Only claims on settings in `keys` are checked, and only if the host's value
-    cannot show who set it, as for clock locks and power limits. `may_set(claim)` says whether the claim's user is able
-    to set its value. A forged claim could prevent the revert of such a setting for ever."""
+    """Return `claims` without forged ones, which could prevent the revert of a setting for ever. A claim is checked
+    only if its setting is in `keys` and is one that the host's value cannot confirm, such as a clock lock. It counts as
+    forged if its user is not able to set the value, which `may_set(claim)` tells."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
     doubted = {(c.uid, c.key): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {who for who, newest in doubted.items() if newest.key in keys and not may_set(newest)}
@@ -121,9 +121,9 @@ def credible(
 def explaining_claim(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> SettingClaim | None:
-    """Return the newest claim on the setting `key` whose value is the host's value `live`; for a clock lock, which
-    cannot be read (`live` is None), the newest claim. None if there is no such claim, or if this Workbench's own
-    `entry` has the same value and is newer."""
+    """Return the newest claim on the setting `key` that explains the host's present value `live`, because it has the
+    same value. A clock lock cannot be read, so there the newest claim counts. None if there is no such claim, or if
+    this Workbench's own `entry` has the same value and is newer."""
     setting = key[1]
     matching = [c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)]
     by = matching[-1] if matching else None
@@ -139,9 +139,9 @@ def _is_own(entry: Entry, live: Any) -> bool:
 def values_underneath(
     claims: Sequence[SettingClaim], key: tuple[str, str], live: Any, entry: Entry | None
 ) -> list[Any]:
-    """Return the values of other Workbenches' claims on the setting `key` that this Workbench is about to replace,
-    oldest first. They become the field `over` of the new journal entry. `live` is the host's value, and `entry` the
-    earlier entry of the setting, or None."""
+    """Return the values that other Workbenches have set for the setting `key` and that this Workbench is about to
+    replace, oldest first, for the field `over` of its new journal entry. `live` is the host's present value, and
+    `entry` the earlier entry of the setting, or None."""
     by = explaining_claim(claims, key, live, entry)
     if by is not None:
         return [c.now for c in claims_on(claims, key) if c.set_unix_s <= by.set_unix_s]
@@ -154,8 +154,8 @@ def set_at(entry: Entry) -> float:
 
 
 def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
-    """Return the value that a setting has without this entry: the newest value in `over` that another Workbench still
-    claims, or else `before`."""
+    """Return the value that a setting gets if this journal entry is reverted. This is the newest value in the entry's
+    `over` that another Workbench still claims to have set, or else the entry's `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
         if any(equal(entry["setting"], value, now) for now in lasting):
@@ -184,15 +184,15 @@ def decide_revert(entry: Entry, live: Any, claims: Sequence[SettingClaim], targe
 
 
 def _why_there(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
-    """Return why a setting needs no revert: an earlier claim of another user has the same value, or the setting has its
-    previous value already."""
+    """Return, as text for the user, why a setting needs no revert: another Workbench claims to have set its present
+    value, or it has its previous value already."""
     by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
     return f"left alone: it is {by.text}" if by is not None else "the setting has its previous value already"
 
 
 def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
-    """Return the decision how to revert the setting of `entry`, which another Workbench has changed since; `by` is that
-    Workbench's claim."""
+    """Return the decision how to revert the setting of `entry`, which another Workbench has changed since. `by` is the
+    claim with which that Workbench announced its change."""
     setting = entry["setting"]
     back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
     if equal(setting, by.before, entry["before"]):

@@ -138,8 +138,8 @@ def within(mhz: float, lock: ClockRange) -> bool:
 
 
 def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` which proves that the lock has an effect on `clock`: it was measured with another lock
-    or with none, under the same circumstances. None if there is no such clock."""
+    """Return a clock of `known` which proves that a lock has an effect, because it differs from `clock`. It must have
+    been measured with another lock or with none, under the same circumstances. None if there is no such clock."""
     return next((other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)), None)
 
 
@@ -153,9 +153,8 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
 
 
 def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
-    """Return a clock of `known` that was measured above the range of its lock and has the same MHz as `clock`, which
-    was measured with another lock. Such a pair proves that locks have no effect on this GPU. None if there is no such
-    clock."""
+    """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same MHz as `clock`,
+    although it was measured with another lock and is above that lock's range. None if there is no such clock."""
     for other in known:
         above = other.lock is not None and other.mhz > other.lock.max_mhz + SLACK_MHZ
         if clock.differs_only_in_lock(other) and above and abs(clock.mhz - other.mhz) < CONTRAST_MHZ:
@@ -176,8 +175,8 @@ def _moved(clock: Clock, other: Clock) -> bool:
 
 def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
     """Return what lowered the slower of two clocks, such as "power", and so explains their difference without any lock.
-    None if nothing does. A power limit that lowered both clocks explains no difference of memory clocks, which have few
-    steps."""
+    None if nothing did. For two memory clocks that the power limit lowered, return None too, because memory clocks have
+    few steps."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:
         return None
     return min(clock, other, key=lambda c: c.mhz).limiter

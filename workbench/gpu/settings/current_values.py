@@ -40,7 +40,7 @@ _KERNEL_PART = {GOVERNOR.key: "cpufreq", C_STATES.key: "cpuidle"}  # that offers
 @dataclass(frozen=True, slots=True)
 class Cores:
     """The settings of a host's CPU cores, as mappings from a core's number to its value. A core that lacks a setting is
-    left out. `why` is the end of the text that `problem` returns. `sysfs` is the mount point of sysfs."""
+    left out. `why` is the reason why cores lack a setting, and `sysfs` the path at which sysfs is mounted."""
 
     governors: Mapping[int, str] = field(default_factory=dict)
     available: tuple[str, ...] = ()  # governors that every core can have
@@ -55,16 +55,17 @@ class Cores:
         return core_values.joined(self.governors if key == GOVERNOR.key else self.c_states)
 
     def cores(self, key: str) -> dict[int, int]:
-        """Return {core number: number of its idle states} for the cores that have a setting."""
+        """Return {core number: number of its idle states} for those CPU cores that have the setting `key`."""
         by_core = self.governors if key == GOVERNOR.key else self.c_states
         return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
 
     def problem(self, key: str) -> str:
-        """Return why no core has a setting."""
+        """Return a text that says why no CPU core of the host has the setting `key`."""
         return f"no {_KERNEL_PART[key]} {self.why}"
 
     def check(self, key: str, wanted: str) -> None:
-        """Raise InputError if a core cannot have the value `wanted` of a setting."""
+        """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`, because no core has the
+        setting or some core does not offer the value."""
         if not self.cores(key):
             raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
         if key == GOVERNOR.key and wanted not in self.available:
@@ -101,8 +102,8 @@ async def cores_on(host: Host) -> Cores:
 
 
 def _why_missing(facts: HostFacts, unreadable: bool) -> str:
-    """Return the reason why the CPU cores of a host lack a setting, to follow the words "no cpufreq". `unreadable` is
-    true if the cores have C-states that cannot be read."""
+    """Return the reason why the CPU cores of a host lack a setting, such as "in this container (docker): …". The caller
+    writes it after the words "no cpufreq". `unreadable` says whether the cores have C-states that cannot be read."""
     if unreadable:
         return "that can be read here"
     if facts.container:

@@ -130,16 +130,18 @@ class JournalEntry:
 
     @property
     def text(self) -> str:
-        """The setting with its value, for example "GPU0 power limit 400 W"."""
+        """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
         return f"{self.where} {label_of(self.setting)} {text_of(self.setting, self.now)}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields by name, with values as Python objects, for example a ClockRange."""
+        """The fields of this journal entry as {name: value}, with values as Python objects, for example a
+        ClockRange."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields by name, with JSON values, as the journal's file and the register contain them."""
+        """Return the fields of this journal entry as {name: value}, with values that JSON can contain. The journal's
+        file and the host's register store them so."""
         over = [stored(value) for value in self.over]
         return {**self.facts, "before": stored(self.before), "now": stored(self.now), "over": over}
 
@@ -166,8 +168,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal's contents. `boot_id` is the host's present boot, not the file's. `others` has the claims of other
-    Workbenches. `recovered` names the fault of the file if the entries come from the register instead."""
+    """The journal's contents. `boot_id` is the id of the host's present boot. `others` has the settings that other
+    Workbenches claim to have changed. If the file was damaged and the entries come from the host's register instead,
+    `recovered` names the damage."""
 
     boot_id: str = ""
     entries: tuple[JournalEntry, ...] = ()
@@ -215,13 +218,14 @@ class Journal:
         )
 
     def why_lost(self, entry: JournalEntry, energy_j: float | None = None) -> str | None:
-        """Return why the entry's setting no longer applies, for example because the host restarted; None if it may
-        apply. `energy_j` is the GPU's energy counter in joules now."""
+        """Return why the setting of `entry` no longer applies, for example because the host restarted. None if it may
+        still apply. `energy_j` is the present value of the GPU's energy counter in joules, which starts again when the
+        driver is reloaded."""
         return setting_commands.why_lost({"boot_id": entry.boot_id, "energy_j": entry.energy_j}, self.boot_id, energy_j)
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
         """Return each entry of the journal with the state of the process that made it. `energy_j` has the GPUs' energy
-        counters in joules by UUID, if known; they show a reload of the driver."""
+        counters in joules by UUID, None if unknown. A counter that went back shows that the driver was reloaded."""
         now = energy_j or {}
         return tuple(Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid))) for e in self.entries)
 
@@ -232,9 +236,9 @@ class Journal:
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return (present clock lock, its source: "claim", "journal", "default" or "unknown"). The driver cannot report
-        a lock. So the value is the lock that another user claims, or the one that this Workbench set last since the
-        boot, or UNKNOWN."""
+        """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim", "journal", "default"
+        or "unknown"). The driver cannot report a lock. So it is the one that another Workbench claims to have set, or
+        the one that this Workbench set last since the boot, or UNKNOWN."""
         entry = self.get(uuid, setting)
         claim = claims.explaining_claim(self.others, (uuid, setting), None, entry.facts if entry else None)
         if claim is not None:
@@ -267,8 +271,8 @@ class LockedJournal:
         self.journal = replace(journal, register=register, others=register.others)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
-        """Return the claim of another Workbench that is changing one of the settings `keys` right now; None if there is
-        none."""
+        """Return the claim of another Workbench that is changing one of the settings `keys` at this moment, None if
+        none is."""
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 

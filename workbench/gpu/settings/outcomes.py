@@ -94,7 +94,8 @@ def of_restoring(
 
 
 def of_leaving(one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision) -> SettingOutcome:
-    """Return the outcome of a setting that a revert leaves alone. `way` is the decision to do so, with its reason."""
+    """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave it, with the
+    reason."""
     asks = way.do == claims.ASK
     message = joined(way.why, "left alone until you decide which value stays") if asks else way.why
     known = entry.before_known

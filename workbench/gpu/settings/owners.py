@@ -53,12 +53,13 @@ def state_of(owner: Mapping[str, Any]) -> str:
 
 
 def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Return whether the lock of a journal no longer counts. `token` names its owner (see `owner_token`); `age_s` is
-    its age, and `host_up_s` the host's uptime, None if unknown.
+    """Return whether the lock on a journal no longer counts, because it is older than `lease_s` seconds or its owner
+    has ended. `token` names the owner (see `owner_token`), `age_s` is the lock's age in seconds, and `host_up_s` the
+    host's uptime, None if unknown.
 
-    A lock is void if it is older than `lease_s`, if its process ran on this machine and has ended, or if its process
-    runs on another machine and the host started after the lock was made. A negative age, from a lock whose date is in
-    the future, counts as if it were positive.
+    An owner on this machine has ended if its process does not run. An owner on another machine counts as ended if the
+    host started after the lock was made. A negative age, from a lock with a date in the future, counts as if it were
+    positive.
     """
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):

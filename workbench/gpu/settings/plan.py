@@ -114,8 +114,8 @@ def _of_gpu(
 
 
 def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
-    """Return a note for the user about this value, "" if there is none. Raises InputError if the GPU cannot have the
-    value."""
+    """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for the user about the
+    value, "" if there is none."""
     if isinstance(setting, NumberSetting):
         _check_number(name, info, setting, value)
     if not isinstance(setting, ClockSetting):

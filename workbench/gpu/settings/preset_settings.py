@@ -18,8 +18,8 @@ NO_LOCK = "no lock by Workbench"
 
 
 def settings_of_preset(preset: Preset) -> PresetSettings:
-    """Return the GPU settings of a preset as (GPU index or "all", settings, reason). A setting of the CPU cores
-    belongs to the host, whichever GPU its entry names."""
+    """Return (GPU index or "all", settings, reason) for each entry with GPU settings in a preset. A setting of the CPU
+    cores applies to the host, whichever GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
 
 

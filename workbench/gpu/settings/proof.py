@@ -78,7 +78,8 @@ class Proof:
 
     @property
     def place(self) -> str:
-        """The first part of the setting's key in a result: "gpu0", or "host" for a setting of the CPU cores."""
+        """The first part of the key under which a result stores this setting: "gpu0", or "host" for a setting of the
+        CPU cores."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
@@ -130,8 +131,8 @@ def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
 
 
 def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
-    """Return the verdict on one setting by the readings alone; None if a load does not show the setting (persistence
-    mode, a reset)."""
+    """Return the verdict whether one changed setting has an effect, from the readings under load alone. None if a load
+    cannot show that, as for persistence mode or for a clock lock that was reset."""
     readings = loaded(moments, alteration.gpu_index)
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
@@ -147,8 +148,8 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
 
 
 def _contrasted(proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence) -> Proof:
-    """Return the verdict "in force" or "no effect" if a clock measured with another lock proves it. Otherwise return
-    `proof` with the reason why this load proves nothing."""
+    """Return `proof` with the verdict "in force" if a clock measured with another lock proves that this lock works, or
+    "no effect" if it proves the opposite. Otherwise return `proof` with the reason why this load proves nothing."""
     other = contrast(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = f"; under the same load the clock was {_beside(other)}" if other else ", as a contrast showed before"
@@ -171,7 +172,8 @@ def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
 
 
 def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
-    """Return the verdict "capped" if the lock raised the clock, but not up to its minimum. Otherwise return `proof`."""
+    """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the lock raised `clock`,
+    but not up to the lock's minimum. Otherwise return `proof`."""
     other = raised(clock, known.clocks)
     if other is None:
         return proof
@@ -280,8 +282,9 @@ def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
 
 
 def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
-    """Return (limiter that the driver names most often, or None; number of readings that name any). `but` are limiters
-    that do not lower this clock: a power limit lowers the SM clock, not the memory clock."""
+    """Return (what most often lowered the clock according to the driver, such as "power", or None; number of readings
+    that name any cause). Causes in `but` are ignored, because they do not lower this clock: a power limit lowers the SM
+    clock, not the memory clock."""
     named = [caps(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
@@ -304,7 +307,8 @@ def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None)
 
 
 def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
-    """Return the known traps that explain this verdict on this card, the most likely first."""
+    """Return the known causes that can explain this verdict on this card, such as a limit of the hardware, the most
+    likely first."""
     known = find(info.name) if info else None
     chip = known.chip if known else ""
     found: list[Trap] = []

@@ -66,7 +66,8 @@ async def write_clocks(host: Host, known: ContrastEvidence) -> None:
 
 
 async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
-    """Store the short verdict on each altered setting, on the host. Raises FileError if the file cannot be written."""
+    """Store on the host, for each changed setting, the short text that says whether it has an effect. Raises FileError
+    if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:
@@ -75,8 +76,8 @@ async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Al
 
 
 async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
-    """Return the stored verdicts on settings that have not changed since, as (GPU index, text); () if the file is
-    missing or invalid."""
+    """Return the stored short texts that say whether settings have an effect, as (GPU index, text). Texts about
+    settings that have changed since are left out. () if the file is missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{FINDINGS_FILE}"))
     except (FileError, ValueError, RecursionError):

@@ -45,8 +45,8 @@ CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0  # of settings that were set and r
 
 
 def place(named: str | None = None) -> str:
-    """Return the directory of the register. `named` is a directory to use instead of the usual places; it is created if
-    it is missing. Raises OSError if no directory is usable."""
+    """Return the directory of the register. `named` is a directory to use instead of the usual places, and is created
+    if it is missing. Raises OSError if no directory is usable."""
     if named:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
@@ -240,9 +240,9 @@ def publish(directory: str, journal: str, boot_id: str, entries: Sequence[Mappin
 
 
 def _changes(old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}: those in the newest of its
-    published files `old`, and the differences between that file's entries and `entries`. Other users thus see also the
-    settings that were set and reverted again."""
+    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that other users see even
+    settings that were reverted since. `old` are the journal's published files. The result has the changes in the newest
+    of them, and each difference between its entries and the new `entries`."""
     last = max(old, key=lambda one: one["made_ns"]) if old else {"entries": [], "changes": []}
     was, now = ({(e["gpu_index"], e["setting"]): e["now"] for e in found} for found in (last["entries"], entries))
     at = round(time.time(), 3)

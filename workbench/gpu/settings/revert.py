@@ -92,8 +92,8 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
 def _decisions(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
-    """Return (entry, decision how to revert it) in the order of reverting. `foreign` is the user's choice for values
-    that another program has set."""
+    """Return (entry, decision how to revert it) for each of `entries`, in the order in which they must be reverted.
+    `foreign` is the user's choice for values that another program has set, None if the user has not chosen."""
     found = []
     for entry in _in_order(entries):
         way = claims.decide_revert(entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others)
@@ -107,7 +107,7 @@ def _decisions(
 
 
 def _untouched_command(entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues) -> SettingCommand:
-    """Return the report's entry for a setting that is left alone: a command without argv."""
+    """Return a command without argv, which stands in the report for a setting that the revert leaves alone."""
     index = now.index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
@@ -135,9 +135,9 @@ async def _planned(
 async def restore(
     host: Host, entries: Sequence[JournalEntry], rights: Rights, now: CurrentValues, live: CurrentValues | None = None
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the previous value of each entry, then read the values back. Return the outcomes of each entry; a failure
-    does not stop the others. `live` has the host's values from before the revert; without it, the outcomes show the
-    journal's values in their place."""
+    """Set the previous value of each entry, read the values back, and return the outcomes of each entry. A failure does
+    not stop the other reverts. `live` has the host's values from before the revert, None to show the values in the
+    journal as the old ones."""
     ordered = _in_order(entries)
     pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.try_all(host, [one for _, commands in pairs for one in commands], rights)
@@ -173,7 +173,7 @@ def _chosen(entries: Sequence[JournalEntry], gpu: int | str | None, now: Current
 
 
 def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
-    """Return the journal with one line in its log for each outcome in `done`; `what` names the event, such as
+    """Return the journal with one more line in its log for each outcome in `done`. `what` names the event, such as
     "revert"."""
     for o in done:
         one = o.command

@@ -93,8 +93,8 @@ class Rights:
         return (*self.prefix, path, *command[1:])
 
     def needed_for(self, argv: Sequence[str]) -> str | None:
-        """Return the right that a command from `argv()` lacks, and how to get that right; None if the command may
-        run."""
+        """Return a text that says which right the user lacks to run a command from `argv()`, and how to get it. None if
+        the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
         how = granted(self.rules, argv[len(self.prefix) :])
@@ -122,8 +122,8 @@ async def rights_on(host: Host) -> Rights:
 
 
 async def with_password(host: Host, rights: Rights, password: str) -> Rights:
-    """Return `rights` with this password, after sudo has accepted it. Raises SettingsError if sudo rejects it; nothing
-    is changed."""
+    """Check with sudo that `password` is right, and return `rights` with this password. Raises SettingsError, with
+    nothing changed, if sudo rejects it."""
     if not rights.by_sudoers:
         return rights
     wrong = SettingsError(
@@ -273,8 +273,9 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of the shell script LOOK. Return (paths of programs that root may run safely, by name; for each
-    other program, the path that somebody besides root can change)."""
+    """Parse the output of the shell script LOOK, which checks files on the host. Return (paths of the programs that
+    root may run safely, by name; for each other program, the file or directory on its path that a user other than root
+    can change)."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""

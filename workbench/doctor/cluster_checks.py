@@ -249,8 +249,8 @@ def clocks(report: ClusterReport) -> Iterator[Finding]:
 
 
 def memory(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes with less free memory than the plan needs. On a node with unified memory, the reserve must stay free
-    in addition. Also report swap on such a node."""
+    """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's memory, a reserve
+    must stay free besides, and swap is reported too."""
     for node in report.reached:
         free = _free(node)
         if free is None:

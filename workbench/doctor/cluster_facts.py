@@ -31,10 +31,10 @@ _NO_PYTHON = "it has no python3 from 3.8 on, which looks at names, ports, proces
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What was read about one node. `place` is the node's address in the network between the nodes. `look` is the
-    answer of the program cluster_node.py to "look"; if it is empty, `unlooked` is the reason. `clock_ahead_s` is the
-    node's clock minus this machine's clock, in seconds, known to ± `clock_error_s`. If `problem` is not None, the node
-    could not be reached, for that reason."""
+    """What was read about one node. `place` is the node's address in the network between the nodes. `look` has what the
+    program cluster_node.py found on the node. If that program gave no answer, `look` is empty and `unlooked` has the
+    reason. `clock_ahead_s` is the node's clock minus this machine's clock, in seconds, known to ± `clock_error_s`.
+    `problem` is the reason why the node could not be reached, None if it was reached."""
 
     place: NodePlace
     network: NodeNetwork = field(default_factory=NodeNetwork)
@@ -137,9 +137,9 @@ class NodeProgram:
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node, and what is to be read there. `ports` are the ports that the plan's server would use. `executables` has
-    the path of the program of each engine that the user has named. `model` computes the fingerprint of the plan's model
-    files."""
+    """A node, and what is to be read there. `ports` are the ports that the plan's server would use. `executables` has,
+    by engine, the path of the program that the user has chosen for this engine. `model` computes the fingerprint of the
+    plan's model files."""
 
     host: Host
     place: NodePlace

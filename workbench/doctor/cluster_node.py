@@ -74,9 +74,9 @@ def connect(address: str, port: int) -> dict[str, Any]:
 
 
 def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
-    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name resolve, those of
-    `ports` that are in use, memory, processes of engines and of Ray, and unused shared memory segments. `engines` is a
-    regular expression for the command lines of engines."""
+    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name resolve, which of
+    the `ports` are in use, the memory, the processes of engines and of Ray, and the unused shared memory segments. The
+    regular expression `engines` matches the command lines of engines."""
     processes = _processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),

@@ -78,9 +78,9 @@ class EnginePackages:
 
 
 async def ask(host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float) -> EnginePackages:
-    """Return the versions of the engine's own `packages` and of the packages in TITLES, as the engine's `python`
-    reports them. If `python` does not answer within `timeout_s`, or its answer is invalid, the result has a
-    `problem`."""
+    """Ask `python`, the Python program of an engine, for versions of packages, and return them: of `packages`, which
+    belong to the engine itself, and of those in TITLES, which any engine may use. If there is no valid answer within
+    `timeout_s` seconds, the result has a `problem`."""
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
@@ -93,7 +93,7 @@ async def ask(host: Host, engine: str, python: str, packages: Sequence[str], tim
 
 
 def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
-    """Return the packages in `answer`, the JSON that the program printed. If it is invalid, the result has a
+    """Return the packages in `answer`, the JSON that an engine's Python printed. If it is invalid, the result has a
     `problem`."""
     try:
         document = clean_json(answer)

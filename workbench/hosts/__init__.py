@@ -92,10 +92,9 @@ def open_host(name: str | None = None, known_as: str | None = None) -> Host:
 
 
 def split_container(name: str) -> tuple[str, tuple[str, str] | None]:
-    """Split the name of a container, `[HOST/]KIND:NAME`, into the name of the host around it ("" for this machine) and
-    (kind, name). For any other `name`, return (`name`, None). Raises InputError for a container inside too many other
-    containers, and for a PBS job, in which no command can be run.
-    """
+    """Split a container's name `[HOST/]KIND:NAME` into (name of the host around it, or "" for this machine; (kind,
+    name)). For a name of another form, return (`name`, None). Raises InputError if the container is inside too many
+    others, or is a PBS job, in which no command can be run."""
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
         raise InputError(f"the host name {name[:80]!r}… names more than {_MOST_AROUND} nested containers")

@@ -158,9 +158,8 @@ def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileErro
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
     """A change of the connection to a host. If `connected` is False, the connection was lost for `reason`, and
-    `retries` attempts to restore it have failed; with `refused`, no further attempt follows, because only the user can
-    solve the problem. If `connected` is True, the connection is back after `outage_s` seconds.
-    """
+    `retries` attempts to restore it have failed. If `refused` is set, no further attempt follows, because only the user
+    can solve that problem. If `connected` is True, the connection is back after `outage_s` seconds."""
 
     host: str
     connected: bool
@@ -331,9 +330,9 @@ class Host(Protocol):
     async def stream(
         self, argv: Sequence[str], *, input: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> Stream:
-        """Start a command whose output can be read while it runs. `input` is written to its stdin. Stdin then stays
-        open until `close`, so the command can take the end of its stdin as the request to end.
-        """
+        """Start a command whose output can be read while it runs. `input` is written to its stdin, and `env` is added
+        to its environment. Stdin stays open until the stream is closed, so that the command can take the end of its
+        stdin as the request to end."""
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
@@ -359,8 +358,8 @@ class Host(Protocol):
         ...
 
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
-        """Return {pid: what the host around this container knows about that process} for the process ids `pids` of the
-        host around it, which the GPU driver reports. Empty if this host is no container."""
+        """If this host is a container, return {process id: what the host around it knows about that process}. `pids`
+        are process ids of the host around it, as the GPU driver reports them. Empty if this host is no container."""
         ...
 
     async def gpus_given(self) -> tuple[str, ...] | None:

@@ -94,8 +94,8 @@ class ClusterHost(BaseHost):
         await self.read_network()
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of the nodes, and store them in `places`. If a node does not
-        answer, `problem` of its place has the reason."""
+        """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`. If a node does not
+        answer, the `problem` of its entry there has the reason."""
         networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
         self.places = places(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)

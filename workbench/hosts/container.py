@@ -75,8 +75,8 @@ def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """A container that was found running. `before` is the command to put before its program: () or sudo. `id` is the
-    container's id, "" if it has none."""
+    """A container that was found running. `id` is the container's id, "" if it has none. `before` is what must precede
+    commands that enter it: sudo, or () if the user's own rights suffice."""
 
     before: tuple[str, ...]
     id: str
@@ -100,7 +100,8 @@ class ContainerStream:
         self._done = done
 
     async def begin(self, argv: Sequence[str]) -> None:
-        """Skip what is printed before the command starts. Raises HostError if the command is never started."""
+        """Skip all output before the mark that shows that the command in the container starts. Raises HostError if the
+        command is never started."""
         seen = b""
         while _MARK + b"\n" not in seen:
             data = await self._read()
@@ -157,8 +158,8 @@ class ContainerStream:
         await self.end()
 
     async def end(self) -> None:
-        """End the command. Unless `close` was called, the reader of its output then gets the error of a lost
-        connection."""
+        """End the command because the container is lost. A reader of its output then gets the error of a lost
+        connection, unless `close` was called before."""
         if not self._closed:
             self._closed = True
             await self.inner.close()
@@ -243,8 +244,8 @@ class ContainerHost(BaseHost):
         return running
 
     async def _find(self) -> _Running:
-        """Find the running container, and return its id and the command to put before its program. Raises
-        HostUnreachable if the container does not run or its program does not report its state."""
+        """Find the running container. Return its id and whether commands need sudo to enter it. Raises HostUnreachable
+        if the container does not run, or if the container program, such as docker, does not report its state."""
         kind, other, problem = self.container_kind, None, ""
         for before in ((), shell_scripts.SUDO):
             if before and not await self._may_sudo():
@@ -272,8 +273,9 @@ class ContainerHost(BaseHost):
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
-        """Return the state of the container with this name or id. `before`, () or sudo, goes before the command that
-        reports it. Raises _StateUnknown with the program's message if it reports no state."""
+        """Return the state of the container that has the name or id `container`. `before`, () or sudo, is put before
+        the command that asks for the state. Raises _StateUnknown, with the text that this command printed, if it
+        reports no state."""
         done = await self.inner.run([*before, *self.container_kind.look(container)], timeout_s=LOOK_S)
         state = self.container_kind.state(done)
         if state is None:

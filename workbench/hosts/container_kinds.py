@@ -80,7 +80,7 @@ class ContainerKind:
 
 
 def refused_rights(problem: str) -> bool:
-    """Return whether a program's message says that the user may not use it."""
+    """Return whether a program's error message `problem` says that the user may not use the program."""
     return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
 
 

@@ -257,8 +257,8 @@ class ContainerPorts:
         self._relays: list[Relay] = []
 
     async def forward(self, running: object, port: int, address: str) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container reaches it. `running` stands for one run of
-        the container from start to end, during which its network does not change."""
+        """Open a local port that leads to `address`:`port` as the container reaches it. `running` is an object that is
+        the same until the container restarts. The container's network is examined again if `running` has changed."""
         if running is not self._running:
             self._network = _parsed((await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out)
             self._around, _ = _parsed((await self._inner.run(["readlink", "/proc/self/ns/net"])).out)

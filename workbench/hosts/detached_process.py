@@ -203,11 +203,9 @@ async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> Proc
 async def list_runs(
     host: Host, root: str, *, files: Sequence[str] = (), newest: int = 0
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
-    """Return the states of the runs whose directories are in `root`, sorted by name, and the names of the older runs,
-    in one round trip. Older runs are those that are marked as ended and are not among the `newest` ones; nothing of
-    them is read. Both are empty if `root` does not exist. `files` names files in the run directories; each state has
-    the contents of those that exist.
-    """
+    """Return (states of the runs whose directories are in `root`, sorted by name; names of the older runs), both empty
+    if `root` does not exist. Older runs are marked as ended and not among the `newest` ones, so nothing of them is
+    read. `files` names files in the run directories whose contents each state has, if they exist."""
     survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     read = tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
@@ -215,8 +213,8 @@ async def list_runs(
 
 
 async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
-    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the names of their directories to a text
-    that is kept in the mark. Mark a run only if its end is recorded and none of its processes lives."""
+    """Mark runs as ended, so that `list_runs` need not read them. `runs` maps the name of each run's directory to a
+    text to store in the mark. Mark a run only if its end is recorded and none of its processes lives."""
     words = [word for run in runs.items() for word in run]
     if words:
         await host.run(shell_scripts.sh(shell_scripts.MARK_ENDED, root, *words))

@@ -54,10 +54,9 @@ class HostKeys:
         self.problem: HostUnreachable | None = None
 
     def match(self, host: str, addr: str, port: int | None) -> Any:
-        """Return the host's keys, authorities and revoked keys. The ssh library calls this. As in OpenSSH with
-        CheckHostIP no, `addr` is not looked up. Keys that are known for the host without the port are not returned;
-        `accepts` checks them.
-        """
+        """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, as the ssh library asks
+        for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up. If the host has a port, keys that are
+        listed without it are not returned, because `accepts` checks those."""
         self._name = self._entry(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
@@ -65,7 +64,8 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether to trust a key that `match` did not return. If not, `problem` has the reason."""
+        """Return whether to trust a host key that is not among the keys that `match` returned. If not, `problem` has
+        the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
@@ -87,9 +87,8 @@ class HostKeys:
         return False
 
     def changed(self, name: str | None, how: str) -> HostKeyChanged:
-        """Return the error for a key that differs from the known key. `name` is the entry in known_hosts, or None for
-        the entry that `match` used. `how` says in what way the key differs.
-        """
+        """Return the error for a host whose key differs from the known one. `name` is the host's entry in known_hosts,
+        None for the entry that `match` searched last. `how` says in what way the key differs."""
         name = name or self._name
         return HostKeyChanged(
             f"the key of {name} differs from the one in known_hosts ({how}): "

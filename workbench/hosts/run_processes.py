@@ -187,9 +187,8 @@ def members(run: RunFiles, survey: Survey) -> Members:
 
 
 def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
-    """Return whether this process of the run's session proves that the session id is not reused, because the process is
-    in `known` or started before the run's end was recorded.
-    """
+    """Return whether this process of a session proves that the session is still the run's own, although session ids are
+    reused. It does if its id is in `known`, or if it started before the run's end was recorded."""
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 

@@ -77,10 +77,9 @@ exec "$@"
 def order(
     argv: Sequence[str], env: Mapping[str, str] | None = None, guard: bool = False, prelude: str = PRELUDE
 ) -> bytes:
-    """Return one line of shell code, which the script LINE reads from stdin and runs. It exports `env`, then starts
-    `argv` with the script `prelude`. With `guard`, the command ends when its stdin ends. Because the line goes through
-    stdin, no argument or value is visible on a command line. Raises ValueError for an invalid variable name or a NUL.
-    """
+    """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no value is visible in the
+    process list. The line exports `env` and starts `argv` by the script `prelude`, and with `guard` the command ends
+    when its stdin ends. Raises ValueError for an invalid variable name or a NUL."""
     for name, value in (env or {}).items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")

@@ -401,9 +401,8 @@ class SshHost(BaseHost):
         return HostError(f"the user's login shell does not run commands: {last[0]}", host=self.name)
 
     async def _exec(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> tuple[_Process, bytes]:
-        """Start `argv`. Return the process, and the bytes to write to its stdin first. During an outage, wait up to
-        PATIENCE_S seconds for the connection, and up to PATIENCE_S for a free ssh session.
-        """
+        """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an outage, wait up to
+        PATIENCE_S seconds for the connection, then as long for a free ssh session."""
         check_argv(argv, self.name)
         try:
             first = shell_scripts.order(argv, env, guard)
@@ -423,8 +422,9 @@ class SshHost(BaseHost):
                 await asyncio.sleep(0.1)
 
     async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in a session of `connection`. If sshd refuses another session on it (MaxSessions), use a
-        further connection; without one, raise asyncssh.ChannelOpenError."""
+        """Start a shell in an ssh session of `connection`. If sshd allows no more sessions on this connection
+        (MaxSessions), use an additional connection to the same host. Raises asyncssh.ChannelOpenError if there is
+        none."""
         tried: asyncssh.SSHClientConnection | None = connection
         number = 0
         while True:
@@ -438,8 +438,8 @@ class SshHost(BaseHost):
                 number += 1
 
     async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
-        """Return the further connection with this number, opened if necessary. None if there are too many already, if
-        opening failed just before, or if the user would be asked for a password again."""
+        """Return additional connection `number` to the same host, and open it if necessary. None if there are too many
+        already, if opening one failed just before, or if the user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
             if number < len(self._more):

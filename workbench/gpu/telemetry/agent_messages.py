@@ -19,7 +19,8 @@ from workbench.model.gpu import (
 
 
 class Decoder:
-    """Combines the agent's rare messages (driver, infos, slow readings) with its frequent ones into whole readings."""
+    """Combines the messages of the telemetry agent into whole readings. The agent sends some values rarely (the driver,
+    the properties of the GPUs, slow values), and each reading gets the newest of them."""
 
     def __init__(self) -> None:
         self.driver = DriverInfo()
@@ -29,7 +30,8 @@ class Decoder:
         self._slow: dict[int, dict[str, Any]] = {}
 
     def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
-        """Process one document; return the reading that it completes, or None if it completes none."""
+        """Process one JSON document of the telemetry agent. Return the reading that it completes, or None if it
+        completes none."""
         if "t" in document:
             self.last = Telemetry(
                 t_s=document["t"],
@@ -52,8 +54,9 @@ class Decoder:
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
-        """Return the last reading without its values, so that values from before a driver hung are not taken for new
-        ones. `gpu_index` is the GPU whose driver call hangs; None if the call concerns the whole driver."""
+        """Return the last reading without the values of its GPUs, after a driver call has hung, so that old values are
+        not taken for new ones. `message` describes the call. `gpu_index` is the GPU whose call hangs, None if the call
+        concerns the whole driver."""
 
         def sample(gpu: GpuSample) -> GpuSample:
             if gpu_index in (None, gpu.index):

@@ -174,8 +174,9 @@ def _value(name: str, text: str, factor: float | None) -> Any:
 
 
 def gpu_of(row: Mapping[str, str], host: HostSample, used: int | None = None) -> tuple[GpuInfo, GpuSample]:
-    """Return the GpuInfo and the GpuSample of one row. On GPUs that share the host's memory, `used` (bytes of all
-    processes on the GPU) replaces the missing memory value."""
+    """Return (properties, present values) of the GPU in one row of nvidia-smi's output. nvidia-smi reports no used
+    memory for a GPU that shares the host's memory. For such a GPU, `used` is that memory: the bytes of all processes on
+    the GPU."""
     index, uuid = int(row["index"]), row["uuid"]
     info, info_absent = fields_of(row, INFO_COLUMNS)
     values, absent = fields_of(row, SAMPLE_COLUMNS)

@@ -36,8 +36,8 @@ class SmiFollower:
         self._slow_at = 0.0
 
     async def probe(self) -> DriverInfo | None:
-        """Find the columns that this nvidia-smi knows. Return None, or the driver's problem if the GPUs cannot be read.
-        Raises CommandNotFound if nvidia-smi is missing."""
+        """Find out which columns this nvidia-smi knows. Return the driver's problem if the GPUs cannot be read,
+        otherwise None. Raises CommandNotFound if nvidia-smi is missing."""
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err

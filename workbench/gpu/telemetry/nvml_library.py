@@ -141,7 +141,7 @@ class Nvml:
         self.host_file: Callable[[str], str | None] = read_text
 
     def open(self) -> None:
-        """Load and initialize the library. Raises NVMLError if it is missing or cannot be initialized."""
+        """Load NVML and initialize it. Raises NVMLError if the library is missing or cannot be initialized."""
         if pynvml.nvmlLib is None:
             self.load()
         try:
@@ -154,8 +154,8 @@ class Nvml:
                 raise NVMLError(code) from None
 
     def load(self) -> None:
-        """Load the library that WORKBENCH_SIM_DRIVER or WORKBENCH_NVML_LIBRARY names. If neither is set, do nothing:
-        pynvml then loads libnvidia-ml.so.1 itself."""
+        """Load the NVML library, or the simulated one, that WORKBENCH_NVML_LIBRARY or WORKBENCH_SIM_DRIVER names. If
+        neither is set, do nothing, because pynvml then loads libnvidia-ml.so.1 itself."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -175,8 +175,8 @@ class Nvml:
             self.host_file = lambda name: stand_in(name) or read_text(name)
 
     def unload(self) -> None:
-        """Unload the library, which pynvml itself never does. After an upgrade of the driver, NVML must be loaded again
-        to match the kernel module."""
+        """Unload the NVML library, which pynvml itself never does. After an upgrade of the driver, NVML must be loaded
+        again to match the kernel module."""
         if pynvml.nvmlLib is not None and not self.simulated:
             import _ctypes
 

@@ -21,8 +21,8 @@ class ProcessPlaces:
         self._asking: asyncio.Task[None] | None = None
 
     def placed(self, reading: Telemetry) -> Telemetry:
-        """Return the reading with the names and containers of those processes that are known already. The host is asked
-        about the other processes in the background."""
+        """Return the reading with the names and containers of its processes, as far as they are known already. The host
+        around this container is asked about the others in the background."""
         unseen = {p.pid for gpu in reading.gpus for p in gpu.processes or () if p.name is None}
         if not unseen:
             return reading

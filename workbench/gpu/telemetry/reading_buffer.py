@@ -46,8 +46,9 @@ def reading(sample: GpuSample) -> BenchmarkReading:
 
 
 class Moments:
-    """At most `most` moments, evenly spread over the whole time, and the newest one. When there are more, every second
-    moment is dropped, and from then on only every second new moment is kept."""
+    """The readings of a benchmark: at most `most` of them, evenly spread over its whole time, and the newest one. When
+    there are more, every second stored one is dropped, and from then on only half as many of the new ones are
+    stored."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._every, self._count = most, 1, 0
@@ -65,8 +66,8 @@ class Moments:
         self._count += 1
 
     def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the moments from t0 to t1 (time.monotonic() of this process), with the last one before and the first
-        one after."""
+        """Return the readings between two times of this process's time.monotonic(), with the last one before and the
+        first one after."""
         found: list[Moment] = []
         newest = [self._newest] if self._newest and self._newest is not self._kept[-1] else []
         for moment in (*self._kept, *newest):

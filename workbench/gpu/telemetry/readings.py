@@ -137,8 +137,9 @@ class GpuReader:
         return None
 
     def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
-        """Return the value of the newer function, or of the older one if this driver or board does not have the newer
-        one. Each function is given by its name and arguments."""
+        """Return the value that a newer NVML function gives, or an older one if this driver or board does not have the
+        newer one. `newer` and `older` are (name of the function, arguments…). `field` is the name under which the
+        reason of a missing value is stored."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.ask(mark, *newer)
@@ -232,9 +233,9 @@ class GpuReader:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
     def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
-        """Store the rate of a PCIe byte counter in MB/s under `field`, or the reason why the rate is unknown. `value`
-        is (byte count, nvmlValueType_t) at the time `now` in seconds; None if the counter could not be read, for the
-        reason `why`. A 32-bit counter may have wrapped between two readings."""
+        """Store under `field` the rate of a PCIe byte counter in MB/s, or the reason why the rate is unknown. `value`
+        is (byte count, nvmlValueType_t) at the time `now` in seconds, or None if the counter could not be read, for the
+        reason `why`. A counter of 32 bits may have passed its end between two readings."""
         if value is None:
             self.absent[field] = why
             return
@@ -266,8 +267,9 @@ class GpuReader:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
     def memory(self) -> Any:
-        """Read the memory of the GPU, or of the host if the GPU shares it; return NVML's structure, or None. Version 2
-        of the call, which leaves out the driver's reserved part, is tried before version 1."""
+        """Store the total and the used memory of the GPU, or of the host if the GPU shares its memory. Return NVML's
+        structure with the GPU's memory, None if there is none. Version 2 of the NVML call, which leaves out the part
+        that the driver reserves, is tried before version 1."""
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:

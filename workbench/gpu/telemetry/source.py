@@ -289,9 +289,9 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _arrival(self, agent_s: float) -> float:
-        """Return the time of a reading on this process's monotonic clock; `agent_s` is its time on the agent's clock.
-        The fastest delivery so far determines the difference between the clocks, so a late delivery does not falsify
-        the time. That difference may grow slowly, because two machines' clocks drift apart."""
+        """Return the time.monotonic() of this process at which the agent made a reading. `agent_s` is that time on the
+        agent's clock. The difference between the clocks comes from the fastest delivery so far, so a late delivery
+        gives no wrong time, and may grow slowly, as the clocks drift apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:

@@ -43,8 +43,9 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
 
 def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
-    """Prepare this process for drawing a screen, and return whether to read the mouse. `mouse` None means yes, except
-    under SSH. Raise InputError, with `instead` as its next step, if standard input is not a usable terminal."""
+    """Prepare this process for drawing a screen, and return whether Workbench reads the mouse: `mouse`, or for None,
+    whether the process runs without SSH. If standard input is not a usable terminal, raise InputError with the advice
+    `instead` as its next step."""
     import gc
     import os
     import sys
@@ -60,8 +61,9 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
 
 
 def _exit_code(app: PlainEnd, code: int | None, host: str) -> int:
-    """Return the exit code of the process after `app` has ended: `code`, or 1 if an unexpected exception ended `app`.
-    Write a message about such an exception, which names `host`, to standard error."""
+    """Return the exit code of the process after the application `app` has ended. It is `code`, or 1 if an unexpected
+    exception ended `app`. In that case, write a message about the exception and the host named `host` to standard
+    error."""
     import sys
 
     if app.defect is not None:
@@ -74,8 +76,8 @@ def run_fleet(fleet: Fleet, *, mouse: bool | None = None) -> int:
     """Show several hosts until the user leaves, and return the exit code of the process. Raise InputError if standard
     input is not a terminal.
 
-    If the user opens a host, show the main screen of that host, and afterwards the fleet again. Telemetry of all hosts
-    is read during both.
+    If the user opens a host, show the main screen of that host, and afterwards all hosts again. Meanwhile the telemetry
+    of all hosts is still read.
     """
     import asyncio
 
@@ -112,8 +114,9 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
 
 
 def share_one_heap() -> None:
-    """Make all threads of this process share one malloc arena, which saves 4 of 44 MB: memory freed in the arena of one
-    thread is not available to the others. Do nothing if the C library has no `mallopt`."""
+    """Make all threads of this process share one malloc arena, which saves 4 of 44 MB. With several arenas, a thread
+    cannot use the memory that was freed in the arena of another thread. Do nothing if the C library has no
+    `mallopt`."""
     import ctypes
 
     m_arena_max = -8  # malloc.h
@@ -123,7 +126,7 @@ def share_one_heap() -> None:
 
 
 async def _load(session: Session) -> type[WorkbenchApp]:
-    """Return the application's class, which a thread imports. Before the import, let the session start the telemetry
+    """Import the application in a thread, and return its class. Before the import, let the session start the telemetry
     agent of this machine, so that the first reading arrives about when the screen is ready."""
     import asyncio
     import importlib
@@ -135,8 +138,8 @@ async def _load(session: Session) -> type[WorkbenchApp]:
 
 
 def _ended_text(defect: Exception, host: str) -> str:
-    """Return the message for a user whose screen was ended by the unexpected exception `defect`: the exception, the
-    file with its traceback, and the command that opens the screen on `host` again."""
+    """Return the message for a user whose screen the unexpected exception `defect` has ended. The message names the
+    exception, the file with its traceback, and the command that opens the screen on the host `host` again."""
     from workbench.store.crash_files import defect_text
 
     text, details = defect_text(defect)

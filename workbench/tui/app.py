@@ -1,5 +1,5 @@
-"""The Textual application that shows one host. It handles keys and the questions of SSH logins, and has the main
-screen."""
+"""The Textual application that shows one host. It opens the main screen, runs the keys in order, and asks the user the
+questions of SSH logins."""
 
 from __future__ import annotations
 

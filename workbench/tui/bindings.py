@@ -1,8 +1,9 @@
-"""The keys of the main screen, of its pages and lists, and of the fleet. The footer, the help page and the palette are
-made from this table and from the panes' own keys (panes/).
+"""The keys of the main screen, of its pages and lists, and of the fleet (the screen with several hosts). The footer,
+the help page and the palette (the list of actions) show these keys.
 
-A key that belongs to no pane works everywhere on the main screen. Letters act only while no input has the focus. The
-table contains no key that tmux or screen uses, and no two keys that terminals cannot tell apart.
+A key that belongs to no pane works everywhere on the main screen. While an input has the focus, letters are typed into
+that input. The table contains no key that the programs tmux and screen use, and no two keys that terminals cannot tell
+apart.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class ScreenKey(Generic[T]):
-    """A key with the method that it runs. On the main screen, `run` gets the controllers; on the fleet's screen, that
-    screen.
+    """A key with the method that it runs. The argument of `run` is the object that has this method: for keys of the
+    main screen the controllers, for keys of the fleet the fleet's screen.
 
-    `where` names the pane, page or list in which the key works; "" is the whole main screen. `footer` is the position
-    of the key in the footer, lowest first; a key with 0 is not in the footer.
+    `where` names the pane, page or list in which the key works; "" is the whole main screen. The footer shows the keys
+    in the order of their number `footer`, and no key with the number 0.
     """
 
     key: str
@@ -243,15 +244,16 @@ ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
-    """Return Textual bindings for the keys. Each binding calls `action_do` of the screen with the id of its key."""
+    """Return Textual bindings for the keys. Each binding calls the method `action_do` of the screen with the id of its
+    key."""
     return [
         Binding(k.key, f"screen.do('{k.id}')", k.label, show=False, priority=k.key.startswith("ctrl+")) for k in keys
     ]
 
 
 def hint(keys: Sequence[Key], *shown: str) -> str:
-    """Return key hints for a border, such as "/ find enter load". `shown` has the names of the keys in order. Each key
-    is looked up in `keys` first, then among the keys of the whole main screen."""
+    """Return the key hints for a border, such as "/ find enter load". `shown` has the Textual names of the keys to
+    show, in order. Look each name up in `keys` first, then among the keys of the whole main screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in shown]
     return "  ".join(f"{k.shown} {k.label if k.where else k.label[:1].lower() + k.label[1:]}" for k in found)
 
@@ -262,8 +264,8 @@ FIRST_KEYS_FIELDS = frozenset(
 
 
 def first_keys(state: SessionState) -> list[Key]:
-    """Return the keys for the most likely next steps of the user, the most likely first. They depend on the connection,
-    the server, running measurements and altered GPU settings."""
+    """Return the keys for the most likely next steps of the user, the most likely first. The steps depend on the
+    connection, the server, running measurements and altered GPU settings."""
     series = any(one is not None and one.state == "running" for one in (state.experiment, state.sweep))
     running = series or state.bench.running or state.bench.queued or state.host.model_work is not None
     trial = state.guard is not None and state.guard.trial_left_s is not None

@@ -29,7 +29,8 @@ ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or wi
 
 
 class Viewer(Protocol):
-    """The interface of the main screen that `Bridge` uses to draw the session's state."""
+    """The part of the main screen that `Bridge` uses. `Bridge` is the class that has the screen drawn again after
+    changes of the session's state."""
 
     @property
     def app(self) -> Any: ...

@@ -1,8 +1,8 @@
 """Rows of text, and the base class of the widgets that draw rows.
 
 A row is a tuple of runs, and a run is a pair (text, role). A role, such as "warn", selects a style of the theme.
-Textual would send a changed widget whole to the terminal. `Painted` sends only the columns that differ from the last
-drawing, so that a new reading costs a few bytes for each changed value.
+Textual would send the whole widget to the terminal after each change. `Painted`, the base class, sends only the columns
+that differ from the last drawing, so that a new reading costs a few bytes for each changed value.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def row_width(row: Iterable[Run]) -> int:
 
 
 def fit(row: Row, width: int) -> Row:
-    """Return the row in exactly `width` cells: cut within a run, with "…" at the cut, or filled with blanks."""
+    """Return the row in exactly `width` cells. A longer row is cut and ends with "…", and a shorter row is filled with
+    blanks."""
     used, out = 0, []
     for index, (text, role) in enumerate(row):
         size = width_of(text)
@@ -101,7 +102,8 @@ def fit(row: Row, width: int) -> Row:
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
-    """Return `left` and `right` at the two ends of a row. If both do not fit, `left` is cut."""
+    """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not fit, `left` is
+    cut."""
     room = width - row_width(right)
     return (*fit(left, max(0, room)), *right) if room > 0 else fit(right, width)
 
@@ -118,18 +120,19 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
-    """Return `text` as rows of at most `width` cells. `indent` begins every row but the first."""
+    """Return `text` as rows of at most `width` cells, in the style of `role`. `indent` begins every row but the
+    first."""
     return [((line, role),) for line in wrap(text, width, indent)]
 
 
 def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with `label`, in the style of `role`, in front of the first row. The other rows begin with as
-    many blanks."""
+    """Return the rows with `label`, in the style of `role`, in front of the first row. The other rows are indented by
+    the width of `label`."""
     return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
 
 
 def joined(parts: Iterable[Row], gap: Run) -> Row:
-    """Return one row that joins the parts, with the run `gap` between them."""
+    """Return one row that joins the parts, with `gap`, a pair (text, role), between them."""
     runs: list[Run] = []
     for part in parts:
         runs += [gap, *part] if runs else part
@@ -137,13 +140,14 @@ def joined(parts: Iterable[Row], gap: Run) -> Row:
 
 
 def merged(runs: Iterable[Run]) -> Row:
-    """Return the runs as a row in which adjacent runs of the same role are joined."""
+    """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same role are joined."""
     groups = groupby(runs, key=lambda run: run[1])
     return tuple(("".join(text for text, _ in group), role) for role, group in groups)
 
 
 def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
-    """Return the column spans [start, end) in which two rows of the same width differ."""
+    """Return the ranges of columns in which two rows of the same width differ, as pairs (first column, column after the
+    last)."""
     if old == new:
         return []
     same_shape = len(old) == len(new) and all(
@@ -184,7 +188,7 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
 
 
 def strip_of(row: Row, ground: str) -> Strip:
-    """Return the row as a Textual strip with the background role `ground`. Adjacent runs of the same role become one
+    """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the same role become one
     segment, because the terminal gets a colour change for each segment."""
     return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
 
@@ -205,8 +209,8 @@ class Painted(Widget):
         return ()
 
     def made(self, make: Callable[..., Sequence[Row]], width: int, *more: int) -> list[Row]:
-        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows that describe the
-        exception."""
+        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with its text and the
+        file that has its traceback."""
         try:
             return list(make(width, *more))
         except Exception as error:
@@ -244,7 +248,7 @@ class Painted(Widget):
             self.refresh(*regions)
 
     def draw_anew(self) -> None:
-        """Draw every row again, because the colours have changed."""
+        """Draw every row again and send all of them to the terminal, because the colours have changed."""
         self._painted = []
         self._strips.clear()
         self.refresh()

@@ -1,4 +1,4 @@
-"""Copying to the clipboard: by the terminal (OSC 52), and in tmux by tmux itself."""
+"""Copying to the clipboard. The terminal does it on the escape sequence OSC 52, and inside tmux, tmux does it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFF = f"{IN_TMUX} only, because set-clipboard is off; `tmux set -s set-clipboard
 
 async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
     """Copy `text` to the clipboard, and return a message about the outcome. `env` is the environment of this process,
-    from which the function knows whether tmux or screen is in use."""
+    which says whether tmux or screen is in use."""
     if env.get("TMUX"):
         said = await _by_tmux(text)
         if said:

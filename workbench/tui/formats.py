@@ -75,7 +75,7 @@ def progress_text(state: SessionState) -> str:
 
 
 def is_checking(state: SessionState) -> bool:
-    """Return whether the running load is a check of GPU settings, and not a benchmark."""
+    """Return whether the load that is running now is a check of GPU settings, and not a benchmark."""
     return any(what.startswith("verifying") for what in state.busy)
 
 
@@ -141,8 +141,8 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
-    """Return one tuple of texts per group of GPUs with the same alteration: (the GPUs, setting and present value,
-    previous value), such as ("GPU0-1", "power limit 500 W", "600 W")."""
+    """Return altered settings as tuples (GPUs, setting with its present value, previous value), such as ("GPU0-1",
+    "power limit 500 W", "600 W"). GPUs with the same alteration share one tuple."""
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
         texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
@@ -151,13 +151,13 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
 
 
 def restored_value(text: str) -> str:
-    """Return the name of the value that a revert restores, for a message. It is `text`, the previous value, or "the
-    driver's default" if the previous value is unknown."""
+    """Return the previous value `text` as a message about a revert names it: "the driver's default" if the previous
+    value is unknown, otherwise `text` itself."""
     return "the driver's default" if text in ("unknown", "default", "None", NA) else text
 
 
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
-    """Return settings as texts, in which GPUs with the same value share one: ["GPU0-1 persistence mode on"] for
+    """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode on"] for
     {"gpu0.persistence": True, "gpu1.persistence": True}."""
     groups: dict[str, list[int]] = {}
     for name, value in settings.items():

@@ -22,7 +22,8 @@ LEVELS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """A set of signs. `levels` are the heights of a sparkline cell, lowest first; the last one means "at the limit"."""
+    """A set of signs. `levels` are the characters for a cell of a one-row graph, from the lowest bar to the highest;
+    the last character means that the value is at the limit."""
 
     levels: str = "▁▂▃▄▅▆▇█"
     on: str = "●"
@@ -58,8 +59,8 @@ ASCII = Glyphs(
 
 
 def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
-    """Return the ASCII signs if WORKBENCH_ASCII is 1, and the Unicode signs if it is 0. If it is not set, return the
-    ASCII signs if the locale cannot encode block elements."""
+    """Return the ASCII signs if the variable WORKBENCH_ASCII in `env` is 1, and the Unicode signs if it is 0. Without
+    the variable, return the ASCII signs only if the terminal's character set lacks block elements such as "▁"."""
     asked = env.get("WORKBENCH_ASCII")
     if asked:
         return Glyphs() if asked == "0" else ASCII
@@ -71,7 +72,7 @@ def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
 def _locale(env: Mapping[str, str]) -> str:
     """Return the name of the locale for characters when this process was started, such as "C" or "en_US.UTF-8".
 
-    In the C locale Python sets LC_CTYPE to UTF-8 for itself (PEP 538); that value does not describe the terminal.
+    In the C locale Python sets its variable LC_CTYPE to UTF-8, which does not describe the terminal (PEP 538).
     """
     plain = ("", "C", "POSIX")
     if env.get("LC_ALL"):
@@ -86,8 +87,7 @@ _PLAIN = str.maketrans("“”„‘’…·≥≤±×→←─│┌┐└┘�
 
 
 def plain(text: str) -> str:
-    """Return `text` with ASCII in place of other characters if the screen uses the ASCII signs, otherwise `text`
-    itself."""
+    """Return `text`. If the screen uses the ASCII signs, ASCII characters replace all others in it."""
     if G is not ASCII or text.isascii():
         return text
     from rich.cells import cell_len

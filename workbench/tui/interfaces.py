@@ -22,7 +22,7 @@ class KeyTaker(Protocol):
     """A widget or a screen that handles keys itself, before its key bindings are tried."""
 
     def take_key(self, event: events.Key) -> bool:
-        """Handle the key. Return False if the key is not one of the widget's own."""
+        """Handle the key, and return True. Return False for a key that the widget or screen does not handle itself."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The store of the confidence intervals that experiments had after each completed pair. The page of an experiment draws
+"""The confidence intervals that an experiment had after each completed pair of runs. The page of the experiment draws
 them, so that the user sees the interval become narrower."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Trail = Mapping[int, tuple[float, float]]  # complete pairs -> (change, half wid
 
 
 class IntervalTrails:
-    """Stores, for each experiment that this screen has shown, the confidence interval after each completed pair."""
+    """Stores, for each experiment, the confidence interval after each completed pair of runs."""
 
     def __init__(self) -> None:
         self._trails: dict[int, dict[int, tuple[float, float]]] = {}  # experiment id -> trail
 
     def add(self, e: Experiment | None) -> None:
-        """Store the present interval of the metric that decides the experiment `e`. Do nothing if `e` is None or has no
-        interval yet."""
+        """Store the present confidence interval of the metric that decides the experiment `e`. Do nothing if `e` is
+        None or has no interval yet."""
         if e is None or e.comparison is None:
             return
         for metric in e.comparison.metrics:

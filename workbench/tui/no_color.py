@@ -1,5 +1,5 @@
-"""NO_COLOR: output without colours. Bold text stays bold, and text on a light background, such as that of a cursor, is
-shown in reverse video."""
+"""Output without colours, as the variable NO_COLOR requests. Bold text stays bold. Text on a light background, such as
+the row under a cursor, is shown in reverse video."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The key that applies everything that the plan's preset contains (launch, GPU settings, warm-up), and the page of the
-outcome."""
+"""The key that applies everything that the plan's preset contains (launch, GPU settings, warm-up), and the page that
+says what was applied."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 async def load(module: str) -> None:
-    """Import a module in a thread, unless it is imported already. In the event loop's thread, the import of a large
-    module would delay keys by 0.1 s."""
+    """Import a module in a thread, unless it is imported already. Importing a large module in the thread that handles
+    the keys would delay them by 0.1 s."""
     if module not in sys.modules:
         await asyncio.to_thread(importlib.import_module, module)
 

@@ -44,8 +44,8 @@ class BenchController(Controller):
         await self.app.push_screen(BenchForm(self.session.bench.defaults(), profiles, text, standing), decided)
 
     def _say_no_server(self) -> None:
-        """Show the message that there is no server to benchmark. The message repeats the reason if the last start was
-        rejected, because it replaces the message with that reason."""
+        """Show the message that there is no server to benchmark. If the last start was rejected, the message repeats
+        the reason, because the user can no longer see the message about the start."""
         rejected = self.controllers.servers.rejected
         if rejected is None:
             self.say("there is no server to benchmark", Level.WARN, "press s to start a server with the plan")
@@ -85,16 +85,17 @@ class BenchController(Controller):
         await self.app.push_screen(Confirm("Again", text, yes="run", default=True), decided)
 
     def _show_compared(self) -> None:
-        """Open the Compare pane if a comparison exists and the terminal is so small that it shows only one pane. Do
-        nothing if the user has left the Bench pane or opened a page."""
+        """Open the Compare pane on a terminal that is so small that it shows only one pane. Do nothing if there is no
+        comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
         waiting = panes.active == "results" and self.services.pages.top is None
         if panes.single and waiting and self.state.comparison is not None:
             self.go("compare")
 
     def cancel(self) -> None:
-        """Cancel the first of these that is running: the experiment, the sweep, the benchmark, the copying, download or
-        hashing of a model. Complete runs of an experiment or a sweep are kept."""
+        """Cancel the running measurement or work on a model. If several are running, cancel the first in this order:
+        experiment, sweep, benchmark, copying, download or hashing of a model. Complete runs of an experiment or a sweep
+        are kept."""
         state = self.state
         if state.experiment is not None and state.experiment.state == "running":
             self.attempt(

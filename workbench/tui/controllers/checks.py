@@ -38,7 +38,7 @@ class CheckController(Controller):
         self._began_s = 0.0
 
     def open(self, name: str) -> None:
-        """Open the page about the host or cluster `name`, and start its check."""
+        """Open the page with the check of the host or cluster `name`, and start this check."""
         self.name = name
         self._page = Page(f"Check of {name}", self._rows, kind="check")
         of_cluster = name.startswith(CLUSTER)
@@ -55,7 +55,8 @@ class CheckController(Controller):
         return paragraph(text, width, "dim")
 
     def look(self) -> None:
-        """Start the check of the page's host or cluster, and show its findings when it ends."""
+        """Check the host or cluster that the open page is about, and show the findings on the page when the check
+        ends."""
         page, name = self._page, self.name
         if page is None:
             self.say(
@@ -81,8 +82,8 @@ class CheckController(Controller):
         self.attempt(self._look(name), show, failed=page.leave, only="check")
 
     async def _look(self, name: str) -> HostCheck | ClusterLook:
-        """Check a host, over a new connection, or a cluster, and return the findings. Raise HostError if the check of a
-        cluster takes longer than CLUSTER_LIMIT_S seconds."""
+        """Check the host or cluster `name`, and return the findings. A host is checked over a new connection. Raise
+        HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S seconds."""
         await load("workbench.session.cluster_servers")
         if name.startswith(CLUSTER):
             from workbench.session import cluster_servers
@@ -102,7 +103,8 @@ class CheckController(Controller):
         return (await check_all([name], Session.of_host, self.session.link.ask, HOST_LIMIT_S))[0]
 
     async def work_on(self) -> None:
-        """Switch Workbench to the page's host or cluster. If Workbench works on it already, only close the page."""
+        """Switch Workbench to the host or cluster that the check page shows. If Workbench works on it already, only
+        close the page."""
         if self.name and self.name != self.state.host.name:
             await self.controllers.hosts.switch(self.name)
         else:
@@ -111,7 +113,8 @@ class CheckController(Controller):
     # ---- the server of a cluster
 
     async def start(self) -> None:
-        """Switch Workbench to the page's cluster, and show the plan, from which the user can start the server there."""
+        """Switch Workbench to the cluster that the check page shows, and open the page from which the user can start
+        the planned server there."""
         self.services.pages.clear()
         if self.name == self.state.host.name:
             await self.controllers.servers.start()
@@ -121,8 +124,9 @@ class CheckController(Controller):
             await self.controllers.hosts.switch(self.name, lambda: self.attempt(self._start_there(self.name)))
 
     async def _start_there(self, name: str) -> None:
-        """Wait until the cluster `name` is connected, look for its servers and its engine, and show the plan. Do
-        nothing if the connection fails or the user has switched to another host."""
+        """Wait until Workbench is connected to the cluster `name`, search the cluster for servers and the engine, and
+        open the page from which the user starts the server. Do nothing if the connection fails or the user has switched
+        to another host."""
         changed = asyncio.Event()
         unsubscribe = self.session.subscribe(lambda state, fields: changed.set())
         try:
@@ -138,8 +142,8 @@ class CheckController(Controller):
         await self.controllers.servers.start()
 
     def stop(self) -> None:
-        """Ask for consent, and stop the server of the page's cluster on all its nodes. If several servers are running,
-        ask first which one to stop."""
+        """Ask for consent, and stop the server of the cluster that the check page shows, on all its nodes. If several
+        servers are running, ask first which one to stop."""
         found = self.found[0] if self.found else None
         servers: Sequence[ServerStatus] = getattr(found, "servers", ())
         if not servers:

@@ -63,9 +63,9 @@ class ExperimentController(SeriesController[Experiment]):
 
     # a quick one
     async def open(self) -> None:
-        """Show the running experiment. Otherwise, if the plan differs from the running server or GPU settings are
-        altered, ask how precisely to measure the difference, and measure it. Without a difference, show the last
-        experiment or the form of a new one."""
+        """Open the page of the running experiment. If no experiment is running and the plan differs from the running
+        server, or GPU settings are altered, ask how precisely to measure the effect of this change, and measure it.
+        Otherwise open the last experiment, or the form of a new one."""
         running = self.measured is not None and self.measured.state == "running"
         found = None if running or self.state.plan is None else self._difference()
         if found is None:
@@ -74,9 +74,9 @@ class ExperimentController(SeriesController[Experiment]):
             await self._ask_how_sure(*found)
 
     def _difference(self) -> tuple[Arm, Arm] | None:
-        """Return the arms (A, B) of an experiment about what the user has changed: A is the running server, B the plan;
-        or A has the original GPU settings, B the altered ones. None if nothing differs, no server is READY, or an arm
-        cannot express the difference."""
+        """Return the arms (A, B) of an experiment about what the user has changed. A is the running server and B the
+        plan, or A has the original GPU settings and B the altered ones. Return None if nothing is changed, if no server
+        is READY, or if the change cannot be written as an arm."""
         server = self.state.server
         if server is None or server.state is not ServerState.READY:
             return None
@@ -95,8 +95,9 @@ class ExperimentController(SeriesController[Experiment]):
     async def test(
         self, a: Arm, b: Arm, about: Sequence[str], advice: AdvisedChange, options: Mapping[str, Any]
     ) -> None:
-        """Ask how many pairs of runs or which precision the comparison of A and B needs, then run it with `options`.
-        `about` are sentences for the question. The verdict is stored with `advice`."""
+        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A and B, then run the
+        experiment. The question shows the sentences `about`. `options` are the other options of the experiment, and its
+        verdict is stored with `advice`, the advised change that B tests."""
 
         def work(answer: Mapping[str, Any]) -> Work[Experiment]:
             return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
@@ -131,9 +132,9 @@ class ExperimentController(SeriesController[Experiment]):
         work: Callable[[Mapping[str, Any]], Work[Experiment]],
         form: Callable[[], Awaitable[None] | None],
     ) -> None:
-        """Ask how many pairs of runs or which precision the comparison of A and B needs, then start `work` with the
-        options of the answer. `options` are the remaining options of the experiment. The answer "more choices" calls
-        `form`."""
+        """Ask how many pairs of runs, or which precision, the user wants for the comparison of A and B. Then start the
+        experiment that `work` returns for the answer, or call `form` if the user wants more choices. The question shows
+        the sentences `about` and, from `options`, the duration."""
 
         def estimate_s(answer: Mapping[str, Any]) -> float | None:
             try:
@@ -155,8 +156,8 @@ class ExperimentController(SeriesController[Experiment]):
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
-        """Run the experiment. If B has GPU settings, revert the altered settings before, so that A runs without them.
-        Raise SettingsError if they cannot be reverted."""
+        """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the altered settings,
+        so that A runs without them. Raise SettingsError if they cannot be reverted."""
         if b.gpu:
             report = await self.session.gpu.revert()
             if not report.ok:
@@ -173,8 +174,8 @@ class ExperimentController(SeriesController[Experiment]):
             self.attempt(self._arms(), lambda found: self._ask(*found))
 
     async def _arms(self) -> tuple[Arm, Arm, str]:
-        """Return the suggestions for the form of an experiment: arm A (the running server, or else result A), arm B
-        (the plan), and a text that names these two sources."""
+        """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their sources. A is the
+        running server, or else the configuration of the result marked A. B is the plan."""
         state = self.state
         changes = list(self.try_now(self.session.servers.changes_against_running) or ())
         about = "A is the running server, B the plan under edit."
@@ -199,8 +200,9 @@ class ExperimentController(SeriesController[Experiment]):
         advice: AdvisedChange | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the form of a new experiment with A and B as suggestions. `about` says where A and B come from.
-        `options` has the load and the metric that `advice` needs; with None, the load is that of the next benchmark."""
+        """Open the form of a new experiment with A and B as suggestions, and start the experiment if the user accepts.
+        `about` says where A and B come from. `options` has the load and the metric for testing the advised change
+        `advice`; with None, the load is that of the next benchmark."""
         given = options or {"bench": self.session.bench.shape()}
         shape = dict(given["bench"])
         requests = count_of(shape["requests"], "request") if "requests" in shape else "as many requests as fit"
@@ -229,8 +231,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
 
     def _options(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the keyword arguments for `Experiments.run` from the values of the form. If the user named a twin,
-        `twins` is the pair of the present host and the twin."""
+        """Return the keyword arguments for `Experiments.run` from the accepted form. If the user named a twin, a second
+        host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)
         if twin := options.pop("twin", None):
             options["twins"] = (self.state.host.name, twin)
@@ -255,8 +257,8 @@ class ExperimentController(SeriesController[Experiment]):
         self.app.push_screen(picker, chosen)
 
     def _show_picked(self, e: Experiment) -> None:
-        """Open the page of an experiment that the user chose from a list. Only the page of the current experiment is
-        updated with the session's state."""
+        """Open the page of an experiment that the user chose from a list. The page follows the running experiment only
+        if the user chose that one."""
         fixed = None if self.measured is not None and self.measured.id == e.id else e
         self.services.pages.open(self.new_page(fixed))
 

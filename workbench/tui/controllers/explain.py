@@ -1,4 +1,4 @@
-"""The keys that explain the terms on the screen or a chosen term, and the key that lists all keys."""
+"""The keys that explain the terms on the screen or a chosen term, and the key that opens the list of all keys."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class ExplainController(Controller):
         self.services.pages.open(Page("Keys", lambda width: help_rows(ALL_KEYS, titles, width)))
 
     def in_sight(self) -> None:
-        """Open a page that explains the flag under the cursor of the Launch pane, and the glossary terms in the active
-        pane or open page, the GPU rows and the status bar. If that page is open already, open the page of all keys."""
+        """Open a page that explains the flag under the cursor of the Launch pane. The page also explains each glossary
+        term that the active pane or open page, the GPU rows or the status bar contains. If this page is open already,
+        open the page of all keys instead."""
         from workbench.store import glossary
 
         page, panes = self.services.pages.top, self.services.panes

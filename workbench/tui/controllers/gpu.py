@@ -1,4 +1,5 @@
-"""The keys of GPU settings: change, keep, leave on and revert settings, and check them under load."""
+"""The keys of GPU settings: change settings, end a trial by keeping them, leave them altered when Workbench ends,
+revert them, and check them under load."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ class GpuController(Controller):
         await self.app.push_screen(settings_form(state, self._suggested(), look_up), decided)
 
     async def _with_field(self, wanted: Wanted, error: InputError) -> InputError:
-        """Return `error`, about invalid GPU settings, with the label of the invalid setting in front. To find that
-        setting, make a dry run with each setting alone."""
+        """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid setting in front of
+        its message. To find that setting, make a dry run with each setting alone."""
         for name, alone in each_alone(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
@@ -95,8 +96,9 @@ class GpuController(Controller):
             return None
 
     def _ask(self, title: str, text: Make, yes: str, agreed: Callable[[str | None], None], *, default_no: bool) -> None:
-        """Show `text`, the commands to run, in a box with `title`, and ask for consent and, if sudo needs one, for a
-        password. If the user agrees, call `agreed` with the password, or with None."""
+        """Show `text`, the commands to run, in a box with `title`. Ask for consent, with the cursor on no if
+        `default_no` is true, and for a password if sudo needs one. If the user agrees, call `agreed` with the password,
+        or with None if sudo needs none."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
@@ -163,8 +165,8 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Ask what to do about settings that another program has changed, and that the revert has therefore not
-        changed."""
+        """Ask what to do about the settings that another program has changed. The revert has left these settings as
+        they are."""
         outcomes = [o for o in report.outcomes if o.foreign]
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
@@ -200,8 +202,9 @@ class GpuController(Controller):
         self._show_page(title, lambda width: report_rows(report, width), verify, on_trial=trial is not None)
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
-        """Open a page about GPU settings: the time left of a trial, the rows of `make`, and the keys `own_keys`. The
-        keys work until the settings are reverted; then, if `on_trial` is true, the page says that they are reverted."""
+        """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which work until the settings
+        are reverted. With `on_trial`, the settings are reverted at the end of a trial. Then the page begins with the
+        time left, and later says that the settings are reverted."""
         self.services.hush()
         top = self._trial_rows(on_trial)
 
@@ -212,15 +215,16 @@ class GpuController(Controller):
 
     @property
     def _trial_keys(self) -> Keys:
-        """Return the keys that every page about GPU settings has while settings are altered: revert, and keep if they
-        are on trial."""
+        """Return the keys that every page about GPU settings has while settings are altered. One key reverts the
+        settings. If the settings are on trial, another key ends the trial and keeps them."""
         on_trial = self.state.guard is not None and self.state.guard.trial_left_s is not None
         keep: Keys = {"T": ("Keep", self.keep_trial)} if on_trial else {}
         return {**keep, "r": ("Revert", self.revert)}
 
     def _trial_rows(self, on_trial: bool) -> Make:
-        """Return a function (width -> rows) for the top of a page: the seconds left of a trial, or, if `on_trial` is
-        true and the trial's settings have been reverted, a note about that."""
+        """Return a function that maps a width in cells to the first rows of a page about GPU settings. During a trial,
+        the rows show the seconds until the settings are reverted. If `on_trial` is true and the settings have been
+        reverted, the rows say so."""
 
         def rows(width: int) -> list[Row]:
             guard = self.state.guard
@@ -308,9 +312,8 @@ class GpuController(Controller):
         self.attempt(work, lambda found: self._verified(*found), failed=self.services.stop_counting)
 
     def _verified(self, findings: Sequence[str], probe: Sequence[SettingCommand]) -> None:
-        """Open the page with `findings`, which say for each setting whether the load showed it in force. If the load
-        could not show that, `probe` has the commands of a probe, which a key of the page offers; otherwise it is
-        empty."""
+        """Open the page with `findings`, which say for each setting whether the load showed it in force. `probe` has
+        the commands of a probe that a key of the page offers; it is empty if the load has shown enough."""
         self.services.stop_counting()
         keys: Keys = {"p": ("Probe", lambda: self._ask_probe(probe))} if probe else {}
         keys = {**keys, "V": ("Again", self.verify)}
@@ -318,8 +321,8 @@ class GpuController(Controller):
         self._show_page("What the load showed", lambda width: finding_rows(findings, width), keys, on_trial=on_trial)
 
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
-        """Ask for consent to run `commands`, a probe: under load they set another clock lock for some seconds, which
-        shows whether this GPU obeys clock locks at all."""
+        """Ask for consent to run a probe of the clock lock. Its `commands` set another clock lock under load for some
+        seconds, which shows whether this GPU obeys clock locks at all."""
         server, password = self._ready_server(), self.state.host.sudo_password
         if server is None:
             return

@@ -44,8 +44,8 @@ def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
 
 
 class HostList(PickModal):
-    """The list of hosts. The outcome is the name of the chosen host. If the user pressed one of `HOST_KEYS` instead of
-    enter, `pressed` is that key, and the outcome is the name of the host under the cursor."""
+    """The list of hosts, from which the user chooses one by name. If the user pressed one of the keys `HOST_KEYS`
+    instead of enter, `pressed` is that key, which acts on the host under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(HOST_KEYS)
 
@@ -55,8 +55,8 @@ class HostList(PickModal):
         self.pressed: Key | None = None
 
     def show(self, items: Sequence[Choice]) -> None:
-        """Update the texts of the listed hosts. `items` has the same hosts as before. The filter and the cursor do not
-        change."""
+        """Update the texts of the listed hosts. `items` has the hosts that are listed already. The filter and the
+        cursor stay as they are."""
         texts = {name: (name, text, role) for name, text, role in items}
         self.all = items
         self.choices.set_items([texts.get(item[0], item) for item in self.choices.items])
@@ -112,15 +112,15 @@ class HostController(Controller):
                 self.attempt(look(host.name), only=f"state of {host.name}")
 
     def _state_of(self, name: str) -> str:
-        """Return the known state of a host or cluster as text, for its row in the list; "" for a host that was not
+        """Return the last known state of a host or cluster as text, for its row in the list; "" for a host that was not
         checked."""
         if name.startswith(CLUSTER) and name == self.state.host.name:
             return living_text(self.state.servers)
         return self.known_states.get(name, "asking …" if name.startswith(CLUSTER) else "")
 
     def check(self) -> None:
-        """Open the page with the check of the host or cluster under the cursor of the host list; without a list, of the
-        present host."""
+        """Open the page that checks the host or cluster under the cursor of the host list. If the list is not open,
+        check the present host."""
         self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
     async def add(self) -> None:
@@ -166,8 +166,8 @@ class HostController(Controller):
             decided(True)
 
     def examine(self) -> None:
-        """Open a page, and examine the host for missing programs, permissions and drivers. The page shows the findings,
-        and its key R repeats the examination."""
+        """Examine the host for missing programs, permissions and drivers, and show the findings on a page. The key R of
+        the page repeats the examination."""
         from workbench.session.doctor import examine
 
         name = self.state.host.name

@@ -37,8 +37,8 @@ class ModelController(Controller):
         self.look()
 
     def look(self) -> None:
-        """Search this host, or all hosts, for models, and show them on the open page of models. Without that page, open
-        it."""
+        """Search this host, or all hosts, for models, and show the models on the page of models. If that page is not
+        open, open it."""
         page = self._page
         if page is None or page.frame is None:
             self.open()

@@ -33,8 +33,9 @@ PATH_CELLS = 72
 class PlanController(Controller):
     # presets
     async def load(self, entry: PresetEntry | None) -> None:
-        """Load the preset of `entry` as the plan; do nothing for None. Ask first for the preset's variables that have
-        neither a remembered value nor a default. Keys are handled again after the plan is loaded."""
+        """Load the preset of `entry` as the plan; do nothing for None. First ask for those of the preset's variables
+        that have neither a remembered value nor a default. Return when the plan is loaded or the form with the
+        variables is open."""
         if entry is None:
             return
         if entry.problem:
@@ -218,8 +219,9 @@ class PlanController(Controller):
             self.try_now(lambda: unset(row.name))
 
     async def fix(self) -> None:
-        """Apply the fix of the finding about the flag under the cursor to the plan. If that flag has no or several
-        findings with a fix, ask which finding of the plan to fix."""
+        """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If exactly one fixable
+        finding is about the flag under the cursor, take that finding. Otherwise ask which finding to fix, unless there
+        is only one."""
         plan = self._plan()
         if plan is None:
             return
@@ -281,8 +283,8 @@ class PlanController(Controller):
         self.services.pages.open(Page("The full command", rows, lambda: keys))
 
     def show_fit(self) -> None:
-        """Open a page that shows which quantizations, numbers of GPUs and context lengths of the plan's model fit into
-        GPU memory, and where its files are on the host. The page is updated when the plan or the used memory
+        """Open a page about the model of the plan: which quantizations, numbers of GPUs and context lengths fit into
+        GPU memory, and where the model's files are on the host. The page is updated when the plan or the used memory
         changes."""
         from workbench.session.model_fit import report_of
 

@@ -64,8 +64,8 @@ class ResultController(Controller):
             self.attempt(read(row.id), open_page)
 
     def show_timelines(self) -> None:
-        """Open the page with the timelines of the results that are marked A and B. Where a mark is missing, use the
-        result that is A or B in the Compare pane."""
+        """Open the page with the timelines of the results that are marked A and B. If only one or none is marked, take
+        the missing one from the Compare pane."""
         comparison = self.state.comparison
         a = self.state.mark_a or (comparison.a if comparison else None)
         b = self.state.mark_b or (comparison.b if comparison else None)

@@ -1,4 +1,5 @@
-"""The common keys of sweeps and experiments: open the form, start, stop and resume, and show the page."""
+"""The common keys of sweeps and experiments: open the form, start, stop and resume the measurement, and show its
+page."""
 
 from __future__ import annotations
 
@@ -41,11 +42,12 @@ class SeriesController(Controller, Generic[M]):
         """Stop the running measurement."""
 
     def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return (text for the page, function that resumes the measurement) for the measurement on `page`. Return None
-        if it cannot be resumed. `outcome` is "resume" to continue it, or "more" to add runs to it."""
+        """Return how to resume the measurement on `page`, as (text that the page shows meanwhile, function that resumes
+        it). Return None if the measurement cannot be resumed. `outcome` is "resume" to continue the measurement, or
+        "more" to add runs to it."""
 
     def summary(self, measured: M) -> tuple[str, str]:
-        """Return (message, next step) about a measurement that has ended."""
+        """Return a message about a measurement that has ended, and the text of the user's next step."""
         raise AssertionError("a subclass of SeriesController must define summary")
 
     def pick(self) -> None:
@@ -53,8 +55,8 @@ class SeriesController(Controller, Generic[M]):
 
     # the page
     async def act(self, page: Live, outcome: str) -> None:
-        """Carry out a key of the page: open the form ("new"), list the measurements ("list"), stop the measurement
-        ("stop"), or resume the one on the page. The page stays open."""
+        """Do what a key of the page asks for. `outcome` is "new" for the form, "list" for the list of measurements,
+        "stop" to stop the measurement, or another word to resume the measurement on the page. The page stays open."""
         if outcome == "new":
             await self.new()
         elif outcome == "list":
@@ -68,15 +70,15 @@ class SeriesController(Controller, Generic[M]):
             self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def begin(self, work: Work[M]) -> None:
-        """Open the page of a new measurement, then start the measurement with `work`. The page opens first, so that the
-        next key of the user reaches the page."""
+        """Open the page of a new measurement, then start the measurement by calling `work`. The page opens first, so
+        that the next key of the user acts on the page."""
         page = self.new_page()
         page.ask(self.STARTING, blank=True)
         self.services.pages.open(page)
         self.attempt(work, self._ended, failed=lambda: page.request_failed(self.state))
 
     def _ended(self, measured: M) -> None:
-        """Show a message about the end of the measurement, unless a page is open that shows it."""
+        """Show a message that the measurement has ended, unless the page of a measurement is open."""
         if not isinstance(self.services.pages.top, Live) and measured.state != "running":
             text, next_step = self.summary(measured)
             self.say(text, next_step=next_step)

@@ -35,9 +35,9 @@ NUMBER_CELLS = 9
 
 
 def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str:
-    """Return a sentence that says how a stop ends `server`: by signals, by its launcher, or not at all. `grace_s` is
-    the number of seconds between SIGTERM and SIGKILL. `unit` is the name of the unit that its start has installed; None
-    if there is none."""
+    """Return a sentence that says how Workbench stops `server`: by signals, by its launcher, or not at all. `grace_s`
+    is the number of seconds between SIGTERM and SIGKILL. `unit` is the systemd unit that Workbench has installed for
+    the server; None if there is none."""
     if server.others:
         return f"Somebody else started {server.handle}: Workbench only ends following it, and leaves it running."
     if server.run_as != PROCESS:
@@ -107,7 +107,7 @@ class ServerController(Controller):
 
     async def _ask_trust(self, untrusted: Sequence[Finding]) -> None:
         """Show the parts of the plan that run programs from outside Workbench or give the server power over its host.
-        If the user agrees, trust these parts and show the page before the start."""
+        If the user agrees, trust these parts and open the page before the start of the server."""
         plan = self.state.plan
         stranger = plan is None or plan.plan.stranger
 
@@ -157,8 +157,8 @@ class ServerController(Controller):
         await self.app.push_screen(box, decided)
 
     async def uninstall(self) -> None:
-        """Remove the unit that the start of the selected run has installed, after stopping its server, if the user
-        agrees."""
+        """Remove the systemd unit that Workbench installed when it started the selected run. Ask the user for consent,
+        and stop the server first."""
         from workbench.session import adoption  # loads modules that the first frame does not need
 
         server, measured_by = self.state.server, self.state.host.measured_by
@@ -217,7 +217,7 @@ class ServerController(Controller):
 
     def _show_runs(self, others: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. The servers `others`, which Workbench did
-        not start, are at its end."""
+        not start, are at the end of the list."""
         state = self.state
         if self.app.screen is not self.services.screen:  # the link is slow, and a form was opened meanwhile
             return
@@ -324,8 +324,8 @@ class ServerController(Controller):
         await self.app.push_screen(Form(title, fields, accept="write", submit=submit, doing="writing", label_cells=8))
 
     def _follow_unit(self, server: FoundServer) -> None:
-        """Follow a server that Workbench did not start, by its systemd unit or container. The server gets a row of its
-        own among the runs."""
+        """Add a server that Workbench did not start to the list of runs, and follow its state and log. The server is
+        identified by its systemd unit or container."""
         from workbench.session import adoption
 
         assert server.unit is not None
@@ -378,8 +378,8 @@ class ServerController(Controller):
             )
 
     def show_log_findings(self) -> None:
-        """Open the page of those lines of the server's log whose cause Workbench knows: each with its line number,
-        cause and fix."""
+        """Open the page of those log lines of the server whose cause Workbench knows. Each line has its number, its
+        cause and its fix."""
 
         def rows(width: int) -> list[Row]:
             found = self.session.servers.log_findings()

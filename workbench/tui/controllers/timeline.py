@@ -1,5 +1,5 @@
-"""The keys of the telemetry strip: move its cursor to an earlier time, change the seconds per cell, and draw equal GPUs
-in one row."""
+"""The keys of the telemetry strip: move its time cursor, change the seconds per cell of the graphs, and show GPUs of
+the same type in one row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TimelineController(Controller):
         self.strip.move(cells)
 
     def to_event(self, by: int) -> None:
-        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by`
-        1)."""
+        """Move the time cursor to the last event before its position (`by` -1) or to the next event after it (`by` 1).
+        Events are marked on the time axis, such as the start of a benchmark."""
         if not self.strip.to_event(by):
             self.say("no event is known before this time" if by < 0 else "no event is known after this time")
 
@@ -33,6 +33,6 @@ class TimelineController(Controller):
         self.say(f"each cell of the graphs is now {self.strip.view.cell_s} s long")
 
     def fold(self) -> None:
-        """Switch between one row for all GPUs of the same type, and a row for each GPU."""
+        """Switch between one row for all GPUs of the same type and a row for each GPU."""
         if not self.strip.fold():
             self.say("no two GPUs of this host are of the same type: each has a row of its own")

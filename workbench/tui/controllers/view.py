@@ -31,7 +31,7 @@ class ViewController(Controller):
 
     async def back(self) -> None:
         """Close the first of these that is open: the search input, the message, the view of an earlier time, the zoomed
-        pane, the GPUs pane. Pages handle escape themselves, so they are not closed here."""
+        pane, the GPUs pane. An open page handles the escape key itself."""
         panes = self.services.panes
         if self.services.screen.query(Search):
             await self.controllers.search.close()
@@ -105,9 +105,9 @@ class ViewController(Controller):
         )
 
     async def leave(self, *, stop: bool, keep: bool, password: str | None = None) -> None:
-        """Cancel the benchmark, stop the server if `stop` is true, leave the GPU settings altered if `keep` is true or
-        else revert them with sudo's `password`, then end the application. If a setting cannot be reverted, show the
-        report and do not end."""
+        """End the application after cancelling the benchmark and, if `stop` is true, stopping the server. With `keep`,
+        leave the GPU settings altered; otherwise revert them with sudo's `password`. If a setting cannot be reverted,
+        show the report and do not end."""
         if self.state.bench.running:
             self.say("ending the benchmark …")
             with suppress(TimeoutError):

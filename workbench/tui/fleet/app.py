@@ -32,8 +32,8 @@ class FleetApp(ThemedApp):
         return FleetScreen(self.fleet, self.view, self._leave)
 
     def action_do_nothing(self) -> None:
-        """Do nothing for ctrl+q, which users of flow control press out of habit, and for ctrl+c while the list of keys
-        is open: both would otherwise end the application."""
+        """Do nothing for ctrl+q and, while the list of keys is open, for ctrl+c, because both would otherwise end the
+        application. Users of terminal flow control press ctrl+q out of habit."""
 
     def _leave(self, host: str | None) -> None:
         self.opened = host

@@ -23,7 +23,8 @@ SIGNS = (
 
 
 class TotalsBar(Painted):
-    """The totals of the hosts that match the filter."""
+    """The first row of the fleet's screen: the totals of the hosts that match the filter, such as live hosts, busy
+    GPUs, power and token rate."""
 
     GROUND = "bar"
 
@@ -59,7 +60,8 @@ class TotalsBar(Painted):
 
 
 class AboutHost(Painted):
-    """Two rows about the host under the cursor."""
+    """Two rows about the host under the cursor: its GPUs, driver and latency, then its problems, altered settings and
+    throttled GPUs."""
 
     def __init__(self) -> None:
         super().__init__(id="command")
@@ -85,7 +87,7 @@ class AboutHost(Painted):
 
 
 class FleetFooter(Painted):
-    """The keys of the fleet, or the filter while it is typed."""
+    """The last row of the fleet's screen: its keys or, while the user types a filter, the text of the filter."""
 
     GROUND = "bar"
 

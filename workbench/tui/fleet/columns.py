@@ -54,8 +54,8 @@ ORDERS = ("host", "state", *(column.title for column in NUMBERS))
 
 
 def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
-    """Return the hosts sorted by the column `order`: "host" is the order in which the user named them, "state" begins
-    with the worst state, and any other column with the highest number. `reverse` sorts the other way round. Hosts
+    """Return the hosts sorted by the column `order`. "host" keeps the order in which the user named them, "state"
+    begins with the worst state, and any other column with the highest number. `reverse` reverses the order, but hosts
     without a number are always last."""
     if order == "host":
         return list(reversed(hosts)) if reverse else list(hosts)
@@ -86,8 +86,8 @@ def _searched(host: FleetHost) -> list[str]:
 
 
 def state_runs(host: FleetHost) -> list[Run]:
-    """Return the runs of the host's state, such as "live", in STATE_CELLS cells. If the last reading is old, the runs
-    contain its age too."""
+    """Return the table cell with the state of the host, such as "live", as pairs (text, role) that fill STATE_CELLS
+    columns. If the last reading of the host is old, the text also has the age of this reading."""
     sign, word, role, _ = STATES[host.state]
     aged = host.age_s is not None and host.state in ("stale", "lost")
     text = f"{sign} {elapsed(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
@@ -95,7 +95,8 @@ def state_runs(host: FleetHost) -> list[Run]:
 
 
 def mark_runs(host: FleetHost) -> list[Run]:
-    """Return the marks of the host, in MARK_CELLS cells: one for altered settings, and one for throttled GPUs."""
+    """Return two signs as pairs (text, role): one if settings of the host are altered, and one if GPUs are throttled. A
+    blank stands for a sign that does not apply."""
     return [
         (G.alert if host.altered else " ", "warn"),
         ("!" if host.live and host.throttled else " ", "warnb"),
@@ -104,8 +105,8 @@ def mark_runs(host: FleetHost) -> list[Run]:
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
-    """Return one cell per GPU: a block as high as the GPU's utilization. If there are more GPUs than `cells`, the last
-    cell is "…"."""
+    """Return one character per GPU, as pairs (text, role): a block as high as the GPU's utilization. If the host has
+    more than `cells` GPUs, the last character is "…"."""
     runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
@@ -120,8 +121,8 @@ def _gpu_run(gpu: GpuSample, live: bool) -> Run:
 
 
 def number_runs(host: FleetHost) -> list[Run]:
-    """Return the cells of the host's row with utilization, power, clock, temperature, memory and token rate, grey if
-    the values are old."""
+    """Return the host's utilization, power, clock, temperature, memory and token rate as pairs (text, role), one per
+    column of the table. Old values are grey."""
     role = "text" if host.live else "dim"
     runs: list[Run] = []
     for column in NUMBERS:
@@ -132,8 +133,8 @@ def number_runs(host: FleetHost) -> list[Run]:
 
 
 def server_runs(host: FleetHost, room: int) -> list[Run]:
-    """Return the texts about the host's servers in at most `room` cells. If they do not fit, return how many servers
-    are ready."""
+    """Return the texts about the host's servers as pairs (text, role) that fill at most `room` columns. If the texts
+    are longer, return how many servers are ready."""
     if not host.servers and not host.servers_read:
         return [(NA, "dim")] if host.live else []
     if not host.servers:

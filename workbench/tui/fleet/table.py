@@ -37,8 +37,8 @@ LEAST_TOK_S = 100.0  # top of the scale of token rates, if all are lower
 
 
 class FleetTable(Painted):
-    """The table of the fleet: a block of rows for each host, with a cursor. The title of the column `order`, by which
-    the hosts are sorted, is marked; `reverse` says which way."""
+    """The table of the fleet: a block of rows for each host, with a cursor. `order` is the name of the column by which
+    the hosts are sorted, and `reverse` says whether in reverse order; the column's title has a mark for both."""
 
     def __init__(self) -> None:
         super().__init__(id="fleet")
@@ -60,11 +60,11 @@ class FleetTable(Painted):
         )
 
     def lines_of(self, height: int) -> int:
-        """Return the number of rows of each host on a table that is `height` rows high."""
+        """Return the number of rows that each host gets in a table of `height` rows."""
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
     def shown_hosts(self, height: int) -> int:
-        """Return the number of hosts that fit below the row of column titles, on a table that is `height` rows high."""
+        """Return the number of hosts that fit into a table of `height` rows, below the row of column titles."""
         return max(1, (height - 1) // self.lines_of(height))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -141,7 +141,7 @@ def _power_top(host: FleetHost) -> float:
 
 
 def gpus_title(host: FleetHost) -> str:
-    """Return the host's GPUs, such as "8x RTX PRO 6000 96G", with its label in front."""
+    """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO 6000 96G"."""
     telemetry = host.telemetry
     counts: dict[str, int] = {}
     for gpu in host.gpus:
@@ -152,8 +152,8 @@ def gpus_title(host: FleetHost) -> str:
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
-    """Return the row with the present values of each GPU. If the GPUs need more than `width` cells, each GPU has fewer
-    values."""
+    """Return the row with the present values of each GPU. If the row would be longer than `width`, it has fewer values
+    for each GPU."""
     if not host.gpus:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))

@@ -1,5 +1,5 @@
-"""Questions before actions that cannot be undone, and the question which servers and settings to leave running on
-leaving."""
+"""Questions before actions that cannot be undone, and the question on leaving: which servers keep running, and which
+GPU settings stay altered."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 class Question(Modal[T]):
-    """A box with a text and a list of choices below it. `outcome` maps the name of the chosen item to the outcome of
-    the box."""
+    """A box with a text and a list of choices. `outcome` is a function that gets the name of the chosen item and
+    returns the value with which the box closes."""
 
     AUTO_FOCUS = "Choices"
 
@@ -52,8 +52,8 @@ class Question(Modal[T]):
 
 
 class Confirm(Question[bool]):
-    """A question with the outcome True for yes and False for no. `default` is the choice under the cursor; it is False
-    for an act that loses something."""
+    """A question that closes with True for yes and False for no. `default` is the choice on which the cursor begins;
+    callers pass False if yes would lose data."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "choose('yes')", show=False),
@@ -152,8 +152,8 @@ class _Toggles(PickList):
 class Quit(Modal[dict[str, bool]]):
     """The question whether to keep the altered GPU settings and to stop the server when the user leaves Workbench.
 
-    The outcome is {"keep": bool, leave the GPU settings altered; "stop": bool, stop the server}, or None if the user
-    stays.
+    The box closes with a dict of two booleans: "keep" leaves the GPU settings altered, and "stop" stops the server. It
+    closes with None if the user stays.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "accept", show=False)]

@@ -25,8 +25,8 @@ ROOM_AROUND = 4  # rows of the screen that a modal leaves free: its border, and 
 
 
 class Modal(ModalScreen[T], Generic[T]):
-    """A box in the middle of the screen. Subclasses return its widgets from `content`. The outcome is None if the user
-    leaves with escape."""
+    """A box in the middle of the screen. A subclass returns the widgets of the box from `content`. The box closes with
+    a value, its outcome, which is None if the user presses escape."""
 
     working = False  # while true, keys other than escape are dropped (interfaces.OrderedKeys)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,8 +73,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is as high as its rows,
-    but leaves at least `reserve` rows of the screen for other widgets of the box."""
+    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is as high as the number
+    of its rows, but leaves at least `reserve` rows of the screen for other widgets of the box."""
 
     GROUND = "box"
 
@@ -108,8 +108,8 @@ class Label(Text):
 
 
 class Choices(PickList):
-    """A list of items to choose from. An item is (name, text, role). Enter calls `on_take` with the name of the item
-    under the cursor, and `on_move` is called when the cursor moves."""
+    """A list of items to choose from. An item is (name, text, role). The enter key calls `on_take` with the name of the
+    item under the cursor, and each move of the cursor calls `on_move`."""
 
     GROUND = "box"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "take_choice", show=False)]
@@ -149,8 +149,8 @@ class Choices(PickList):
 
 
 class PickModal(Modal[str]):
-    """A list from which the user chooses one item. With `filter`, typing narrows the list. With `free`, a typed text
-    that matches no item is a valid outcome."""
+    """A list from which the user chooses one item. With `filter`, typing narrows the list. With `free`, the user may
+    also enter a text that matches no item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),

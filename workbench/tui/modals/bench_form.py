@@ -1,4 +1,4 @@
-"""The form of a benchmark: its profile, its size, and details that are folded away."""
+"""The form of a benchmark: its profile, its size, and fields for details, which are hidden at first."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class BenchForm(Form):
     """The form of a benchmark. A chosen profile fills the other fields, and the user may then change each of them."""
 
     def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, standing: str) -> None:
-        """`spec` has the first values of the fields, and `about` is the text above the fields. `standing`, a key of
-        STANDING, names the source of `spec`: the last benchmark, the preset, or Workbench's standard."""
+        """`spec` has the first values of the fields, and `about` is the text above the fields. `standing` says in a few
+        words where `spec` comes from: the last benchmark, the preset, or Workbench's standard."""
         self.profiles, self.first = profiles, {name: text_of(getattr(spec, name)) for name in FIELDS}
         super().__init__(
             "Benchmark",
@@ -78,7 +78,7 @@ class BenchForm(Form):
         )
 
     def _summary(self, values: Values, width: int) -> list[Row]:
-        """Return rows with the purpose of the profile and the values of the folded fields."""
+        """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
         return [*paragraph(title, width), *_folded_values(values, width)]

@@ -29,9 +29,9 @@ class Wanted(NamedTuple):
 
 
 def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
-    """Return (A, B) for an experiment about `changes`: arm A has the value from before each change, and arm B the value
-    after it, which is that of the plan under edit. Raise InputError for a change that is neither a flag nor an
-    environment variable."""
+    """Return the arms (A, B) for an experiment about `changes`, the differences between a running server and the plan.
+    A has the value before each change and B the value after it. Raise InputError for a change that is neither a flag
+    nor an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -58,8 +58,9 @@ def line_of(arm: Arm) -> str:
 
 
 def parse_arm(text: str) -> Arm:
-    """Parse a line of the form into an arm. Its words are flag=value, -flag (unset), $NAME=value (environment
-    variable), gpu.SETTING=value, and at most one target, as @PRESET or a URL. Raise InputError for any other word."""
+    """Parse a line of the form into an arm, which is a configuration to compare. Allowed words are flag=value, -flag
+    (removes the flag), $NAME=value (environment variable), gpu.SETTING=value, and one server, as @PRESET or a URL.
+    Raise InputError for any other word."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -122,9 +123,9 @@ def experiment_form(
     estimate: Callable[[Wanted], float | None],
     last: Mapping[str, str] | None = None,
 ) -> Form:
-    """Return the form of a new experiment. `about` says where A and B come from. `load` describes the benchmark of each
-    run. `estimate` returns the duration in seconds, None if unknown. `last` are the values of the form that the user
-    accepted last."""
+    """Return the form of a new experiment. `about` says where A and B come from, and `load` describes the benchmark of
+    each run. `estimate` returns the duration in seconds, None if unknown, and `last` has the texts of the fields when
+    the user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),

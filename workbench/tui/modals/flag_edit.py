@@ -23,11 +23,11 @@ UNSET = "\0unset"
 
 class FlagEdit(Modal[bool]):
     """The editor of one flag or environment variable. It calls `set_value` with the new text, or `unset` to remove the
-    flag from the plan. An invalid value keeps the box open and shows the error. The outcome is True if the plan has
-    changed.
+    flag from the plan. An invalid value keeps the box open and shows the error. The box closes with True if the plan
+    has changed.
 
-    `notes` are remarks on the flag from the preset and its write-up. `estimate` returns how memory use would change if
-    a text were the value; the editor shows that while the user types.
+    `notes` are remarks about the flag from the preset and from the text that accompanies the preset. While the user
+    types, the box shows the result of `estimate`, which says how the typed value would change the use of memory.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
@@ -92,8 +92,8 @@ class FlagEdit(Modal[bool]):
         return "" if chosen == UNSET else str(chosen)
 
     def _effect(self, width: int) -> list[Row]:
-        """Return the row that says how the value under edit would change the memory estimate; [] if that is not
-        known."""
+        """Return the row that says how the typed or chosen value would change the memory estimate; [] if the effect is
+        unknown."""
         if self.estimate is None:
             return []
         try:

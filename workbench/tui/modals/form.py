@@ -25,8 +25,9 @@ ENTRY_CELLS = 22
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form. `options`, if any, are its allowed values. A `detail` field is hidden until the user presses
-    ctrl+o. The input of a `wide` field fills the rest of the row, and the text of a `secret` field is shown as dots."""
+    """A field of a form. If `options` is not empty, the user chooses one of these values. A `detail` field is hidden
+    until the user presses ctrl+o, the input of a `wide` field fills the rest of the row, and the text of a `secret`
+    field is shown as dots."""
 
     name: str
     label: str
@@ -49,8 +50,8 @@ def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...
 
 
 class Cycle(Painted, can_focus=True):
-    """A field whose value is one of several words. Left, right and space change the word; a letter selects the next
-    word that begins with it.
+    """A field whose value is one of several words. The left, right and space keys change the word, and a letter selects
+    the next word that begins with it.
 
     Textual's Select would need two more keys for each change, and would draw a list over the form.
     """
@@ -105,12 +106,13 @@ class _Hint(Text):
 
 
 class Form(Modal[Values]):
-    """A form whose outcome is the values of its fields. Enter accepts all of them.
+    """A form that closes with the values of its fields, a dict of texts by field name. The enter key accepts all
+    values.
 
-    `check` raises InputError for invalid values; the form then stays open and shows the message. `hints` returns the
-    texts beside the fields, by field name. `tail` returns rows below the fields. `submit` acts on the accepted values
-    while the form stays open with the text `doing` in its border; its error is shown in the form. Until `submit` has
-    ended, keys other than escape are dropped.
+    `check` raises InputError for invalid values, whose message the form shows while it stays open. `hints` returns the
+    texts beside the fields, by field name, and `tail` returns rows below the fields. `submit` acts on the accepted
+    values before the form closes. Meanwhile the border shows the text `doing`, and only the escape key has an effect.
+    The form shows an error of `submit` and stays open.
     """
 
     HINT_ROLE: ClassVar[str] = "dim"
@@ -154,8 +156,8 @@ class Form(Modal[Values]):
         self.lines: dict[str, Horizontal] = {}
 
     def _tail(self, width: int) -> list[Row]:
-        """Return the rows below the fields, which describe the values; if a value is invalid while the user types, the
-        error."""
+        """Return the rows below the fields, which describe the values. While a typed value is invalid, return the error
+        instead."""
         if self.problem or self.make_tail is None:
             return []
         try:
@@ -180,7 +182,7 @@ class Form(Modal[Values]):
         return {name: one.value.strip() for name, one in self.inputs.items()}
 
     def put(self, name: str, value: str) -> None:
-        """Set the value of the field `name`, with the same effects as typing."""
+        """Set the value of the field `name`, as if the user had typed it."""
         one = self.inputs[name]
         if isinstance(one, Cycle):
             one.set_value(value)
@@ -223,7 +225,7 @@ class Form(Modal[Values]):
             self.tail.make_again()
 
     def action_unfold(self) -> None:
-        """Show or hide the detail fields, and focus the first one that is shown."""
+        """Show the detail fields and focus the first one, or hide them."""
         details = [f for f in self.fields if f.detail]
         if not details:
             return
@@ -233,7 +235,8 @@ class Form(Modal[Values]):
         self.set_focus(self.inputs[(details if shown else self.fields)[0].name])
 
     def complain(self, problem: str) -> None:
-        """Show the error `problem`, and focus the field whose name is at its beginning. "" removes an earlier error."""
+        """Show the error `problem`, and focus the field whose name is at its beginning. If `problem` is "", remove the
+        error that is shown."""
         if problem == self.problem:
             return
         self.problem = problem
@@ -262,7 +265,7 @@ class Form(Modal[Values]):
             self.run_worker(self._submitted(self.submit, values), exit_on_error=False)
 
     async def _submitted(self, submit: Submit, values: Values) -> None:
-        """Run `submit` with the accepted values. If it succeeds, close the form; otherwise show its error in the
+        """Call `submit` with the accepted values. Close the form if `submit` succeeds, otherwise show its error in the
         form."""
         problem = ""
         try:
@@ -282,8 +285,8 @@ class Form(Modal[Values]):
 
 
 def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
-    """Return the field whose name or label is at the beginning of `problem`, an error such as "power limit: expected
-    watts"; None if there is none."""
+    """Return the field that the error message `problem` is about; None if there is none. The message, such as "power
+    limit: expected watts", begins with the name or the label of the field."""
     subject = problem.partition(":")[0].lower()
     named = [(f.name.lower(), f.label.lower(), f) for f in fields]
     exact = [f for name, label, f in named if subject in (name, label)]
@@ -300,8 +303,8 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
 
 
 def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
-    """Return the number in the field `name`, which may have `unit` at its end; None for an empty field. Raise
-    InputError, with `label` in the message, unless the number is above 0."""
+    """Return the number in the field `name`, whose text may end with `unit`; None for an empty field. If the text is
+    not a number above 0, raise InputError with `label` in the message."""
     text = values.get(name, "").rstrip(f"{unit} ")
     try:
         number = float(text) if text else None
@@ -313,8 +316,8 @@ def positive(values: Values, name: str, label: str, unit: str = "") -> float | N
 
 
 def gpu_index(values: Values, count: int) -> int | None:
-    """Return the index of the chosen GPU; None for all GPUs. Raise InputError unless the host, which has `count` GPUs,
-    has that GPU."""
+    """Return the number of the chosen GPU; None for all GPUs. Raise InputError if the text is not one of the numbers
+    from 0 to `count` - 1."""
     text = values.get("gpu", "all").lower()
     if text in ("", "all"):
         return None

@@ -48,8 +48,8 @@ def place_of(index: int) -> str:
 def concerned_rows(
     state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
 ) -> list[Row]:
-    """Return rows with the names of the GPUs `indexes` and the processes on these GPUs. `processes` is None if
-    unknown."""
+    """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on these GPUs.
+    `processes` is None if the processes are unknown."""
     rows: list[Row] = []
     telemetry = state.telemetry
     for index in indexes:
@@ -72,7 +72,8 @@ def concerned_rows(
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return a table of the changes, with the source of each previous value. GPUs with the same change share a row."""
+    """Return a table of the planned changes of GPU settings: GPU, setting, value before, requested value, and how the
+    value before is known. GPUs with the same change share a row."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
         word, before = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
@@ -90,7 +91,7 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 
 
 def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return the notes of the commands as rows. A note that several commands have is shown once."""
+    """Return the notes about the planned commands as rows, each different note once."""
     rows: list[Row] = []
     notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
     rights = {part for o in planned for part in sentences(o.command.right or "")}  # listed below the commands
@@ -141,8 +142,8 @@ _SEVERE = ("warnb", "warn", "text", "good")  # settings that are not in force co
 
 
 def command_rows(commands: Sequence[SettingCommand], width: int, password: bool = False) -> list[Row]:
-    """Return rows with the commands, followed by a row for each permission that the user lacks. These rows are warnings
-    if `password` is true, because the sudo password may still permit the commands; otherwise they are errors."""
+    """Return rows with the commands, followed by a row for each permission that the user lacks. If `password` is true,
+    these rows are warnings, because sudo with the password may permit the commands. Otherwise they are errors."""
     rows: list[Row] = []
     for c in commands:
         lines = paragraph(f"$ {c.shell_line}", width - 6, "text", "    ")
@@ -155,10 +156,10 @@ def command_rows(commands: Sequence[SettingCommand], width: int, password: bool 
 
 
 class ConfirmSettings(Modal[dict[str, str]]):
-    """Ask before GPU commands run. The outcome is {"password": …}, {} if no password was asked for, or None if the user
-    cancels.
+    """The question before commands change GPU settings. It closes with {"password": the typed sudo password}, with {}
+    if it asked for no password, or with None if the user cancels.
 
-    Only the outcome contains the password: its field is emptied when the box closes.
+    The box keeps no copy of the password: it empties the field on closing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -192,9 +193,10 @@ class ConfirmSettings(Modal[dict[str, str]]):
 
 
 def report_rows(report: SettingsReport, width: int) -> list[Row]:
-    """Return a table of the settings: the value before, requested and read back, and whether it is in force.
+    """Return a table of the settings: the value before, requested and read back, and whether the setting is in force.
 
-    Below it are the settings that were rolled back, the guard and the journal.
+    Below the table are the settings that were reverted after a failed command, the state of the guard, and the file
+    with the previous values.
     """
     rows: list[Row] = []
     if report.outcomes:

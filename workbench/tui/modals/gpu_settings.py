@@ -25,8 +25,8 @@ class Wanted(NamedTuple):
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the settings, the GPU and the trial time from the texts in the form. A setting with an empty field is not
-    changed. `count` is the number of GPUs on the host. Raise InputError for an invalid field."""
+    """Return the settings, the GPU and the trial time from the texts in the form, without the settings whose fields are
+    empty. `count` is the number of GPUs on the host. Raise InputError for an invalid field."""
     gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
     settings = GpuSettings({s.key: s.parse(text) for s in SETTINGS if (text := values.get(s.name, "").strip())})
     if not settings:
@@ -43,8 +43,8 @@ class Suggestion(NamedTuple):
 
 
 def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: str) -> Suggestion | None:
-    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is (GPU index or
-    "all", settings, reason). The form shows one entry: that for all GPUs, or else the first one."""
+    """Return a preset's GPU settings as texts for the form; None if `entries` is empty. An entry is (GPU number or
+    "all", settings, reason). The form shows one entry: the first one, or the entry for all GPUs if there is one."""
     entry = next((e for e in entries if e[0] == "all"), next(iter(entries), None))
     if entry is None:
         return None
@@ -54,7 +54,8 @@ def suggestion_of(entries: Sequence[tuple[str, GpuSettings, str]], preset_id: st
 
 
 class SettingsForm(Form):
-    """The form of GPU settings. ctrl+l empties every field but the GPU, so that no suggestion of the preset is used."""
+    """The form of GPU settings. The key ctrl+l empties every field except that of the GPU, so that no value of the
+    preset is used."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "empty", show=False, priority=True)]
 
@@ -67,7 +68,7 @@ class SettingsForm(Form):
 
 
 def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
-    """Return (label, GpuSettings with only this setting) for each setting in `settings`."""
+    """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this setting."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]
 
 

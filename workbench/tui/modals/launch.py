@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
-    """Return the findings with their fixes, the worst first."""
+    """Return rows with the findings, which are problems that Workbench has found in the plan, and their fixes. The
+    worst finding is first."""
     rows: list[Row] = []
     for f in by_severity(findings):
         sign, role = LEVELS[f.level]
@@ -41,8 +42,8 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
 
 
 def command_rows(command: Command, width: int) -> list[Row]:
-    """Return rows with the directory, the environment, the command with one flag per row, and the files that it
-    needs."""
+    """Return rows with the working directory, the environment variables, the command with one flag per row, and the
+    files that the command needs."""
     rows: list[Row] = []
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
@@ -64,7 +65,7 @@ def command_rows(command: Command, width: int) -> list[Row]:
 
 
 def found_rows(server: FoundServer, width: int) -> list[Row]:
-    """Return the rows about a server that Workbench did not start: its process, address and models, and how to
+    """Return rows about a server that Workbench did not start: its process, address and models, and how the user can
     benchmark or follow it."""
     about = [
         ("process", f"{server.pid}, of user id {server.uid}"),
@@ -80,8 +81,8 @@ def found_rows(server: FoundServer, width: int) -> list[Row]:
 
 
 def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
-    """Return a warning that another Workbench is measuring on this host; [] if `by`, the holder of the measurement
-    lock, is None."""
+    """Return a warning that another Workbench is measuring on this host. `by` describes that Workbench; if it is None,
+    nobody else is measuring, and the warning is []."""
     if by is None:
         return []
     text = f"{G.alert} This host is being measured: {by}. A change here disturbs that measurement."
@@ -98,8 +99,8 @@ def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
 
 
 class StartPlan(Modal[bool]):
-    """The page before the start of a server. Enter starts the server, unless a finding is an error. The outcome is True
-    if the user agrees."""
+    """The page before the start of a server. The enter key starts the server, but it has no effect while the plan has
+    an error. The page closes with True if the user agrees."""
 
     def __init__(
         self,

@@ -49,8 +49,9 @@ def suggested(what: str, state: SessionState) -> str:
 
 
 def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
-    """Return at most POINTS values, separated by commas, that end with `high` and are not below `low`. Their distance
-    is the first of `sizes` with which they reach down to `low`, or else the last one."""
+    """Return at most POINTS evenly spaced values as text, separated by commas. The last value is `high`, and none is
+    below `low`. The distance between two values is the first of `sizes` with which the values cover the whole range, or
+    else the last of `sizes`."""
     size = next((s for s in sizes if (high - low) / s <= POINTS - 1), sizes[-1])
     values: list[float] = []
     at = high
@@ -61,8 +62,9 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
 
 
 def around(row: FlagRow | None) -> str:
-    """Return suggested values for a sweep of the flag `row`, separated by commas: on and off, some of its choices, or
-    numbers around its present value. Return "" for None, an environment variable, or a flag without a value."""
+    """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of its choices, or
+    numbers around its present value. Return "" for None, for an environment variable, and for a flag without a
+    value."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:
@@ -78,8 +80,8 @@ def around(row: FlagRow | None) -> str:
 
 
 def parse(values: Values, count: int) -> Wanted:
-    """Return the swept quantity, its values, the GPU and the flags from the texts in the form. `count` is the number of
-    GPUs on the host. Raise InputError for an invalid field."""
+    """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count` is the number of GPUs
+    on the host. Raise InputError for an invalid field."""
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))

@@ -17,8 +17,8 @@ _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.IN
 
 
 def top_rows(advised: Advised, width: int) -> list[Row]:
-    """Return a heading and rows with the most important findings, their gains and verdicts; [] if no finding deserves
-    action."""
+    """Return a heading and rows with the most important findings, each with its expected gain and the verdicts of its
+    tests. Return [] if the advice has no finding."""
     rows: list[Row] = []
     for number, finding in enumerate(_first(advised.findings), 1):
         rows += beside(f"{number} ", "dim", paragraph(line_of(finding), max(8, width - 2), _ROLES[finding.level]))
@@ -34,13 +34,14 @@ def _first(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def line_of(finding: Finding) -> str:
-    """Return a finding as one line of text: its expected gain, if known, and what it says."""
+    """Return a finding as one line of text, followed by its expected gain if it is known."""
     gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
     return f"{finding.text}{gain}"
 
 
 def advice_rows(advised: Advised, width: int) -> list[Row]:
-    """Return the page with all findings: text, gain, evidence, next step, change, source and verdicts."""
+    """Return the rows of the page with all findings. Each has its text, expected gain, evidence, next step, change, the
+    verdicts of its tests, and its source."""
     rows: list[Row] = []
     for number, finding in enumerate(advised.findings, 1):
         text = paragraph(line_of(finding), max(8, width - 4), _ROLES[finding.level])

@@ -22,7 +22,8 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _sum(facts: Facts) -> Advice:
-    """Return a finding which warns that the expected gains of several findings cannot be added up."""
+    """Return the advice to test one change at a time, because the expected gains of several findings cannot be added
+    up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
     fix = (

@@ -57,8 +57,8 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All input of the rules. `here` is the server's plan and engine; None if its command line is unknown. `summary`
-    has the metrics of a valid result; for an invalid one, `summary` is None and `refused` has the reasons."""
+    """All input of the advisor's rules. `here` is the server's plan and engine, None if its command line is unknown.
+    `summary` has the metrics of a result. For an invalid result, `summary` is None and `refused` has the reasons."""
 
     here: Situation | None = None
     sizes: ModelFacts | None = None
@@ -82,8 +82,8 @@ class Facts:
     # ---- derived
 
     def count(self, name: str) -> int:
-        """Return the parallel size that the flag `name` sets; 1 if the flag is not set or the command line is
-        unknown."""
+        """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor parallelism. 1 if
+        the flag is not set or the command line is unknown."""
         return self.here.count(name) if self.here else 1
 
     @property
@@ -115,8 +115,8 @@ class Facts:
 
     @property
     def fraction(self) -> float | None:
-        """The measured speed of one stream divided by the speed limit by memory bandwidth. None if either is
-        unknown."""
+        """The measured decoding speed of one stream (one request at a time) divided by the speed that the memory
+        bandwidth allows. None if either is unknown."""
         if not self.ceiling_tok_s or not self.per_stream_tok_s:
             return None
         return self.per_stream_tok_s / self.ceiling_tok_s
@@ -131,8 +131,8 @@ class Facts:
 
     @property
     def between_bounds(self) -> bool:
-        """Whether a stream reaches 30 to 60 % of the speed limit by memory bandwidth, at no more than 8 streams. Then
-        neither memory reads nor kernel launches take most of a step."""
+        """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the speed that the memory
+        bandwidth allows. Then neither memory reads nor kernel launches take most of a decoding step."""
         return self.fraction is not None and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND and self.few_streams
 
     @property
@@ -141,8 +141,8 @@ class Facts:
 
     @property
     def room_pct(self) -> float:
-        """The largest possible gain in percent before the measured speed reaches the speed limit of the present bytes
-        per token; infinite if the limit is unknown."""
+        """The largest possible gain in percent before decoding reaches the speed that the memory bandwidth allows, if
+        each token still needs the same bytes. Infinite if that speed is unknown."""
         return 100 * (1 / self.fraction - 1) if self.fraction else math.inf
 
     @property
@@ -184,8 +184,8 @@ def situation_of(conditions: Conditions) -> Situation | None:
 
 
 def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the input of the rules for a stored result. Values that a result does not contain, such as findings about
-    the log, are taken from `beside`; with None, they are unknown."""
+    """Return the input of the advisor's rules for a stored result. `beside` has values that a result does not contain,
+    such as findings about the server's log. If it is None, these values are unknown."""
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),

@@ -29,8 +29,8 @@ _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield"
 
 @dataclass(frozen=True, slots=True)
 class LowerCap:
-    """A measured lower power limit that costs little speed in decoding one stream: the limit in watts, the loss of
-    speed in percent, and the source of the measurement."""
+    """A lower power limit at which, according to a measurement, one stream decodes almost as fast: the limit in watts,
+    the loss of speed in percent, and the source of the measurement."""
 
     watts: float
     cost_pct: float
@@ -155,8 +155,8 @@ def thermal(facts: Facts) -> Iterator[Advice]:
 
 
 def clocks_below_table(facts: Facts) -> Iterator[Advice]:
-    """Report that the SM or memory clock under load was below the highest clock that the driver lists, which is normal,
-    and how much a higher memory clock could gain at most."""
+    """Report that the SM or memory clock under load was below the highest clock that the driver lists, which is normal.
+    For the memory clock, also report how much a lock at the highest clock could gain at most."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or not facts.gpus:
         return

@@ -23,8 +23,8 @@ _UNIFIED = "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358 (unifi
 def _value(
     facts: Facts, during: Callable[[EngineDuring], float | None], now: Callable[[EngineMetrics], float | None]
 ) -> float | None:
-    """Return a value of the engine. `during` reads it from the counters of the benchmark; without a benchmark, `now`
-    reads it from the present counters of the server. None if there are no counters."""
+    """Return a value from the engine's counters; None if there are no counters. `during` gets the value from the
+    counters of the benchmark. If there was no benchmark, `now` gets it from the present counters of the server."""
     if facts.summary and facts.summary.engine:
         return during(facts.summary.engine)
     return now(facts.now) if facts.now else None
@@ -83,7 +83,7 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
 
 
 def low_kv_use(facts: Facts) -> Iterator[Advice]:
-    """Report a nearly empty KV cache, and that it is not a problem."""
+    """Report that a nearly empty KV cache is not a problem."""
     use = _kv_use_pct(facts)
     queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:

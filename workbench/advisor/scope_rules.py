@@ -11,7 +11,8 @@ from workbench.model.findings import Level
 
 
 def other_hardware(facts: Facts) -> Iterator[Advice]:
-    """Report that the preset is for other GPUs, so that its references and claims do not apply."""
+    """Report that the preset is for other GPUs than those of this server, so that its reference results and the claims
+    that it quotes do not apply."""
     names = {g.name for g in facts.gpus if g.name}
     if not names or not facts.preset_gpus or names <= set(facts.preset_gpus):
         return
@@ -42,7 +43,8 @@ def energy_scope(facts: Facts) -> Iterator[Advice]:
 
 
 def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
-    """Report that a line of the log describes only one of several data-parallel replicas."""
+    """Report that the server has several data-parallel replicas, and that a line of its log describes only one of
+    them."""
     if facts.dp > 1:
         text = f"{facts.dp} replicas: a line of the log (Engine 000) shows one of them; the counters here are their sum"
         yield advice(Level.INFO, "dp.sum-engines", text, evidence=f"data-parallel-size {facts.dp}")

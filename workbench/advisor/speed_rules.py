@@ -53,8 +53,8 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
 
 
 def between(facts: Facts) -> Iterator[Advice]:
-    """Report that a stream reaches 30 to 60 % of the limit by memory bandwidth, and how many milliseconds per token are
-    not spent on reading weights."""
+    """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and how many
+    milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not facts.between_bounds or facts.fraction is None or not speed or not limit:
         return
@@ -73,7 +73,8 @@ def between(facts: Facts) -> Iterator[Advice]:
 
 
 def above_ceiling(facts: Facts) -> Iterator[Advice]:
-    """Report a speed above the limit by memory bandwidth, which means that the assumed bytes per token are too many."""
+    """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer bytes are read per
+    token than assumed."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
         return
@@ -146,8 +147,8 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
 
 
 def one_stream(facts: Facts) -> Iterator[Advice]:
-    """For a result with one stream, report that several streams would share each read of the weights, and the speed
-    limits of their total."""
+    """For a result with one stream, report that several streams would share each read of the weights, and how fast they
+    could be together at most."""
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
         return
@@ -165,8 +166,8 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
 
 
 def _most_at_once(facts: Facts) -> tuple[str, float]:
-    """Return (flag that limits the number of simultaneous requests, that limit times the number of replicas). Without
-    the flag on the command line, the second element is infinite."""
+    """Return (name of the flag that limits the number of simultaneous requests, the limit for all replicas together).
+    The limit is infinite if the command line does not set the flag."""
     here = facts.here
     flag = here.engine.concurrency_flag if here else None
     limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None
@@ -174,8 +175,9 @@ def _most_at_once(facts: Facts) -> tuple[str, float]:
 
 
 def _times(facts: Facts, streams: int) -> float | None:
-    """Return the speed limit of `streams` streams together divided by the limit of one stream. The quotient is less
-    than `streams` if more streams read more experts, or if computing limits the speed. None if a limit is unknown."""
+    """Return the speed limit of `streams` streams together divided by the speed limit of one stream. The quotient is
+    less than `streams` if more streams read more experts, or if computing limits the speed. None if one of the limits
+    is unknown."""
     sizes = {"tp": facts.tp, "pp": facts.pp, "dp": facts.dp}
     if (ranks := math.prod(sizes.values())) > _MOST_RANKS:
         return None
@@ -185,8 +187,8 @@ def _times(facts: Facts, streams: int) -> float | None:
 
 
 def eager(facts: Facts) -> Iterator[Advice]:
-    """Report that CUDA graphs are off. The expected gain is a published one, but at most what the memory bandwidth
-    allows."""
+    """Report that CUDA graphs are off. The expected gain is that of a published measurement, limited to what the memory
+    bandwidth allows."""
     here = facts.here
     if here is None or not here.engine.eager_flag or not here.on(here.engine.eager_flag):
         return

@@ -60,9 +60,9 @@ class Launch:
 
 
 def launch_of(plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None) -> Launch:
-    """Return the Launch of a plan, including one for each node of the plan. `gpus` is the number of GPUs of all nodes
-    together, or None to take it from the plan. Raises PlanError for a plan that cannot be started, and InputError if a
-    single node has a secret."""
+    """Return what an export of the plan needs, as a Launch, with a further Launch for each node of the plan. `gpus` is
+    the number of GPUs of all nodes together, or None to take it from the plan. Raises PlanError for a plan that cannot
+    be started, and InputError if a single node has a secret."""
     engine = registry.get(plan.engine)
     plan, secrets = _without_secrets(plan, engine, notes)
     count = max(1, (gpus or plan.gpu_count) // max(1, len(plan.nodes)))
@@ -134,6 +134,6 @@ def _without_secrets(plan: LaunchPlan, engine: Engine, notes: Notes) -> tuple[La
 
 
 def word_of(word: str) -> Word:
-    """Return `word`, an argument of a command line, or the Secret for which `word` contains a placeholder."""
+    """Return `word`, an argument of a command line, as it is, or as a Secret if it contains the placeholder of one."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
     return Secret(found[2], found[1]) if found else word

@@ -46,7 +46,7 @@ class Recipe:
 
 @dataclass(slots=True)
 class Notes:
-    """The findings about a recipe, collected while it is read, and the variables of the preset into which it is
+    """Collects the findings about a recipe while it is read, and the variables of the preset into which it is
     converted, as {name: description}."""
 
     findings: list[Finding] = field(default_factory=list)

@@ -43,7 +43,8 @@ Word = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Simple:
-    """One simple command: its words, the texts of its redirections, and its own text in the script (`source`)."""
+    """A single command of a shell script: its words, the texts of its redirections, and its own text in the script
+    (`source`)."""
 
     words: list[Word] = field(default_factory=list)
     redirects: list[str] = field(default_factory=list)
@@ -146,8 +147,8 @@ class _Lexer:
         return end
 
     def _double(self) -> list[Part]:
-        """Return the parts of a text in double quotes. `at` is after the opening quote before the call, and after the
-        closing quote afterwards."""
+        """Read a text in double quotes, and return its parts. Before the call, `at` is the index after the opening
+        quote. Afterwards it is the index after the closing quote."""
         parts: list[Part] = [""]
         begin = self.at
         while True:
@@ -219,8 +220,8 @@ def _variable(inside: str, source: str) -> Part:
 
 
 def parts_of(text: str, special: str = "$`") -> Word:
-    """Return the parts of a text in which only the characters `special` begin a variable or code, as in a shell's
-    double quotes. All other characters, such as quotes and spaces, are text."""
+    """Return the parts of a text: plain text, variables and code. Only the characters in `special` begin a variable or
+    code, as in a shell's double quotes. All other characters, such as quotes and spaces, are plain text."""
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):
@@ -243,7 +244,7 @@ def interpolated(text: str) -> Word:
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Return the parts as a word, with adjacent texts joined. An empty list becomes the empty text."""
+    """Return the parts as a word in which no two texts are adjacent. No parts at all become the empty text."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

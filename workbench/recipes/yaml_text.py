@@ -83,8 +83,9 @@ def load(text: str) -> Any:
 
 
 def _check(node: Any, left: list[int], depth: int) -> None:
-    """Raise InputError if a document contains too many values after its aliases are resolved, is nested too deeply, or
-    has a tag that is not in _TAGS. `left` has one item, the number of values that the document may still have."""
+    """Raise InputError if a YAML document contains too many values after its aliases are resolved, is nested too
+    deeply, or has a tag that is not in _TAGS. `left` is a list of one number, which counts down how many values the
+    document may still have."""
     left[0] -= 1
     if left[0] < 0:
         raise InputError(f"the YAML document has more than {MAX_NODES:,} values after its aliases are resolved")
@@ -103,7 +104,8 @@ def _check(node: Any, left: list[int], depth: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy in which all keys are texts, and in which no list or mapping occurs twice as the same object."""
+    """Return a copy of a document's data in which all keys are texts. A list or mapping that occurs several times
+    becomes separate objects."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value

@@ -50,9 +50,8 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
 
 
 def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
-    """Return whether a metric is absent because the imported file does not contain it. Reports mention all such metrics
-    in one line.
-    """
+    """Return whether a metric has no value because the imported result file does not contain it. Reports list all such
+    metrics in one line."""
     return summary.absent.get(name) == NOT_IN_FILE
 
 

@@ -48,9 +48,8 @@ def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | 
 
 
 def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
-    """Yield (time in s, tokens) for each chunk of a counted request. The tokens of a request are divided evenly among
-    its chunks, because servers report only their total.
-    """
+    """Yield (time in s, tokens) for each chunk of the answer to a request, or nothing for a failed or warm-up request.
+    The tokens of a request are divided evenly among its chunks, because servers report only their total."""
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     if sample.get("error") or sample.get("warmup") or not tokens or start_s is None:
         return
@@ -69,9 +68,8 @@ def _rounded_up(step: float) -> float:
 
 
 def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
-    """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks, over all counted
-    requests. A distribution without data is left out.
-    """
+    """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks. Failed and warm-up
+    requests do not count. A distribution with too little data is left out."""
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
     ttfts = [s["ttft_us"] / 1000 for s in counted if s.get("ttft_us") is not None]
     gaps = [gap / 1000 for s in counted for gap in s.get("gaps_us", ())]
@@ -123,7 +121,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
 
 
 def raw_pairs(metric: MetricChange) -> PlotBlock | None:
-    """Return a plot with the two values of each complete pair of runs. None if no pair is complete."""
+    """Return a plot with the two values (of A and of B) of each complete pair of runs. None if no pair is complete."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -133,9 +131,8 @@ def raw_pairs(metric: MetricChange) -> PlotBlock | None:
 
 
 def sweep(swept: Sweep) -> list[PlotBlock]:
-    """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark at the knee. Metrics
-    that were not measured are left out.
-    """
+    """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark at the knee, beyond
+    which little is gained. Metrics that were not measured are left out."""
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
@@ -169,10 +166,9 @@ def knee_of(swept: Sweep) -> SweepPoint | None:
 def _sweep_axis(
     swept: Sweep, points: Sequence[SweepPoint]
 ) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
-    """Return the x axis of a sweep's plots, the x position of each point by its label, and the positions and names of
-    the ticks. Numbers are placed by value, on a logarithmic axis if they span a factor of 16. If a value is a word or
-    occurs twice, the points are placed in order.
-    """
+    """Return (x axis of a sweep's plots, {label of a point: x position}, [(position, name) of each tick]). Numbers are
+    placed by value, on a logarithmic axis if they span a factor of 16. If a value is a word or occurs twice, the points
+    are placed in order."""
     title = f"{swept.name}, {swept.unit}".rstrip(", ")
     values = [point.x for point in points if point.x is not None]
     if len(set(values)) < len(points):

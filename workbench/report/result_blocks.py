@@ -170,8 +170,8 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
 
 
 def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
-    """Return a row for each metric of a group. A metric that was not measured has the reason instead of a value. Such a
-    metric gets no row if it is optional or if the imported file lacks it."""
+    """Return a row of (title, value) for each metric of a group. A metric that was not measured shows the reason
+    instead. It gets no row if it is optional or if the imported file lacks it."""
 
     def listed(metric: SummaryMetric) -> bool:
         measured = getattr(summary, metric.name) is not None
@@ -209,8 +209,9 @@ def _engine_counters(engine: EngineDuring | None) -> list[Block]:
 def _record_rows(
     record: object, titles: Mapping[str, tuple[str, str]], absent: Mapping[str, str], unknown: str = ""
 ) -> list[Row]:
-    """Return a row for each field of `record` in `titles`, which maps a field to (title, unit). A field without a value
-    gets its reason from `absent`, else the text `unknown`. If both are empty, the field gets no row."""
+    """Return a row of (title, value) for each field of `record` in `titles`, which maps a field to (title, unit). A
+    field without a value shows its reason from `absent`, or else the text `unknown`. If both are empty, the field gets
+    no row."""
     rows = []
     for name, (title, unit) in titles.items():
         value, reason = getattr(record, name), absent.get(name, unknown)

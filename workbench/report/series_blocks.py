@@ -87,7 +87,8 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
 
 
 def machine_blocks(experiment: Experiment) -> list[Block]:
-    """Return the blocks about the difference between the machines of an experiment on twins; [] for any other."""
+    """Return the blocks about the difference between the two machines of an experiment that compares machines of the
+    same kind; [] for any other experiment."""
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if machine is None:
         return []
@@ -190,8 +191,8 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
 
 
 def _confirmation(sweep: Sweep) -> str:
-    """Return one sentence on whether an experiment confirmed the sweep's best value. Sweeps of older versions did not
-    store the outcome; for them, the sentence names the experiment that has it."""
+    """Return one sentence on whether an experiment confirmed the sweep's best value. For a sweep that was stored
+    without this outcome, as by older versions, the sentence names the experiment that has it."""
     by = f"experiment {sweep.experiment_id}" if sweep.experiment_id is not None else "pairs against the baseline"
     if sweep.confirmed is None:
         return f"The best value was compared with the baseline by {by}, which shows the outcome."

@@ -23,9 +23,8 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A curve of a plot. Its points are in order of x. They are drawn as steps, or with `dots` as dots joined by lines.
-    `label` is written beside the last point.
-    """
+    """A curve of a plot. It is drawn as steps, or with `dots` as dots joined by lines. Its points are in order of x.
+    `label` is written beside the last point."""
 
     points: Sequence[Point]
     label: str = ""
@@ -190,8 +189,7 @@ def _steps(points: Sequence[Point]) -> list[Point]:
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A row of a forest plot: a change with the half width of its 95 % interval, both in percent. `good` says whether
-    the change is an improvement; None if no change is claimed.
-    """
+    the change is an improvement; None if the measurement does not show a change."""
 
     label: str
     change: float
@@ -201,9 +199,8 @@ class Interval:
 
 
 def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
-    """Return an SVG plot with one row for each change and its interval, around a line at zero. The dot is hollow if no
-    change is claimed.
-    """
+    """Return an SVG plot with one row for each change and its interval, around a line at zero. The dot of a row is
+    hollow if the measurement does not show a change."""
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
     x = SvgAxis(x_title, -reach, reach)
     plot = _Plot(title, x, top=14.0, left=178.0, right=WIDTH - 190.0, bottom=14.0 + 26.0 * len(rows))

@@ -92,8 +92,9 @@ def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, 
 
 
 def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that must be stopped, head first: all that have living processes, if any rank has ended, was
-    stopped or was never started. Otherwise return (). The server was started `age_s` seconds ago."""
+    """Return the ranks that must be stopped, the head (the first rank) first. If any rank has ended, was stopped or was
+    never started, these are all ranks that have living processes. Otherwise return (). The server was started `age_s`
+    seconds ago."""
     if not (any(r.failed or r.stopped for r in ranks) or never_started(ranks, age_s)):
         return ()
     return tuple(r for r in ranks if r.occupies)
@@ -113,7 +114,7 @@ def cause(ranks: Sequence[RankState]) -> RankState | None:
 
 def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float) -> ServerStatus:
     """Return the status of the whole server `run`, which was started `age_s` seconds ago on the cluster named `host`.
-    It is READY only if the head is READY and every rank is alive."""
+    It is READY only if its head, the first rank, is READY and every rank is alive."""
     head = ranks[0].status or next((r.status for r in ranks if r.status), None)
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     state, reason, first = _state(ranks, base, age_s)
@@ -164,9 +165,9 @@ def _state(
 
 
 def _findings(ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, one per finding code. The findings of the rank `first`, which caused the
-    server's state, come before those of the other ranks. `living` are the ranks that are still being stopped, which a
-    further finding names."""
+    """Return the findings of all ranks, one for each finding code. Those of `first`, the rank that caused the server's
+    state, come before those of the other ranks. A further finding names the ranks in `living`, which are still being
+    stopped."""
     found: dict[str, Finding] = {}
     if living:
         named = ", ".join(rank.where for rank in living)

@@ -42,9 +42,9 @@ _SETTLE_S = 20.0  # for the other ranks to be stopped, before a command or the s
 
 
 class ClusterSupervisor(Supervisor):
-    """Starts, watches and stops the servers of a cluster. It is itself the supervisor of the head, and has one further
-    supervisor for each of the other nodes. It presents a server that spans several nodes as one run, under the run id
-    of the head's rank."""
+    """Starts, watches and stops the servers of a cluster. It is itself the supervisor of the head, the first node, and
+    has one further supervisor for each of the other nodes. It presents a server that spans several nodes as one run,
+    under the run id of the head's rank."""
 
     def __init__(self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self._head = host.nodes[0].name
@@ -306,9 +306,8 @@ class ClusterSupervisor(Supervisor):
     async def _without_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return `commands`; if Ray already runs on the head, without the commands that start Ray. Workbench does not
-        stop a Ray cluster that it did not start. Raises ServerError if the running Ray cluster has fewer GPUs than the
-        plan needs."""
+        """Return `commands`, the (node, command) pairs of a start. If Ray already runs on the head node, the commands
+        that start Ray are left out. Raises ServerError if that Ray cluster has fewer GPUs than the plan needs."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands

@@ -56,7 +56,7 @@ def summarize(before: EngineMetrics, during: Sequence[EngineMetrics], after: Eng
 
 
 def no_counters(reason: str) -> EngineDuring:
-    """Return a result of `summarize` in which every value is None, with `reason` as the reason for each."""
+    """Return the result of `summarize` for a benchmark without counters: every value is None, for the given reason."""
     names = (*_COUNTERS, *_SHARES, "running_mean", "running_max", "waiting_mean", "waiting_max", "kv_use_max_pct")
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
@@ -80,9 +80,9 @@ def disagreements(engine: EngineDuring, requests: int, prompt: int | None, outpu
 
 
 def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:
-    """Return whether each count of the engine is at least as high as the benchmark's own count; unknown counts are
-    ignored. The arguments are those of `disagreements`. An engine may report its counts late. A count above the
-    benchmark's own means that there were other requests too."""
+    """Return whether the engine's counts of requests, prompt tokens and output tokens have reached `requests`, `prompt`
+    and `output`, the benchmark's own counts. Unknown counts (None) are ignored. An engine may report its counts
+    late."""
     return all(
         counted is None or own is None or counted >= own
         for counted, own in zip(

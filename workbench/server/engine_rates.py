@@ -19,8 +19,9 @@ _COUNTERS = tuple(name for metric in (*RATES, *SHARES) for name in metric.counte
 
 @dataclass(slots=True)
 class _Counter:
-    """The state of one counter: its count at the last reading, and its interpolated count `count_then` at the last
-    whole second before that reading. `second` is that second in Unix time, None until it is known."""
+    """One counter of an engine, between two readings. `count` is its value at the last reading, at the time `unix_s`.
+    `second` is the last whole second before that reading (Unix time, None until known), and `count_then` the counter's
+    interpolated value at that second."""
 
     unix_s: float
     count: int
@@ -46,17 +47,18 @@ class _Counter:
 
 
 class RateMeter:
-    """Converts successive counter readings into metric values per second. After a gap of more than MOST_S seconds or a
-    counter that decreased, as after an engine's restart, it discards its state and yields no values until the next
-    whole second has ended."""
+    """Converts successive readings of an engine's counters into metric values for each second. It begins anew if more
+    than MOST_S seconds have passed since the last reading, or if a counter has decreased, as after an engine's restart.
+    It then yields no values until the next whole second has ended."""
 
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
 
     def take(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
-        """Add a reading, and return the metric values of the seconds that have ended since the previous reading: {Unix
-        second: {metric field: value}}. Gauges are in the last of these seconds only."""
+        """Add a reading of the engine's counters. Return the metric values of the seconds that have ended since the
+        previous reading, as {Unix second: {metric field: value}}. Gauges, such as the number of running requests, are
+        given for the last of these seconds only."""
         counts = {name: count for name in _COUNTERS if (count := getattr(read, name)) is not None}
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
         if fallen == {"live_generation_tokens"} and read.running and read.unix_s - self._last_s <= MOST_S:
@@ -82,8 +84,9 @@ class RateMeter:
 
 
 def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
-    """Return the metric values between two readings, by metric field: rates per second, shares in %, and the gauges of
-    the second reading. A counter that decreased, as after an engine's restart, has no value."""
+    """Return the metric values between two readings, as {metric field: value}: rates per second, shares in %, and the
+    gauges of the second reading, such as the number of running requests. A counter that decreased, as after an engine's
+    restart, gives no value."""
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
         return gauges(second)
@@ -102,13 +105,14 @@ def gauges(read: EngineMetrics) -> dict[str, float]:
 
 
 def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
-    """Return the rates and shares (in %) of the Unix second `second`, by metric field. `increases` has the increase of
-    each counter in each second."""
+    """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric field: value}.
+    `increases` has the increase of each counter in each second, as {counter: {second: increase}}."""
     return _valued({name: by_second[second] for name, by_second in increases.items() if second in by_second})
 
 
 def _valued(inside: Mapping[str, float]) -> dict[str, float]:
-    """Return rates and shares (in %), by metric field. `inside` has the increase of each counter in one second."""
+    """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase of each counter
+    within one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}
     for metric in SHARES:
         part, whole = (inside.get(name) for name in metric.counters)

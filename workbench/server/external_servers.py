@@ -215,8 +215,8 @@ class ExternalMetrics:
         self._http: httpx.AsyncClient | None = None
 
     async def read(self, timeout_s: float) -> EngineMetrics:
-        """Return one reading of the engine's counters. Never raises: a value that cannot be read is None, and `absent`
-        has the reason."""
+        """Return the present counters of the engine. Never raises: a value that cannot be read is None, and the field
+        `absent` has the reason."""
         if not self.server.engine:
             return metrics.no_metrics(f"Workbench does not know the metrics of the server at {self.server.url}")
         try:

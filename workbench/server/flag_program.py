@@ -78,9 +78,9 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
 
 
 def _kind(convert: Any) -> Any:
-    """Return (type of a flag's values: "str", "int", "float" or "json", field names of the JSON object or []).
-    `convert` is the flag's conversion function in argparse. It is called with sample values, because its name says
-    nothing reliable."""
+    """Return (type of a flag's values, field names). The type is "str", "int", "float" or "json", and the field names
+    are those of the JSON object, or []. `convert`, the flag's conversion function in argparse, is called with sample
+    values, because its name says nothing reliable."""
     if convert is None or convert is str:
         return "str", []
     data = _parsed(convert, "{}")

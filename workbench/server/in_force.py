@@ -56,9 +56,10 @@ _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Data read from a running server. `answers` has the JSON answers of its HTTP endpoints by path. `config` has the
-    settings that the engine says it uses, by flag name, and `config_from` where it says so. `parsed` has the settings
-    from the log lines in which the engine prints its parsed command line."""
+    """What a running server reports about its settings. `answers` has the JSON answers of its HTTP endpoints by path.
+    `config` has the settings that the engine says it uses, by flag name, and `config_from` says whether they are from
+    an answer or from the log. `parsed` has the settings from the log lines in which the engine prints its parsed
+    command line."""
 
     log: Sequence[str] = ()
     metrics: str = ""
@@ -125,8 +126,8 @@ def _read(
 
 
 def _aliases(engine: Engine, version: str | None) -> dict[str, str]:
-    """Return the flag name for each alternative name of a flag: an engine may log "tp_size" for
-    tensor-parallel-size."""
+    """Return {alternative name: name} for the flags of the engine, without leading dashes. An engine may log "tp_size"
+    for tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
@@ -184,8 +185,9 @@ def _info_paths(engine: Engine) -> list[str]:
 
 
 def _answers(engine: Engine, got: Mapping[str, _Got], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Return (JSON answers by path, text of the metrics page). `got` has the HTTP answers by path. The settings of the
-    engine have the key "config". Unusable answers are left out and added to `notes`."""
+    """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP answers by path. The
+    answer that lists the engine's settings has the key "config" in place of its path. Unusable answers are only
+    mentioned in `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
@@ -228,8 +230,8 @@ def _too_much(body: bytes) -> str:
 
 
 def _config(answer: Any) -> dict[str, str]:
-    """Return the settings in an endpoint's JSON answer, by flag name; {} if the answer is not an object. With its gRPC
-    gateway, SGLang nests the settings in "server_args"."""
+    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is not an object. With
+    its gRPC gateway, SGLang nests the settings in "server_args"."""
     inner = answer.get("server_args") if isinstance(answer, dict) else None
     settings = inner if isinstance(inner, dict) else answer
     if not isinstance(settings, dict):

@@ -36,8 +36,8 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
 
 
 def is_lost(run: WatchedRun) -> bool:
-    """Return whether the keeper of a run has ended without recording that the server has ended. False for a run without
-    a launcher."""
+    """Return whether a run has lost its keeper, the process that follows a server which a launcher such as Slurm runs.
+    A lost keeper has ended without recording the server's end. False for a run without a launcher."""
     facts = run.facts
     said = facts.launched is not None and facts.launched.ended is not None
     left_running = facts.stop_unix_s is not None and run.record.adopts is not None
@@ -46,8 +46,9 @@ def is_lost(run: WatchedRun) -> bool:
 
 
 async def is_current(host: Host, run: WatchedRun) -> bool:
-    """Return whether `run.facts.launched` equals the present content of the file `launched`, in which the run's keeper
-    reports. True for a run without a launcher."""
+    """Return whether `run.facts.launched` equals the present content of the file `launched` of the run directory. In
+    this file, the run's keeper (the process that follows the server) reports what it knows. True for a run without a
+    launcher."""
     if run.record.plan.run_as == PROCESS:
         return True
     try:
@@ -57,9 +58,9 @@ async def is_current(host: Host, run: WatchedRun) -> bool:
 
 
 async def keep_again(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run whose keeper is lost whether the server lives. If so, start a new keeper, or stop the
-    server if a stop had been requested. Otherwise record the server's end. Raises HostError if the launcher cannot be
-    queried or does not stop the server."""
+    """Ask the launcher of a run whether the server lives, because the keeper that followed the server is lost. If it
+    lives, start a new keeper, or stop the server if a stop had been requested. Otherwise record the server's end.
+    Raises HostError if the launcher cannot be queried or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launched or Launched()
@@ -89,8 +90,8 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
 
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
-    """Wait until the keeper that another Workbench process is starting for the run is alive. Raises `error` if none is
-    alive within 3 s."""
+    """Wait until the run's keeper, the process that follows the server, is alive: another Workbench process is starting
+    it. Raises `error` if no keeper is alive within 3 s."""
     for _ in range(30):
         if (await detached_process.status(host, run.run_dir)).alive:
             return
@@ -99,7 +100,7 @@ async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> No
 
 
 async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
-    """Stop the server of a run through its launcher. With `again`, do so only if the launcher reports that the server
+    """Stop the server of a run through its launcher. With `again`, ask the launcher first, and stop only a server that
     still lives. Does nothing if the server has ended, has no launcher, or was started by another program than
     Workbench."""
     launcher = launcher_of_plan(run.record.plan)
@@ -113,14 +114,15 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
 
 
 def installed(run: WatchedRun) -> str | None:
-    """Return the name of the unit that the start of a run has installed and a stop leaves; None if there is none."""
+    """Return the name of the systemd unit that the start of a run has installed and that stays after a stop; None if
+    there is none."""
     launcher = launcher_of_plan(run.record.plan)
     return launcher.installed(run.launch()) if launcher is not None and run.record.adopts is None else None
 
 
 async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
     """Remove what the start of a run installed on its host, such as a systemd unit, and return the removed paths.
-    `runs` are the runs of the host. Raises ServerError if the run's server lives, if the unit runs the server of
+    `runs` are all runs of the host. Raises ServerError if the run's server lives, if the unit now runs the server of
     another run, or if another program than Workbench started the server."""
     launcher, launched = launcher_of_plan(run.record.plan), run.facts.launched or Launched()
     if run.record.adopts is not None or run.facts.alive:

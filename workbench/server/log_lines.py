@@ -53,8 +53,8 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
-    """Return each line of `raw` as clean text, like `log_line`. Most lines contain no control characters and are
-    handled together, which takes a tenth of the time."""
+    """Return each line of `raw` as clean text, as `log_line` returns a single line. Lines without control characters,
+    which most are, are handled together: this takes a tenth of the time."""
     if not raw:
         return []
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")
@@ -92,12 +92,13 @@ class LineAssembler:
 
     @property
     def unfinished(self) -> str:
-        """The present text of the last line, which has no line end yet, such as a progress bar. "" if there is none."""
+        """The present text of the last log line, which has no line end yet, such as a progress bar. "" if there is
+        none."""
         return log_line(self._rest, self._secrets) if self._rest else ""
 
     def flush(self) -> list[str]:
-        """Return the last line as a list, although it has no line end; [] if there is none. Call this after the writer
-        of the log has ended."""
+        """Return a list of the last log line, which has no line end; [] if there is none. Call this after the program
+        that writes the log has ended."""
         rest, self._rest = self._rest, b""
         return [log_line(rest, self._secrets)] if rest else []
 
@@ -132,8 +133,8 @@ class LogRing:
             self.dropped += 1
 
     def skip(self) -> None:
-        """Record that the next bytes of the log were not read. There can be only one gap in memory, so all lines after
-        the first `head_lines` are dropped."""
+        """Record that the next bytes of the log were not read, which leaves a gap in the lines in memory. All lines
+        after the first `head_lines` are dropped, because there can be only one gap."""
         self.skipped = True
         self.dropped += len(self._tail)
         self._tail.clear()
@@ -172,10 +173,8 @@ class LogRing:
 
 
 class LogFollower:
-    """Follows the log of one run: takes bytes of the file, returns batches of new lines, and keeps the lines in `ring`.
-
-    `offset` is the position in the file of the next byte to read, also after a lost connection.
-    """
+    """Follows the log file of one run: takes the bytes that were read, returns batches of new lines, and keeps the
+    lines in `ring`. `offset` is the position in the file of the next byte to read, also after a lost connection."""
 
     def __init__(self, run_id: str, secrets: Iterable[str] = ()) -> None:
         self.run_id = run_id
@@ -192,8 +191,9 @@ class LogFollower:
         return self._assembler.unfinished
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Add `data`, bytes that were read at position `at` of the file. Return the new lines, or None if no line is
-        complete. If `at` is after `offset`, bytes were skipped; if it is before `offset`, the file was truncated."""
+        """Add `data`, bytes that were read at position `at` of the log file. Return the new lines, or None if no line
+        is complete. If `at` differs from `offset`, bytes were skipped or the file was truncated: the unfinished line is
+        then dropped."""
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
@@ -204,8 +204,8 @@ class LogFollower:
         return self._batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line although it has no line end; None if there is none. Call this after the writer of the
-        log has ended."""
+        """Return the last line, which has no line end; None if there is none. Call this after the program that writes
+        the log has ended."""
         return self._batch(self._assembler.flush(), False)
 
     def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -226,8 +226,9 @@ async def read(
 ) -> AsyncIterator[LogBatch]:
     """Yield all lines of the log file at `path` from its start, in batches, without skipping any.
 
-    The iterator ends at the end of the file if `ended()` is true. Until then, `wait()` is awaited before the file is
-    read again, also if the host could not be reached. Without `wait`, HostUnreachable is raised instead.
+    At the end of the file, the iterator ends if `ended()` is true, otherwise it awaits `wait()` and reads on. It also
+    does so while the host cannot be reached. If `ended()` is true or there is no `wait`, it then raises
+    HostUnreachable.
     """
     assembler, offset = LineAssembler(secrets), 0
     while True:

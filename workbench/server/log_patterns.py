@@ -32,10 +32,10 @@ MOST_FORMS = 5000  # of lines that are remembered
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """A pattern of log lines with their cause and fix. It applies to the logs of all engines if `engines` is empty.
-    `only_last` means that such a line is a problem only while it is the last line of the log. `changes` has the plan
-    changes of the fix by engine name, "" for any engine; their values may refer to groups of `regex` (see
-    engines/log_patterns.json)."""
+    """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names the engines that
+    write it, () stands for all. `only_last` means that it is a problem only while it is the last line of the log.
+    `changes` has the plan changes of the fix by engine name, "" for any engine. Their values may refer to groups of
+    `regex` (see engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -58,8 +58,8 @@ class LogPattern:
         return re.search(self.regex, line, re.IGNORECASE) is not None  # compiled when it is first needed
 
     def finding(self, line: str, engine: str | None) -> Finding:
-        """Return the finding about `line` of a log of `engine`. If `engine` is None, the finding has plan changes only
-        if they do not depend on the engine or exist for one engine only."""
+        """Return the finding about `line`, a log line of `engine` that matches this pattern. If `engine` is None, the
+        finding has plan changes only if they do not depend on the engine or exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
         evidence, changes = plain(line), self._changes(line[:_LONGEST_LINE], engine)
@@ -82,9 +82,9 @@ _UNKNOWN = object()  # a group that the line lacks
 
 
 def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
-    """Return `text`, the name or value of a plan change, with the groups of the matched line filled in: {"share": [A,
-    B]} becomes the quotient of two groups, and "{GROUP}" the group's text or number. Return _UNKNOWN if a group is
-    missing."""
+    """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched log line, filled in.
+    "{GROUP}" becomes the text or number of that group, and {"share": [A, B]} the quotient of two groups. Return
+    _UNKNOWN if a group is missing."""
     if isinstance(text, dict):
         first, second = (float(groups[name] or 0) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
@@ -160,12 +160,13 @@ class LogScan:
 
     @property
     def to_act_on(self) -> tuple[Finding, ...]:
-        """The findings above the level INFO, the most severe first."""
+        """The findings about the log that are more than information (above the level INFO), the most severe first."""
         return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
-        """Search new lines of the log. `forms` are these lines without their numbers (see `forms_of`). `first` is the
-        line number in the log, from 1, of the first of them; None if unknown."""
+        """Search new lines of the log for known problems, and add findings to `found`. `forms` are the lines as
+        `forms_of` returns them. `first` is the line number of the first of them in the log, counted from 1; None if
+        unknown."""
         fresh = set(forms) - self._forms
         if not fresh:
             return
@@ -180,8 +181,8 @@ class LogScan:
 
 
 def forms_of(lines: Sequence[str]) -> list[str]:
-    """Return the lines without digits and the letters a to f, which occur in numbers and addresses. Lines that differ
-    only in numbers then become equal."""
+    """Return the lines without digits and without the letters a to f, which occur in numbers and addresses. Two lines
+    that differ only in numbers thus become equal."""
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_NUMBERS).split("\n")

@@ -16,8 +16,9 @@ Emit = Callable[[LogBatch], None]
 
 
 async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
-    """Read new bytes of the run's log, and return whether there were any. New lines are passed to `emit`. If more bytes
-    are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter most."""
+    """Read new bytes of the run's log, pass the new lines to `emit`, and return whether there were new bytes. If more
+    bytes are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter
+    most."""
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -41,7 +42,7 @@ async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
 
 
 async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the run's log to its present end, with a last line that has no line end, and pass the lines to `emit`."""
+    """Read the run's log to its present end and pass its lines to `emit`, including a last line without a line end."""
     await catch_up(host, run, emit)
     if last := run.finish_log():
         emit(last)

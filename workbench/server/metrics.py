@@ -82,8 +82,8 @@ async def _get(http: httpx.AsyncClient, path: str, timeout_s: float) -> tuple[in
 
 
 def _tokens_of_slots(text: str) -> int | None:
-    """Return the total number of output tokens of all running requests. `text` is llama.cpp's JSON list of slots. None
-    if it is not such a list."""
+    """Return the number of output tokens that all running requests have so far. `text` is llama.cpp's JSON list of
+    slots, each of which processes one request. None if it is not such a list."""
     import json
 
     try:

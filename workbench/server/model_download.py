@@ -64,10 +64,10 @@ async def download(
     directory: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Download a model with the hub's program, and return the last line that the program printed: the directory of the
-    model. `env` has the hub's variables, such as HF_HOME and HF_TOKEN. `on_progress` receives each new line of the
-    program's output. The next call continues an interrupted download. Raises InputError for an invalid model id, and
-    HostError if the program fails."""
+    """Download a model with the hub's program, or continue an interrupted download. Return the last line that the
+    program printed: the directory of the model. `env` has the program's variables, such as HF_HOME and HF_TOKEN, and
+    `on_progress` receives each new line of its output. Raises InputError for an invalid model id, and HostError if the
+    program fails."""
     if not _MODEL.fullmatch(model):
         raise InputError(
             f"{model!r} is not the id of a model on the Hugging Face hub",

@@ -156,9 +156,9 @@ class Places:
 
 
 async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
-    """Return the model copies on a host: all, or those of `model` (a hub id, a path, or the last part of either). For a
-    single model, the small files are hashed and symbolic links to files outside the copy are listed. Raises
-    HostError."""
+    """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or the last part of
+    either. If `model` is given, the small files are hashed and symbolic links to files outside the copy are listed.
+    Raises HostError if the host cannot list them."""
     hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True)
@@ -219,8 +219,8 @@ def path_of(copy: ModelCopy, file: ModelFile) -> str:
 
 
 async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the full size of each safetensors file, computed from the file's header: a truncated file is
-    smaller than that. Raises HostError."""
+    """Return the copy with the full size of each safetensors file, computed from the file's header. A truncated file is
+    smaller than that. Raises HostError if the host cannot be queried."""
     paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
     if not paths:
         return copy
@@ -235,7 +235,7 @@ async def with_hashes(
 ) -> ModelCopy:
     """Return the copy with the SHA-256 of every file, computed on the host. The host stores each hash, and reuses it
     while size and modification time of the file are unchanged. `on_progress` receives the number of bytes hashed so far
-    and the total. Raises HostError."""
+    and the total. Raises HostError if a file cannot be read."""
     paths = {path_of(copy, file): file for file in copy.files}
     known = f"{await host.state_dir()}/{HASHES}"
     hashes: dict[str, str] = {}

@@ -76,10 +76,10 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """The content to copy: the files below `source` with their `sizes` in bytes, which get the same names below
-    `target`. `links` are symbolic links to create there, as {name: link target}. `refs` are small text files to write
-    there, as {name: text}. A link that takes the place of one of the files before it is read is followed only with
-    `follow_links`."""
+    """What is copied to another host. The files below the directory `source`, with their `sizes` in bytes, get the same
+    names below `target`. `links` are symbolic links to create there, as {name: link target}. `refs` are small text
+    files to write there, as {name: text}. If a link takes the place of a file before it is read, it is followed only
+    with `follow_links`."""
 
     source: str
     target: str
@@ -95,8 +95,8 @@ class Shipment:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The part of a shipment that must still be sent. `names` are its files in the order of sending. `staged` has the
-    number of bytes that the staging directory already contains, by file."""
+    """The files of a model that must still be sent to another host. `names` are these files in the order of sending.
+    `staged` has, by file, the number of bytes that the staging directory there already contains."""
 
     names: tuple[str, ...]
     staged: Mapping[str, int]
@@ -104,9 +104,9 @@ class Remaining:
 
 
 def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
-    """Return the shipment for a copy of a model. `target` is the hub's cache or the directory that receives the model.
-    Raises InputError for a name that would be written outside `target`, and without `follow_links` for a symbolic link
-    to a file outside the copy: a malicious copy could otherwise reach any file of the user."""
+    """Return what must be sent to copy a model. `target` is the hub's cache or the directory that receives the model.
+    Raises InputError for a file name that leads out of `target`, and without `follow_links` for a symbolic link to a
+    file outside the copy: a malicious copy could otherwise reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
             f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; nothing was copied",
@@ -137,8 +137,9 @@ def _shipment_of(copy: ModelCopy, target: str) -> Shipment:
 
 
 def _files_and_links(copy: ModelCopy, inside: str = "") -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Return the sizes of the files that have the bytes of a copy, and the links to them with their targets. `inside`
-    is the place of the copy below the root of its shipment."""
+    """Return ({file: size in bytes}, {link: link target}) for a copy of a model. In the hub's cache, the names of a
+    model's files are links to the files that have the bytes. `inside` is the path from the root of the shipment to the
+    copy."""
     sizes, links = {}, {}
     for file in copy.files:
         name = f"{inside}{file.name}"

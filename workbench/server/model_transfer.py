@@ -95,9 +95,9 @@ def _ssh(address: SshAddress) -> list[str]:
 
 
 async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the remaining files to the staging directory with rsync. Partly staged files are continued after rsync has
-    compared the staged part. `on_progress` receives the bytes that are there and a text. Raises HostError if rsync
-    fails."""
+    """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync compares the staged
+    part and sends only what is missing. `on_progress` receives the number of bytes staged so far and a text. Raises
+    HostError if rsync fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
     await runner.write_file(listed, b"".join(rule.encode() + b"\0" for rule in _rules(rest.names)))
@@ -126,9 +126,8 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
 
 
 def _rules(names: Sequence[str]) -> Sequence[str]:
-    """Return rules of rsync that choose exactly the files `names`, and the directories that have them. So rsync goes
-    through the directories, and leaves out what is a link there. With a list of files, it would follow links in the
-    place of their directories."""
+    """Return rsync filter rules that select exactly the files `names` and the directories that contain them. With a
+    list of files in place of rules, rsync would follow a symbolic link that has replaced a directory."""
     paths: dict[str, None] = {}
     for name in names:
         parts = name.split("/")
@@ -138,14 +137,14 @@ def _rules(names: Sequence[str]) -> Sequence[str]:
 
 
 def _rule(path: str) -> str:
-    """Return a path as a rule of rsync, in which the signs of a pattern stand for themselves."""
+    """Return a path as an rsync filter rule, in which wildcards such as * stand for themselves."""
     return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
 
 
 async def through_here(source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
-    """Send the remaining files to the staging directory through this machine, one after the other. A partly staged file
-    is continued if the staged part equals the source, otherwise sent again. `on_progress` receives the bytes sent so
-    far and a text. Raises HostError."""
+    """Send the files of `rest` to the staging directory through this machine, one after the other. A partly staged file
+    is continued if the staged part equals the source, otherwise it is sent again. `on_progress` receives the number of
+    bytes staged so far and a text. Raises HostError if a file cannot be read or written."""
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)

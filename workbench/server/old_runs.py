@@ -42,9 +42,9 @@ class EndedRun:
 
 
 def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
-    """Return the text of the run's end mark: "stopped" or "failed", a space, and the Unix time of the end. None if the
-    run has an end mark or has not ended. Also None if the run was started before the host's last boot: if several
-    machines share the home directory, it may live on another machine."""
+    """Return the text of a run's end mark, the file that records its end: "stopped" or "failed", a space, and the Unix
+    time of the end. None if the run has an end mark or has not ended. Also None for a run from before the host's last
+    boot: if several machines share the home directory, it may live on another machine."""
     ended = not (seen.alive or seen.members) and seen.exit_code is not None and seen.same_boot
     kind = _KINDS.get(status.state)
     if seen.marked or not ended or kind is None:
@@ -53,8 +53,8 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write end marks. `marks` has the text of each run's mark by run id, None for runs that get no mark. `root` is the
-    directory of all runs."""
+    """Write the end marks of runs, the files which record that a run has ended. `marks` has the text of each run's mark
+    by run id, None for runs that get no mark. `root` is the directory of all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for begin in range(0, len(found), _AT_ONCE):
         await detached_process.mark_ended(host, root, dict(found[begin : begin + _AT_ONCE]))
@@ -66,8 +66,8 @@ async def mark_read(host: Host, run_dir: str) -> None:
 
 
 async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
-    """Return a finding if the disk that contains the run directory is full, otherwise (). The log may then lack the
-    reason of a failure."""
+    """Return a finding if the disk that contains the run directory is full, because the log may then lack the reason of
+    a failure. Otherwise return ()."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
@@ -79,7 +79,7 @@ async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
 
 
 async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
-    """Return the runs that have an end mark, newest first. `root` is the directory of all runs."""
+    """Return the runs that are marked as ended, newest first. `root` is the directory of all runs."""
     done = await host.run(shell_scripts.sh(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
     marks: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
@@ -107,9 +107,9 @@ def chosen(
     keep: int | None = None,
     size_kib: float | None = None,
 ) -> tuple[EndedRun, ...]:
-    """Return the runs to remove, in the order of `runs`, which begins with the newest. They are the runs that ended
-    more than `older_than_s` seconds ago, the runs after the `keep` newest, and the oldest runs that exceed a total of
-    `size_kib` KiB. None means no such limit. Failed runs whose log no user has seen stay."""
+    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after the `keep` newest,
+    and the oldest ones beyond a total of `size_kib` KiB. A limit that is None does not apply. Failed runs whose log no
+    user has seen are left out. `runs` and the result begin with the newest."""
     found, total = [], 0
     for place, run in enumerate(runs):
         total += run.size_kib
@@ -120,8 +120,8 @@ def chosen(
 
 
 async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
-    """Remove the directories of runs below `root`, and return the ids of the removed runs. Runs with a living process
-    stay, and failed runs whose log no user has seen."""
+    """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run with a living
+    process is not removed, nor is a failed run whose log no user has seen."""
     names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.kept]
     removed: list[str] = []
     for begin in range(0, len(names), _AT_ONCE):

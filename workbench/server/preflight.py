@@ -80,8 +80,8 @@ def _check_files(
 
 
 def _looks_at(what: str, run_as: str) -> bool:
-    """Return whether a server started with `run_as` uses the host's own files (`what` is "files") or port (`what` is
-    "port"). In a container or on a compute node, a server may use neither."""
+    """Return whether a server uses something of the host itself: its files if `what` is "files", its port if `what` is
+    "port". `run_as` names the launcher, which may run the server in a container or on a compute node."""
     launcher = launcher_of(run_as)
     return launcher is None or what in launcher.looks_at
 
@@ -98,7 +98,8 @@ async def port_problem(
 
 
 async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
-    """Return (output of the script _LOOK by key, set of ports on which any process of the host listens)."""
+    """Run the script _LOOK on the host. Return (its output as {key: value}, set of ports on which any process of the
+    host listens)."""
     argv = [command.argv[0], command.workdir or "", model, str(command.port), command.env.get("PATH", "")]
     done = await host.run(["sh", "-c", _LOOK, "sh", *argv], check=True)
     facts: dict[str, str] = {}

@@ -58,8 +58,8 @@ class Watch:
         return self.own == self.ranks[0]
 
     async def run(self) -> None:
-        """Exchange messages with the other watches until the own rank has ended, and end it if another rank has
-        ended."""
+        """Exchange messages with the watch processes of the server's other ranks until this rank has ended. If another
+        rank has ended, end this one."""
         self._others = asyncio.ensure_future(self._listen() if self._is_head else self._keep_connected())
         try:
             await self._watch()
@@ -124,8 +124,9 @@ class Watch:
             await asyncio.sleep(1.0)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Process the messages of one other watch until its connection is lost or brings nothing for four times
-        `beat_s`. If there are too many connections, close one that has sent no valid message."""
+        """Process the messages from the watch process of one other rank, until the connection is lost or brings nothing
+        for four times `beat_s` seconds. If there are too many connections, close one that has brought no valid
+        message."""
         if len(self._links) >= _MOST_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
@@ -150,7 +151,8 @@ class Watch:
             writer.close()
 
     def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Process a message from another watch. Return False if the message is not from a watch of this server."""
+        """Process a message from the watch process of another rank. Return False if the message is not from a rank of
+        this server."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
             return False

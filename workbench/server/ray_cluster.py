@@ -28,7 +28,7 @@ async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) 
 
 
 async def wait_for_gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int) -> None:
-    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs; 0 means any answer of Ray. Raises
+    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs, or with 0 until Ray answers. Raises
     ServerError after UP_S seconds."""
     deadline, found = time.monotonic() + UP_S, None
     while time.monotonic() < deadline:

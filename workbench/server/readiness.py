@@ -24,8 +24,9 @@ ANSWER_S = 10.0  # for health and models; vLLM answers them from its API process
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a readiness check. `health`, `model` and `token` say which requests succeeded. `reason` describes
-    the first request that failed, or is None if all succeeded."""
+    """The outcome of a readiness check. `health` and `token` say whether these two requests succeeded, and `model` is
+    the name of a model that the server listed, or None. `reason` describes the first request that failed, or is None if
+    all succeeded."""
 
     health: bool = False
     model: str | None = None
@@ -63,8 +64,8 @@ async def healthy(http: httpx.AsyncClient, engine: Engine, timeout_s: float | No
 
 
 async def check(http: httpx.AsyncClient, engine: Engine, *, token_timeout_s: float) -> Answer:
-    """Request health, models and a token, in this order, until a request fails. Return the outcome. `token_timeout_s`
-    is the time limit for the token. Never raises, whatever the server answers."""
+    """Request the server's health, its list of models and one token, in this order, until a request fails. Return the
+    outcome. `token_timeout_s` is the time limit for the token. Never raises, whatever the server answers."""
     if (reason := await healthy(http, engine)) is not None:
         return Answer(reason=reason)
     status, body = await _ask(http, "GET", engine.models_path)
@@ -141,9 +142,9 @@ def _model_name(body: Any) -> str | None:
 
 
 def _has_token(body: Any) -> bool:
-    """Return whether the answer contains a token or an embedding. If the server reports a token count, only that count
-    matters, because the text of a token may be empty (half a character, an end mark). Otherwise the text must not be
-    empty."""
+    """Return whether `body`, the answer to a request for one token, contains a token or an embedding. If the server
+    reports a token count, only that count matters, because the text of a token may be empty (half a character, an end
+    mark)."""
     if not isinstance(body, dict):
         return False
     data = body.get("data")

@@ -75,8 +75,8 @@ async def _keeper(host: Host, run: WatchedRun, command: Command, rank: RankStart
 
 
 def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
-    """Return the command of a run without a launcher. Without `rank` it is `server`, the server's command. With `rank`,
-    it also starts the memory guard and the watch process of the rank."""
+    """Return the command for a run whose server Workbench starts itself. Without `rank`, it is `server`, the server's
+    own command. With `rank`, it also starts the memory guard and the watch process of that rank."""
     if rank is None:
         return server
     argv, files = server.argv, server.files

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class StartLines:
-    """Collects what a server's log reports about its start. `phase` and `port` are None until a line of the log reports
-    them, and so is `version` if it is not known before.
+    """Collects what a server's log reports about its start: the phase, the port and the engine's version. Each is None
+    until a line of the log reports it, except a version that is known before.
 
     An engine has a dozen regular expressions for its phases. A line is not searched if it differs only in numbers from
     an earlier line that reported nothing.

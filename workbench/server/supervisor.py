@@ -69,7 +69,7 @@ _UNDECIDED = frozenset({ServerState.STARTING, ServerState.UNKNOWN})
 
 class Supervisor:
     """Starts, watches and stops the servers of one host. `on_event` is called in the event loop with each changed
-    status and each batch of new log lines; it must return quickly."""
+    status and each batch of new log lines, and must return quickly."""
 
     def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self.host = host
@@ -195,9 +195,8 @@ class Supervisor:
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
         """Return the statuses of this host's runs, newest first: all that may be alive, and the `newest` most recent
-        ones. Set `older` to the ids of the remaining runs. Living runs that another Workbench process started are
-        adopted and watched. Takes one round trip, and a second one if there is a run to adopt, a failure to explain, or
-        the end of a run to record."""
+        ones. The attribute `older` gets the ids of the remaining runs. Living runs that another Workbench process
+        started are watched from now on."""
         root = await self.runs_dir()
         read, self.older = await detached_process.list_runs(self.host, root, files=FILES, newest=newest)
         for process in read:
@@ -251,8 +250,8 @@ class Supervisor:
         self._publish(run)
 
     async def look(self, run_id: str) -> ServerStatus:
-        """Return the status of a run. If the run is one of `older`, the runs that `runs` did not read, read it from the
-        host first. Raises ServerError if there is no such run."""
+        """Return the status of a run. A run that `runs` has not read, because it is older, is first read from the host.
+        Raises ServerError if there is no such run."""
         return (await self._find(run_id)).status
 
     async def mark_read(self, run_id: str) -> None:
@@ -352,13 +351,12 @@ class Supervisor:
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
         """Remove what the start of an ended run has installed on the host, such as a systemd unit, and return the
-        removed paths. Raises ServerError if this run or another one of the unit is alive, or if Workbench did not write
-        the files."""
+        removed paths. Raises ServerError if a living run uses the unit, or if Workbench did not write the files."""
         return await launched_runs.uninstall(self.host, await self._find(run_id), self.watched())
 
     def installed(self, run_id: str) -> str | None:
-        """Return the name of the unit that the start of a run has installed and that stays after a stop; None if there
-        is none."""
+        """Return the name of the systemd unit that the start of a run has installed and that stays after a stop; None
+        if there is none."""
         return launched_runs.installed(self._known(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
@@ -390,8 +388,8 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the lines of a run's log that are in memory: its first and its last part. A log of which nothing was
-        read yet is read from the host now; the log of a run with a living process is then read continuously."""
+        """Return the lines of a run's log that are in memory: the log's first and its last part. A log of which nothing
+        was read yet is first read from the host."""
         run = await self._find(run_id)
         if not run.follower.offset:
             read = log_reading.drain if run.settled else log_reading.catch_up

@@ -135,8 +135,8 @@ class WatchedRun:
         )
 
     def launch(self, command: Command | None = None) -> Launch:
-        """Return the input of the run's launcher. It contains `command`, or else the recorded command, whose secrets
-        are masked."""
+        """Return the run in the form that its launcher gets. It contains `command` if given, otherwise the recorded
+        command, whose secrets are masked."""
         launch = launch_of(self.record.run_id, self.run_dir, self.record.plan, command or self.record.command)
         return replace(launch, may_sudo=self.host.may_sudo)
 
@@ -149,8 +149,8 @@ class WatchedRun:
         return None if ended is None else self.now_unix_s - ended
 
     def learn_secrets(self, command: Command) -> None:
-        """Set the secrets and the API key of the run from `command`, which is the command that Workbench started, or
-        the one of the running process."""
+        """Set the run's secrets and API key to those in `command`, the command that Workbench started or the one of the
+        running process."""
         self.secrets = secret_values(command)
         self.follower.use_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -190,8 +190,8 @@ class WatchedRun:
         return batch
 
     def _examine(self, batch: LogBatch | None) -> list[str]:
-        """Search the new lines for known problems, and store the findings in `scan`. Return the new lines without their
-        numbers."""
+        """Search the new lines of the log for known problems, and store the findings in `scan`. Return the new lines
+        without their numbers."""
         if batch is None or not batch.lines:
             return []
         ring, forms = self.follower.ring, log_patterns.forms_of(batch.lines)
@@ -210,7 +210,7 @@ class WatchedRun:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh(self) -> bool:
-        """Compute the run's status, and return whether it has changed. After an unexpected end of the server, the
+        """Compute the run's status anew, and return whether it has changed. After an unexpected end of the server, the
         status changes only once the reason for the end is known."""
         facts = self.facts
         if not facts.alive and facts.stop_unix_s is None and self.explained is None and not self.settled:
@@ -262,7 +262,7 @@ class WatchedRun:
         return max(1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S)
 
     async def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client for the server's endpoints; for a remote host, it uses a forwarded port. Raises
+        """Return an HTTP client for the server's endpoints. For a remote host, it uses a forwarded port. Raises
         HostError if the host cannot forward the port."""
         wanted = (self.address, self.port, self.api_key)
         if self._http is None or self._http_for != wanted:

@@ -94,8 +94,8 @@ def check_image(launch: Launch, notes: Notes) -> None:
 
 
 def _mounted(launch: Launch, notes: Notes) -> list[str]:
-    """Return the path of the model on the host as a list, so that it can be mounted in the container. Return [] for a
-    model that is not an absolute path, and for a path that cannot be mounted; `notes` then gets a warning."""
+    """Return [path of the model on the host], the paths to mount in the container. Return [] if the model is not an
+    absolute path, or if the path cannot be mounted: `notes` then gets a warning."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []

@@ -74,8 +74,8 @@ def _note(launch: Launch, name: str, notes: Notes) -> None:
 
 
 def _image(image: str) -> tuple[str, str]:
-    """Return (repository, tag) of an image. The chart joins both with a colon, so for an image with a digest they are
-    "NAME@sha256" and the hash."""
+    """Return (repository, tag) of a container image, which the chart joins with a colon. For an image with a digest,
+    they are "NAME@sha256" and the hash."""
     if "@sha256:" in image:
         repository, _, digest = image.partition("@sha256:")
         return f"{repository}@sha256", digest
@@ -93,8 +93,8 @@ def _other_words(launch: Launch) -> list[Word]:
 
 
 def _word(word: Word) -> str:
-    """Return one argument of a container's command with "$" written as "$$". A secret becomes $(VARIABLE), which
-    Kubernetes replaces by the variable's value."""
+    """Return `word`, one argument of a container's command, with "$" written as "$$". A secret becomes $(VARIABLE),
+    which Kubernetes replaces by the variable's value."""
     return f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
 
 

@@ -125,8 +125,8 @@ def _gpus(service: Mapping[str, Any]) -> str:
 
 
 def _filled_in(value: Any, notes: Notes) -> Any:
-    """Return a copy of `value` in which each reference to a variable is replaced by its default, or by a variable of
-    the preset if it has none. "$$" becomes "$"."""
+    """Return a copy of `value`, a value of a compose file, without references to variables: each is replaced by its
+    default, or by a variable of the preset if it has no default. "$$" becomes "$"."""
     if isinstance(value, Mapping):
         return {k: _filled_in(v, notes) for k, v in value.items()}
     if isinstance(value, list):

@@ -79,8 +79,8 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
 
 
 def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
-    """Return the options in the argument `word`, such as "-it", "-p8000:8000" or "--gpus=all", as (name, value). `rest`
-    are the arguments after `word`. If the value is the first of them, remove that argument from `rest`."""
+    """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value) pairs. `rest` are the
+    arguments after `word`. If the first of them is the option's value, it is removed from `rest`."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
@@ -210,8 +210,8 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
 
 
 def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
-    """Set the GPUs of `command` from `gpus`, the container's GPU option: indices as CUDA_VISIBLE_DEVICES and their
-    count, or a count alone. Other values are added to `notes`."""
+    """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices set CUDA_VISIBLE_DEVICES and the
+    number of GPUs, a plain number sets only the latter. Other values are added to `notes`."""
     named = gpus.removeprefix("device=") if "=" in gpus else ""
     seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):

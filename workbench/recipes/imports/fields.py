@@ -71,9 +71,9 @@ def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = 
 
 
 def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
-    """Yield the command-line arguments for settings by name, such as sparkrun's `max_model_len: 8192`. A name is a flag
-    of the engine, with dashes or underscores, or one of the engine's `shared_names`. Unknown names are added to
-    `notes`, with the text `where` in front."""
+    """Yield the command-line arguments for `values`, settings by name such as sparkrun's `max_model_len: 8192`. A name
+    is a flag of the engine, with dashes or underscores, or one of the usual names in `shared_names`. Unknown names are
+    added to `notes`, with the text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")
@@ -107,8 +107,8 @@ def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
 
 def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
     """Return `text` with its placeholders replaced by `values`, also placeholders inside those values. `hole` matches a
-    placeholder, and its first group is the placeholder's name. Placeholders with other names stay. Raises InputError if
-    the text grows beyond _MOST_CHARS."""
+    placeholder, and its first group is the key in `values`; placeholders without a value stay. Raises InputError if the
+    text grows beyond _MOST_CHARS characters."""
     for _ in range(_PASSES):
         if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
             raise InputError(

@@ -50,8 +50,8 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
 
 
 def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments `words` without those that only a shell could compute. Such an argument stays if it is the
-    value of a flag, because the flag would otherwise get the next argument as its value."""
+    """Return the arguments `words` without those that only a shell could compute and whose value is therefore unknown.
+    Such an argument stays if it is the value of a flag, which would otherwise get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
         spec = lookup(catalog, before).spec if before.startswith("-") else None
@@ -95,8 +95,8 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 
 def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]) -> StartOfEngine | None:
-    """Return the start of the engine that a container runs. If `command` names no engine's program and `entrypoint` is
-    empty, the engine is taken from the image's name. None if no engine is named."""
+    """Return the start of the engine that a container runs with this `entrypoint` and `command`. If they name no engine
+    and `entrypoint` is empty, the engine is taken from the image's name. None if that names no engine either."""
     words = [*entrypoint, *command]
     found = recognize(words)
     if found is None and not entrypoint and (engine := registry.named_in(image)):
@@ -105,8 +105,8 @@ def start_in_image(image: str, entrypoint: Sequence[str], command: Sequence[str]
 
 
 def no_server(form: str, found: Sequence[str] = ()) -> Finding:
-    """Return the finding that a recipe of the format `form` starts no server of an engine that Workbench supports.
-    `found` are the names that it contains instead."""
+    """Return the finding that a recipe starts no server of an engine that Workbench supports. `form` is the format of
+    the recipe, and `found` are names of what it starts instead."""
     known = ", ".join(registry.get(name).title for name in registry.names())
     named = f"; it names {', '.join(found)}" if found else ""
     text = f"the {form} starts no server of {known}{named}"

@@ -37,8 +37,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[\w*\])?\+?=(.*)", re.DOT
 
 @dataclass(slots=True)
 class _State:
-    """What the commands processed so far have set and found. `variables` are the shell's variables, `env` the
-    environment of the programs that it starts, and `found` the server commands."""
+    """The state of a shell script after the commands processed so far. `variables` are the shell's variables, `env` is
+    the environment of the programs that it starts, and `found` has the server commands."""
 
     notes: Notes
     variables: dict[str, str]
@@ -78,9 +78,9 @@ def interpret(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> list[ServerCommand]:
-    """Return the server commands in a script. `variables`, `env` and `positional` are the shell's variables, its
-    environment and the script's arguments. `depth` counts scripts within scripts. Raises InputError if the text cannot
-    be split into words."""
+    """Return the server commands in a shell script, which is not run. `variables`, `env` and `positional` are the
+    shell's variables, its environment and the script's arguments, and `depth` is the number of scripts around this one.
+    Raises InputError if the text cannot be split into words."""
     if depth > _DEEPEST:
         notes.refused("a script within scripts", text)
         return []
@@ -129,8 +129,9 @@ def _export(words: Sequence[str], state: _State) -> None:
 
 
 def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
-    """Process a command that starts a program. If it starts a server, add the server's command to `state.found`,
-    otherwise add a note that the command is not run."""
+    """Process a command that starts a program. `words` are the program and its arguments, and `own` are the variables
+    that are assigned in front of it. If it starts a server, add the server's command to `state.found`, otherwise add a
+    note that the command is not run."""
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:

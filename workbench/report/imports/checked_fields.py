@@ -126,9 +126,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return (time in Unix seconds, note). The note is "" if the field has a time with a time zone. A time without
-        a zone is read in this machine's zone. If the field is absent, the result is the file's modification time. In
-        both cases the note says so. `form` is the field's format for datetime.strptime; None stands for ISO 8601."""
+        """Return (time in Unix seconds, note) from a field, which is in the strptime format `form`, or None for ISO
+        8601. A time without a time zone is read in this machine's zone. If the field is absent, the time is the
+        modification time of the file. In these two cases the note says so, otherwise it is "" (empty)."""
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
@@ -152,8 +152,8 @@ def _usable(value: float) -> bool:
 
 
 def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any) -> Conditions:
-    """Return the conditions of a run that another tool measured. `workload` names the fields of BenchSpec that are
-    known for this run, and `known` has the other known conditions."""
+    """Return the conditions of a run that `tool` measured. `model` is the model's name unless `options` has one, and
+    `known` are further conditions. `workload` names the fields of BenchSpec that are known for this run."""
     return Conditions(
         host=options.host or "imported",
         engine=options.engine,
@@ -169,8 +169,8 @@ def conditions(tool: str, options: ImportOptions, model: str, workload: Sequence
 
 
 def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """Return a summary of the metrics in `known`. Every other metric is absent. Its reason comes from `reasons`;
-    without an entry there, the reason is that the file does not contain the metric."""
+    """Return a summary with the metrics in `known`. Every other metric is absent, for the reason that `reasons` has for
+    it, or else because the file does not contain the metric."""
     metrics = {**dict.fromkeys(_METRICS), **known}
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]

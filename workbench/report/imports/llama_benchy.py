@@ -93,8 +93,7 @@ def _one(
 
 
 def _values(run: Fields, name: str) -> Distribution | None:
-    """Return the distribution of a metric, computed from the list of values in the file. None if the file does not have
-    them.
-    """
+    """Return the distribution of the metric `name`, computed from the list of its values in the file. None if the file
+    does not have them."""
     metric = run.object(name)
     return distribution(metric.numbers("values") or []) if metric else None

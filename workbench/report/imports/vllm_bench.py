@@ -72,8 +72,9 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 def _spec(
     fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
 ) -> tuple[BenchSpec, list[str]]:
-    """Return (workload, names of its known fields), as far as the file describes the workload. The token counts of the
-    workload are the means over the completed requests."""
+    """Return (workload, names of its known fields), as far as the file describes the workload. `prompts` requests were
+    sent and `completed` of them succeeded, and `chat` says whether they went to the chat endpoint. The token counts of
+    the workload are means over the completed requests."""
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
     rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")

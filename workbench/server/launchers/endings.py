@@ -39,8 +39,8 @@ _ENDINGS = (
 
 
 def finding_of(ended: str | None) -> Finding | None:
-    """Return the finding about `ended`, the reason that a keeper reported for the server's end. None if the launcher
-    did not end the server, or `ended` is None."""
+    """Return the finding about `ended`, the launcher's reason for the end of a server. None if the launcher did not end
+    the server, or `ended` is None."""
     for pattern, code, fix in _ENDINGS:
         if ended and pattern.search(ended):
             return Finding(Level.ERROR, code, ended, fix=fix)

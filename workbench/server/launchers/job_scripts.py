@@ -298,22 +298,24 @@ exit 0
 
 
 def find(scheduler: str) -> str:
-    """Return the script that prints the commands of the processes of a job. `scheduler` is the scheduler's shell
-    functions."""
+    """Return the shell script that prints the commands of the processes of a job. `scheduler` is the shell code that
+    defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_FIND}"
 
 
 def keep(scheduler: str) -> str:
-    """Return the script of the keeper, which submits a job and follows it. `scheduler` is the scheduler's shell
-    functions."""
+    """Return the shell script of the keeper, the process that submits a job and follows it. `scheduler` is the shell
+    code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_KEEP}"
 
 
 def stop(scheduler: str) -> str:
-    """Return the script that cancels a job and waits for its end. `scheduler` is the scheduler's shell functions."""
+    """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell code that defines the
+    scheduler's functions."""
     return f"{_SHARED}{scheduler}{_STOP}"
 
 
 def ask(scheduler: str) -> str:
-    """Return the script that prints the state of a job. `scheduler` is the scheduler's shell functions."""
+    """Return the shell script that prints the state of a job. `scheduler` is the shell code that defines the
+    scheduler's functions."""
     return f"{_SHARED}{scheduler}{_ASK}"

@@ -237,8 +237,8 @@ class JobLauncher(ABC):
 
 def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
     """Return the command of the first process that starts an engine and whose parent does not; None if there is none.
-    Each text in `processes` begins with a line of the process id and the parent's id, and continues with the output of
-    process_command.LOOK."""
+    `processes` has one text for each process: a line with its id and its parent's id, then its command as
+    process_command.LOOK prints it."""
     found: dict[str, tuple[str, ProcessCommand]] = {}
     for text in processes:
         ids, _, rest = text.partition("\n")

@@ -57,8 +57,8 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The content of the file `launched`, in which a keeper reports. Each line of the file has a key, a space and a
-    value. None means that the keeper has not reported the value."""
+    """What a keeper, the process that follows a server for Workbench, has reported in the file `launched`. Each line of
+    the file has a key, a space and a value. None means that the keeper has not reported the value."""
 
     handle: str | None = None  # the unit, the container or the job id
     state: str | None = None  # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
@@ -75,8 +75,8 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What a launcher reports about a server whose keeper has ended. `lives` is also true for a server that is still
-    waiting to start. `ended` is the reason for the server's end."""
+    """What a launcher such as Slurm reports about a server after the process that followed it for Workbench has ended.
+    `lives` is also true for a server that is still waiting to start. `ended` is the reason for the server's end."""
 
     lives: bool
     handle: str | None = None
@@ -133,8 +133,8 @@ class Launcher(Protocol):
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         """Stop the server through the launcher's program, and wait up to the attribute `stop_s` (seconds) for its end.
-        The server may still be queued, have ended, or never have been started. Raises HostError or ServerError if the
-        program refuses."""
+        Also works for a server that is still queued, has ended or was never started. Raises HostError or ServerError if
+        the program refuses."""
         ...
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
@@ -148,7 +148,8 @@ class Launcher(Protocol):
         ...
 
     def installed(self, launch: Launch) -> str | None:
-        """Return the name of the unit that a start of the server installs and a stop leaves; None if there is none."""
+        """Return the name of the systemd unit that a start of the server installs and that stays after a stop; None if
+        there is none."""
         ...
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:

@@ -191,8 +191,8 @@ def unit_text(launch: Launch) -> str:
 
 
 def _program(launch: Launch, home: str) -> tuple[str, ...]:
-    """Return the command line of the unit. It reads the environment of the server from a file in the directory
-    `home`."""
+    """Return the command line of the unit: a shell that reads the server's environment from a file in the directory
+    `home`, and then runs the server."""
     return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
 
 
@@ -232,8 +232,8 @@ def _scope(options: Mapping[str, str]) -> str:
 
 
 def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
-    """Return the service manager of the unit, as the scripts expect it: "user", "system" (through sudo), or "own" (the
-    system's, without sudo)."""
+    """Return the word by which the scripts know the service manager of the unit: "user" for the user's, "system" for
+    the system's through sudo, "own" for the system's without sudo."""
     scope = _scope(options)
     return scope if scope == "user" or may_sudo else "own"
 

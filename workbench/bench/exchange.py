@@ -52,10 +52,15 @@ class Exchange:
         """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes (b"") mean that the
         server closed the connection. Return whether the answer is complete. Raises HttpError or SseError for bytes that
         are not a valid answer."""
-        stamp_ns = self.last_byte_ns = max(stamp_ns, self.last_byte_ns)  # if a clock was set, time must not go back
+        if stamp_ns < self.last_byte_ns:  # a clock was set: time must not go back
+            stamp_ns = self.last_byte_ns
+        self.last_byte_ns = stamp_ns
         if self._text_chunk is not None and (count := self._text_chunk.count(data)):
             self.response.received += len(data)
-            self.reply.stamps_ns.extend([stamp_ns] * count)
+            if count == 1:
+                self.reply.stamps_ns.append(stamp_ns)
+            else:
+                self.reply.stamps_ns.extend([stamp_ns] * count)
             return False
         return self._parse(data, stamp_ns)
 

@@ -19,7 +19,7 @@ _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _EMBEDDED = "embedding"  # an embedding has no finish reason of its own
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
 _JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
-_PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
+PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
 _NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
 _TEXT = re.compile(_JSON_TEXT)
 _CONTENT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"')
@@ -170,7 +170,7 @@ class Reply:
 
 def is_json_text(text: bytes) -> bool:
     """Return whether `text` is a non-empty ASCII text that is valid between the quotes of a JSON string."""
-    if text and not text.translate(None, _PLAIN):
+    if text and not text.translate(None, PLAIN):
         return True
     return text.isascii() and _TEXT.fullmatch(text) is not None
 

@@ -24,7 +24,7 @@ _RAMP_SHARE = 0.02  # share of the expected run by which staggered starts may re
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Return an endless iterator over the times at which requests are due, in seconds after the begin of the warm-up
+    """Return an endless iterator over the times at which requests are due, in seconds after the start of the warm-up
     (`warmup`) or of the measured part. None if requests have no due times, because the spec has no request rate."""
     if spec.rate is None:
         return None

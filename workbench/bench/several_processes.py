@@ -1,7 +1,7 @@
 """One run of the load client in several processes, so that one CPU core does not limit a large load.
 
 The worker forks one process for each share of the load and collects the messages of all processes. Each process reports
-its warm-up, and the worker replies to all of them with the combined values and a common begin of the measured part. If
+its warm-up, and the worker replies to all of them with the combined values and a common start of the measured part. If
 a process ends before its report, the run fails. All processes end when the worker ends, because the worker holds the
 pipes to their stdin.
 """

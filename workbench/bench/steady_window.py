@@ -1,9 +1,9 @@
 """The steady window: the part of a run from which its rates are taken, and the tokens and requests inside it.
 
 A rate over the whole run includes the ramp and the tail, in which fewer streams are in flight. With 2 to 16 requests
-per stream, such a rate is 0.79 to 0.96 of the steady rate. The steady window of a closed loop begins when every stream
-has started and the first request has ended. It ends when the last request starts, so all streams are in flight inside
-the window.
+per stream, such a rate is 0.79 to 0.96 of the steady rate. In a run without a request rate, the steady window begins
+when every stream has started and the first request has ended. It ends when the last request starts, so all streams are
+in flight inside the window.
 
 Each chunk counts at its receive time, with an equal share of the tokens that the server reports for the reply. The
 first chunk gets its exact number if the server reports it. Requests, and replies without chunks, count by the share of

@@ -80,7 +80,7 @@ class Limits:
         return max(STALL_S, round(_STALL_GAPS * gap_s))
 
     def run_over(self, elapsed_s: float, share_done: Callable[[], float]) -> bool:
-        """Return whether the run must end now, `elapsed_s` seconds after its begin. `share_done` returns the share of
+        """Return whether the run must end now, `elapsed_s` seconds after its start. `share_done` returns the share of
         the run that is done, 0 to 1.
 
         If the user gave neither a deadline nor a duration, a run that makes progress may continue until the end that

@@ -1,5 +1,5 @@
-"""The entry point of the simulated driver for the telemetry agent: the agent calls `library()` to get a replacement for
-`pynvml.nvmlLib`.
+"""The entry point of the simulated driver for the telemetry agent, a program that reads the GPUs. The agent calls
+`library()` to get a replacement for `pynvml.nvmlLib`.
 
 The agent runs this file by path (runpy) with a bare python3. The environment variables WORKBENCH_SIM_PROFILE and
 WORKBENCH_SIM_STATE select the simulated host.
@@ -34,7 +34,7 @@ def _host() -> SimState:
 
 
 def library() -> SimulatedNvml:
-    """Return the simulated NVML library of the simulated host on which this process runs."""
+    """Return the simulated NVML library of the simulated host that this process's environment variables select."""
     from workbench.sim import nvml_library
 
     return nvml_library.SimulatedNvml(_host())

@@ -56,9 +56,8 @@ class SimulatedReading:
 
 
 class SimState:
-    """The simulated GPUs of one profile, whose state is in one directory. Frequent calls are cheap, because only files
-    that changed are read again.
-    """
+    """The simulated GPUs of one host profile. Their state is in files of one directory. Frequent calls are cheap,
+    because only files that changed are read again."""
 
     def __init__(self, directory: str, profile: HostProfile) -> None:
         self.directory = Path(directory)
@@ -84,7 +83,8 @@ class SimState:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[SimulatedReading, ...]:
-        """Return the current readings of all GPUs. Calls within `SNAPSHOT_S` seconds return the same readings."""
+        """Return the current readings of all GPUs. Further calls within `SNAPSHOT_S` (0.02) seconds return the same
+        readings."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
             self._readings = self._read(time.time())
@@ -92,9 +92,8 @@ class SimState:
         return self._readings
 
     def faults(self) -> dict[str, Any]:
-        """Return the faults that are simulated now, by name. They are read at most once in `SNAPSHOT_S` seconds.
-        Callers must not change the dict.
-        """
+        """Return the faults that are simulated now, by name. Their file is read at most once in `SNAPSHOT_S` (0.02)
+        seconds. Callers must not change the dict."""
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
@@ -144,8 +143,8 @@ class SimState:
     def _advance(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
-        """Return the operating point of each GPU at the Unix time `now`. Temperature and energy are integrated from
-        their last stored values, in time steps that grow."""
+        """Return the clocks and the power of each GPU at the Unix time `now`. Temperature and energy are integrated
+        from their last stored values to `now`, in time steps that double from 1 s on."""
         profile = self.profile
         stored = self._file("thermal.json")
         stamp = self._cache["thermal.json"][0]

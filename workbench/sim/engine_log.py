@@ -23,8 +23,8 @@ class EngineLog:
     def line(
         self, text: str, *, source: str = "simulated.py:1", process: str = "", pid: int = 0, level: str = "INFO"
     ) -> None:
-        """Write one line with the engine's prefix. For a line of a worker process, `process` and `pid` are its name and
-        process id."""
+        """Write one line with the engine's prefix. `source` is the file and line of the real engine's code that would
+        write it. For a line of a worker process, `process` and `pid` are its name and process id."""
         self.raw(self.engine.log_line(self, text, source=source, process=process, pid=pid, level=level))
 
     def raw(self, text: str) -> None:

@@ -44,8 +44,8 @@ class Histogram:
 
 
 class Metrics:
-    """The metrics that the server has collected since its start, with one set of histograms for each replica.
-    `throughput` is in output tokens per second, over all replicas."""
+    """The metrics that the server has collected since its start. Each replica of the model has its own set of
+    histograms. `throughput` is in output tokens per second, over all replicas."""
 
     def __init__(self, launch: LaunchOptions, replicas: Sequence[Replica], kv_tokens: int) -> None:
         self.launch = launch
@@ -56,8 +56,8 @@ class Metrics:
         self.throughput = 0.0
 
     def collect(self) -> None:
-        """Move the replicas' observations into the histograms, and update `throughput`. Call this every second, so that
-        the replicas' lists of observations stay short."""
+        """Move the values that the replicas of the model have measured into the histograms, and update `throughput`.
+        Call this every second, so that the replicas' lists of values stay short."""
         for replica, histograms in zip(self.replicas, self.histograms):  # noqa: B905
             for name, values in replica.counters.drain().items():
                 histograms[name].add(values)

@@ -199,8 +199,8 @@ class EngineServer:
             self.state.withdraw_load(pid)
 
     def _holders(self, count: int) -> list[int]:
-        """Return, for each of `count` replicas, the id of the process that uses the GPU memory: a worker, or this
-        process if the engine has no workers."""
+        """Return, for each of the server's `count` replicas of the model, the id of the process that uses the GPU
+        memory. This is a worker, or this process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
 
     def _hold_memory(self, placed: Fit) -> None:
@@ -212,8 +212,8 @@ class EngineServer:
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
     async def _publish(self, placed: Fit) -> None:
-        """Report the server's load to the simulated driver repeatedly, and set the replicas' clocks to those that the
-        driver computes from this load."""
+        """Repeatedly report the server's load on its GPUs (`placed`) to the simulated driver, and give each replica of
+        the model the clocks that the driver computes from this load."""
         was_busy, last, active = False, time.monotonic(), None
         while True:
             await asyncio.sleep(PUBLISH_S)
@@ -283,8 +283,8 @@ class EngineServer:
             before, last, was_busy = totals, now, busy
 
     async def _watch(self, api: Api) -> None:
-        """End the server with status 1 when one of its worker processes has ended. Also cause the faults that are
-        requested for the time after the start (crash_after_ready, unresponsive_after)."""
+        """End the server with status 1 when one of its worker processes has ended. Also cause the simulated faults that
+        begin after the start (crash_after_ready, unresponsive_after)."""
         since = time.monotonic()
         while True:
             await asyncio.sleep(0.1)

@@ -1,7 +1,7 @@
 """The worker process of a simulated engine. It does nothing, but can be listed and stopped.
 
-Its arguments are NAME MANNER PARENT_PID. With the manner "orphan" it outlives a killed parent, as vLLM's EngineCore
-does; with "follow" it ends together with its parent, as SGLang's scheduler does.
+Its arguments are NAME MANNER PARENT_PID. MANNER says what happens when the parent is killed. With "orphan" the worker
+continues to run, as vLLM's EngineCore does. With "follow" it ends too, as SGLang's scheduler does.
 """
 
 from __future__ import annotations

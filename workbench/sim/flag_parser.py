@@ -31,8 +31,8 @@ class ArgumentsRejected(Exception):
 
 
 class Catalog:
-    """The flags of one engine version. `spellings` maps each option to (definition of its flag, whether the option
-    turns the flag on)."""
+    """The flags of one engine version. `spellings` maps each command-line option to (definition of its flag, whether
+    the option turns the flag on)."""
 
     def __init__(self, engine: SimulatedEngine, wanted: str | None = None) -> None:
         data = json.loads(self._path(engine.name, wanted).read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ class Catalog:
         return max(known, key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)])
 
     def find(self, option: str) -> tuple[dict[str, Any], bool] | None:
-        """Return (definition of the flag, whether the option turns the flag on) for the option `option`. None for an
+        """Return (definition of the flag, whether the option turns the flag on) for a command-line option. None for an
         unknown option."""
         option = self.engine.normalized(option)
         if option in self.spellings:
@@ -74,7 +74,8 @@ class Catalog:
 
 
 def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ({flag name: value}, words that are neither flags nor values of flags). Raises ArgumentsRejected."""
+    """Return ({flag name: value}, words that are neither flags nor values of flags) from the arguments `argv`. Raises
+    ArgumentsRejected if the real engine would reject them."""
     values: dict[str, Any] = {}
     positional: list[str] = []
     unknown: list[str] = []
@@ -121,7 +122,7 @@ def _value(
     *,
     json_field: bool,
 ) -> Any:
-    """Return the value of one flag. `given` has the value after "=", if any; further values are removed from the front
+    """Return the value of one flag. `given` has the value after "=", if any. Further values are removed from the front
     of `rest`, the words after the option. `on` says whether the option turns the flag on, and `json_field` whether it
     sets one field of a JSON value."""
     if flag["kind"] == "bool" and not flag.get("value_takes_bool_word"):
@@ -173,7 +174,7 @@ def _convert(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: st
 
 def small_yaml(text: str) -> dict[str, Any]:
     """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML with scalars, lists
-    and one level of sections; the names of sections are ignored."""
+    and one level of sections. The names of sections are ignored."""
     try:
         data = json.loads(text)
     except ValueError:

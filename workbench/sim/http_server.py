@@ -25,7 +25,8 @@ REASONS = {
 
 
 class Request:
-    """One request: `method`, `path` (without query), `headers` (lower-case names), `body`, `peer`."""
+    """One HTTP request: `method`, `path` (without query), `headers` (lower-case names), `body`, and the client's
+    address (`peer`)."""
 
     def __init__(
         self, method: str, path: str, headers: dict[str, str], body: bytes, connection: ClientConnection

@@ -79,8 +79,8 @@ def of_flags(
 
 
 def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of LaunchOptions for one rank of a server that spans several hosts. {} if the server is one
-    process, even if its simulated host has the GPUs of several nodes."""
+    """Return the fields of LaunchOptions for a server on several hosts with one process (rank) per host. {} if the
+    server is one process, even if its simulated host has the GPUs of several hosts."""
     if not os.environ.get("WORKBENCH_SIM_RANKS"):
         return {}
     if flags.get("distributed-executor-backend") == "ray":  # this process uses the GPUs of all hosts

@@ -159,8 +159,8 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _alive(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that respond, and print the real program's message about each lost GPU. Raises Exit if `devices`
-    has only one GPU and this GPU is lost."""
+    """Return the GPUs that respond, and print the real program's message about each lost GPU. If the only GPU in
+    `devices` is lost, Exit is raised."""
     answering = []
     for device in devices:
         try:
@@ -368,8 +368,8 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
 
 def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
     """Call `change`, which changes a setting, and return whether it succeeded. If the board does not support the
-    setting, print the warning `unsupported` and return False. Other errors raise Exit; `denied` is the message for a
-    missing right."""
+    setting, print the warning `unsupported`. Other errors raise Exit. `denied` is the message for a missing
+    permission."""
     try:
         change()
     except NvmlError as refused:

@@ -43,8 +43,8 @@ class NvmlError(Exception):
 
 
 class Cell:
-    """A replacement for every C struct of NVML: an object with any attributes, into which an NVML function writes its
-    result."""
+    """A stand-in for any C struct of NVML: an object that accepts any attributes, into which an NVML function writes
+    its result."""
 
     value: Any = 0
     sensorType = 0

@@ -124,8 +124,8 @@ class SimulatedNvml:
         return getattr(self, "_" + name, None)
 
     def _entry(self, name: str, body: Callable[..., None]) -> Callable[..., int]:
-        """Return a function that calls `body` and returns an NVML code. It hangs or returns an error code instead if a
-        simulated fault requires this for the NVML function `name`."""
+        """Return a function that calls `body` and returns an NVML code. If a simulated fault requires this for the NVML
+        function `name`, the function hangs or returns an error code instead."""
 
         def call(*arguments: Any) -> int:
             faults = self._state.faults()
@@ -232,8 +232,8 @@ class SimulatedNvml:
     _nvmlDeviceGetDefaultApplicationsClock = _nvmlDeviceGetApplicationsClock
 
     def _fill(self, values: list[int], count: Any, out: Any) -> None:
-        """Write `values` to the array `out` and their number to `count`. If the array is too small, raise the NVML
-        error for this; `count` then has the required size."""
+        """Write `values` to the array `out` and their number to `count`. If the array is too small, write the required
+        size to `count` and raise the NVML error for this."""
         room = count._obj.value
         count._obj.value = len(values)
         if values and (out is None or room < len(values)):
@@ -341,7 +341,7 @@ class SimulatedNvml:
 
     def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, int] | None:
         """Return (value type, value) of the NVML field with the number `field`. None if this GPU does not support the
-        field."""
+        field, or if `scope` is not 0."""
         gpu = self._state.profile.gpu
         if scope != 0:
             return None

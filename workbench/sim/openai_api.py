@@ -41,8 +41,7 @@ class ApiError(Exception):
 
     @property
     def unknown_path(self) -> bool:
-        """Whether the error means that the server has no route for the request. The web framework then makes the
-        reply."""
+        """Whether the error means that the server has no such path. The web framework then makes the reply."""
         return str(self) in ("Not Found", "Method Not Allowed")
 
 
@@ -55,7 +54,7 @@ Routes = dict[tuple[str, str], Callable[["Request"], None]]
 
 
 class Api:
-    """The HTTP routes of one server. Until `ready` is True, only /health is answered."""
+    """The HTTP API of one server. Until `ready` is True, it answers only /health."""
 
     def __init__(
         self, launch: LaunchOptions, replicas: list[Replica], metrics: Metrics, log: EngineLog, max_len: int
@@ -106,7 +105,7 @@ class Api:
             self.log.access(request.peer, request.method, request.path, status)
 
     def next_id(self, chat: bool) -> str:
-        """Return the id of a new reply."""
+        """Return the id of a new reply, to a chat request (`chat`) or to a completion request."""
         self.count += 1
         return f"{'chatcmpl' if chat else 'cmpl'}-simulated-{self.created:x}-{self.count}"
 
@@ -117,7 +116,8 @@ class Api:
     # -- small routes --------------------------------------------------------------------------------------------
 
     def _tokenize(self, request: Request) -> None:
-        """Reply with the token ids of the text in a request, or of its messages if the engine accepts messages."""
+        """Reply with the token ids of the text in a request. If the engine accepts messages, they can replace the
+        text."""
         field = self.engine.tokenize_field
         body = _body(request)
         given = body.get(field)
@@ -177,13 +177,14 @@ class Api:
         self._add(sequence, request)
 
     def _add(self, sequence: Sequence, request: Request) -> None:
-        """Add the sequence of a request to the replica with the least load."""
+        """Give a request, as a `sequence` of tokens, to the replica of the model that has the least load."""
         replica = min(self.replicas, key=lambda r: r.load)
         request.on_gone = lambda: replica.abort(sequence)
         replica.add(sequence)
 
     def _embed(self, request: Request) -> None:
-        """Reply with one embedding for the text in a request, when a step has processed its tokens."""
+        """Reply with one embedding for the text in a request, as soon as the simulated engine has processed its
+        tokens."""
         body = _body(request)
         prompt = PIECE.findall(_prompt_text({"prompt": body.get("input")}))
         if not prompt:
@@ -202,9 +203,9 @@ class Api:
         self._add(sequence, request)
 
     def _length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
-        """Return the number of tokens to generate: the limit if the request ignores the end of text, otherwise a
-        typical length up to the limit. `prompt` is the number of prompt tokens. Raises ApiError for an invalid limit.
-        """
+        """Return the number of tokens to generate for a request. This is the limit in its `body` if the engine must
+        ignore the end of the text, otherwise a typical length up to the limit. `prompt` is the number of prompt tokens,
+        and `chat` says whether it is a chat request. Raises ApiError for an invalid limit."""
         room = self.max_len - prompt
         limit = length_limit(body)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -272,7 +273,7 @@ def _prompt_text(body: dict[str, Any]) -> str:
 
 
 class ApiReply:
-    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the tokens of its sequence."""
+    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the number of new tokens."""
 
     def __init__(self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int) -> None:
         self.api = api
@@ -295,8 +296,8 @@ class ApiReply:
         self.head = compact({**self.frame, "object": f"{kind}.chunk" if chat else kind})[:-1]
 
     def deliver(self, tokens: int, finished: bool) -> None:
-        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once, any other reply
-        sends all tokens when the sequence is `finished`."""
+        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once. Any other reply
+        sends all its tokens when `finished` is True."""
         sequence = self.sequence
         assert sequence is not None
         if self.stream:
@@ -329,11 +330,11 @@ class ApiReply:
         return self.event({"choices": [choice], **fields})
 
     def event(self, fields: dict[str, Any]) -> str:
-        """Return a server-sent event that has the fields common to all events of the reply, then `fields`."""
+        """Return a server-sent event with the fields that all events of the reply have, followed by `fields`."""
         return f"data: {self.head},{compact(fields)[1:]}\n\n"
 
     def finish_event(self, fields: dict[str, Any]) -> str:
-        """Return a server-sent event that has no content, but the finish_reason and `fields`."""
+        """Return a server-sent event with the finish_reason and `fields`, but without text."""
         return self._content_event({} if self.chat else "", self.reason, fields)
 
     def _deliver_whole(self, sequence: Sequence) -> None:
@@ -347,8 +348,8 @@ class ApiReply:
         self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        """Return the "usage" object after `made` output tokens. If `made` is None, all output tokens so far are
-        counted."""
+        """Return the object "usage" of the reply, with the number of output tokens `made`. If `made` is None, all
+        output tokens so far are counted."""
         made = sequence.generated if made is None else made
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),

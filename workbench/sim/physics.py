@@ -69,9 +69,8 @@ IDLE_ACTIVITY = GpuActivity()
 
 
 def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
-    """Return the factor (1 or more) by which a memory-bound step takes longer because the SM clock is below its normal
-    value.
-    """
+    """Return the factor (1 or more) by which a step that is limited by memory bandwidth takes longer, because the SM
+    clock `sm_mhz` is below its normal value."""
     short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
     return 1.0 if short <= 0 else 1.0 + 0.36 * short**1.85
 
@@ -109,8 +108,9 @@ def operating_point(
 
 
 def _level(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the power that this load draws in addition to the floor, relative to memory-bound decoding, which is 1.0.
-    The result is about 0.35 if the GPU mostly waits for its next kernel."""
+    """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The constant part, which a
+    GPU with high clocks draws even without a load, is not included. The result is about 0.35 if the GPU mostly waits
+    for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
@@ -120,9 +120,8 @@ def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
 
 
 def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
-    """Return the highest SM clock at which the power stays below the limit, but at least an eighth of the normal
-    clock.
-    """
+    """Return the highest SM clock, in MHz, at which the power for this load stays below `limit_w`. It is at least an
+    eighth of the normal clock."""
     low, high = gpu.sm_compute_mhz / 8.0, highest
     for _ in range(18):
         middle = (low + high) / 2
@@ -167,7 +166,7 @@ def noise(key: str, unix_s: float, amplitude: float) -> float:
 
 
 def drift(unix_s: float, size: float) -> float:
-    """Return the relative difference of the machine's speed at this time from its average.
+    """Return the difference of the machine's speed at this time from its average speed, as a share of the average.
 
     The difference is a slow wave with the standard deviation `size`. All servers of a machine have the same wave.
     """

@@ -1,5 +1,5 @@
-"""The links between the ranks of a simulated server that spans several hosts. They are real TCP connections to rank 0,
-like those of torch's store and Gloo."""
+"""The links between the ranks of a simulated server on several hosts. A rank is the server's process on one host. The
+links are real TCP connections to rank 0, like those of torch's store and Gloo."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ Load = tuple[float, float, float]  # shares of a GPU's time, memory bandwidth an
 
 
 class RankLinks:
-    """The network connections of one rank. `on_load` is called with the load that rank 0 sends. `on_lost` is called
-    with a log line after the connection to another rank is lost. The environment variable WORKBENCH_SIM_PEER_LOST_S
-    delays this call by that many seconds; with "never" the rank hangs, as vLLM's head does between requests."""
+    """The network connections of one rank, which is the process on one host of a server on several hosts. `on_load` is
+    called with the load that rank 0 sends.
+
+    `on_lost` is called with a log line after the connection to another rank is lost. The environment variable
+    WORKBENCH_SIM_PEER_LOST_S delays this call by that many seconds. With "never" it is not made, so that the rank
+    hangs, as vLLM's first rank does between requests.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,8 @@ class RankLinks:
         await self._joined.wait()
 
     def pass_on(self, loads: Sequence[Load], active_unix_s: float | None) -> None:
-        """Send the load of rank 0 to the other ranks, because in tensor parallelism all GPUs do the same work."""
+        """If this process is rank 0, send its load to the processes on the other hosts, because in tensor parallelism
+        all GPUs do the same work. `active_unix_s` is when the server last used a GPU."""
         line = json.dumps([list(loads), active_unix_s]).encode() + b"\n"
         for writer in self._writers if self._launch.node_rank == 0 else ():
             writer.write(line)

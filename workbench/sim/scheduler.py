@@ -24,8 +24,8 @@ SLIP_S = 0.25  # largest delay of the simulation; beyond it, its clock is set fo
 
 @dataclass
 class Sequence:
-    """A request that is being answered. `deliver(tokens, finished)` is called with the number of new tokens. Times are
-    seconds on the clock of the event loop."""
+    """A request that is being answered. Its method `deliver(tokens, finished)` is called with the number of new tokens
+    and whether they are the last. Times are seconds on the clock of the event loop."""
 
     prompt: list[str]
     length: int  # tokens that it will generate; 1 for an embedding, whose end it stands for
@@ -80,7 +80,8 @@ class Counters:
     queue_s: list[float] = field(default_factory=list)
 
     def drain(self) -> dict[str, list[float]]:
-        """Return the values observed since the last call, by the name of the quantity."""
+        """Return {name: values} of the times measured since the last call, such as "ttft_s" and "queue_s", in
+        seconds."""
         taken = {}
         for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
             taken[name] = getattr(self, name)
@@ -89,17 +90,16 @@ class Counters:
 
 
 class PrefixCache:
-    """The blocks of prompts that are in the KV cache, as chained hashes. When the cache is full, the least recently
-    used blocks are removed."""
+    """The blocks of prompts that are in the KV cache. A block is stored as a hash of itself and all blocks before it.
+    When the cache is full, the least recently used blocks are removed."""
 
     def __init__(self, blocks: int) -> None:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
     def hit(self, prompt: list[str]) -> tuple[int, list[int]]:
-        """Return the number of tokens that need no prefill, and the hashes of the prompt's blocks. The last token
-        always needs prefill.
-        """
+        """Return the number of tokens of `prompt` that need no prefill because they are in the cache, and the hashes of
+        the prompt's blocks. The last token always needs prefill."""
         hashes, link = [], 0
         for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
             link = hash((link, *prompt[at : at + BLOCK]))
@@ -121,7 +121,7 @@ class PrefixCache:
 
 
 class Replica:
-    """A data-parallel replica. It admits requests, runs steps and delivers tokens."""
+    """One replica of the model in data parallelism. It admits requests, runs steps and delivers tokens."""
 
     def __init__(
         self,
@@ -180,7 +180,8 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the GPU in the last `interval_s` seconds, and start to measure the next interval."""
+        """Return the activity of the replica's GPUs in the last `interval_s` seconds, and start to measure the next
+        interval."""
         now = asyncio.get_running_loop().time()
         idle = self.idle_s + (now - self.idle_since if self.idle_since else 0.0)
         self.idle_s, self.idle_since = 0.0, now if self.idle_since else 0.0

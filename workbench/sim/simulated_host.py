@@ -1,4 +1,5 @@
-"""A simulated host: any Host with the simulated programs first on its PATH and a simulated driver for telemetry."""
+"""A simulated host: a real host on which the simulated programs come first on the PATH, and the telemetry reads a
+simulated driver."""
 
 from __future__ import annotations
 
@@ -55,12 +56,12 @@ done
 
 
 class SimulatedHost(BaseHost):
-    """A host whose commands run on the host `inner`, but find the simulated programs first. `inner` must have the files
-    of this machine: it is local, or ssh to this machine.
+    """A simulated host. Its commands run on the host `inner`, but find the simulated programs first. `inner` must have
+    the files of this machine: it is local, or ssh to this machine.
 
-    `state_dir` is the absolute path of the directory for runs and the journal. Its subdirectory driver/ has the state
-    of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver` is a different
-    directory for that state, so that users with separate state directories can share GPUs. `twin` is a suffix of the
+    `state_dir` is the absolute path of the directory for runs and for the journal of GPU settings. Its subdirectory
+    driver/ has the state of the simulated GPUs, so commands with the same state directory see the same GPUs. `driver`
+    replaces this subdirectory, so that users with separate state directories can share GPUs. `twin` is a suffix of the
     host's name that distinguishes several hosts with the same profile.
     """
 

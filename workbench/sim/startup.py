@@ -62,7 +62,7 @@ def no_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | None:
 
 def shard_progress(weight_bytes: float, whole_share: float) -> Iterator[tuple[float, str]]:
     """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the start's duration that
-    passes before the text is written; the shares add up to `whole_share`."""
+    passes before the text is written. All shares together are `whole_share`."""
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
         yield whole_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

@@ -57,7 +57,7 @@ class EngineStep:
 
     @property
     def activity(self) -> physics.GpuActivity:
-        """The activity that the driver reports while steps of this kind follow each other without a pause."""
+        """The activity that the driver reports while an engine runs steps of this kind without a pause."""
         return physics.GpuActivity(
             1.0, min(1.0, self.memory_s / self.total_s), min(1.0, self.compute_s / self.total_s), 0.0
         )

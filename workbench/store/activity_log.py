@@ -24,8 +24,8 @@ def path() -> Path:
 
 
 def keep(entry: Mapping[str, Any]) -> None:
-    """Append `entry` to the log file. The caller must have masked secrets in the entry. If the file cannot be written,
-    the entry is lost silently."""
+    """Append `entry`, an action of Workbench on a host, to the log file. The caller must have masked secrets in the
+    entry. If the file cannot be written, the entry is lost silently."""
     line = (json.dumps(dict(entry)) + "\n").encode()
     with suppress(OSError, StoreError):
         path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)

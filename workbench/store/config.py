@@ -28,7 +28,7 @@ _RETIRED = {  # settings of earlier versions that may still be in the file
 
 
 class ConfigStore:
-    """The configuration file. It is read at first use and then cached; `findings` lists its problems."""
+    """The user's file config.toml. It is read at first use and then cached. `findings` lists its problems."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.config_file()
@@ -42,8 +42,8 @@ class ConfigStore:
         return self._config
 
     def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
-        """Return {variable: remembered value} for a preset on `host`. A remembered value was used in a READY run. {} if
-        there are none."""
+        """Return {variable: remembered value} for a preset on `host`, or {} if there are none. The values are those
+        with which the server last became ready."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
     def executable(self, host: str, engine: str) -> str | None:
@@ -51,8 +51,8 @@ class ConfigStore:
         return self.config.executables.get(host, {}).get(engine)
 
     def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
-        """Store the values of preset variables that were used in the READY run `run_id`. A stored value from a newer
-        run is not overwritten. Raises StoreError if the file cannot be written."""
+        """Store the preset variables with which the server of the run `run_id` became ready. A stored value from a
+        newer run is not overwritten. Raises StoreError if the file cannot be written."""
         known = self.remembered(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
@@ -61,8 +61,8 @@ class ConfigStore:
             self.set(("remembered", host, preset_id), {**old, **rows})
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
-        """Write one setting to the file, for example (("ui", "refresh_s"), 2.0), or remove it if `value` is None.
-        Raises StoreError if the value is invalid or the file cannot be written."""
+        """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is None, remove the
+        setting. Raises StoreError if the value is invalid or the file cannot be written."""
         import tomlkit
 
         from workbench.store.toml_edit import merge

@@ -31,8 +31,8 @@ class Remembered:
 @dataclass(frozen=True, slots=True)
 class Config:
     """The contents of config.toml. `executables` maps a host name and an engine to the program that starts the engine
-    on that host, quoted as for a shell. `remembered` maps a host name, a preset id and a variable to the value that the
-    newest READY run used."""
+    on that host, quoted as for a shell. `remembered` maps a host name, a preset id and a variable to the value in the
+    newest run whose server became ready."""
 
     ui: Ui = field(default_factory=Ui)
     gpu: GpuConfig = field(default_factory=GpuConfig)

@@ -40,8 +40,8 @@ def _written(error: BaseException) -> str | None:
 
 
 def defect_text(error: BaseException) -> tuple[str, str]:
-    """Return (message about an unexpected exception, sentence that names its traceback file), both with secrets
-    masked."""
+    """Return (message about an unexpected exception, sentence that names the file with its traceback). Secrets are
+    masked in both."""
     kept = keep_traceback(error)
     details = (
         f"please report it with the file {kept}"

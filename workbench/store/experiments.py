@@ -63,8 +63,8 @@ class ExperimentsDb:
         return self._with_present_state(_decode(*rows[0]))
 
     def list(self) -> tuple[Experiment, ...]:
-        """Return the experiments, newest first. Damaged experiments are left out; `get` raises an error that says what
-        is wrong with them."""
+        """Return the experiments, newest first. Damaged experiments are left out. `get` raises an error that says what
+        is wrong with one."""
         found = []
         for row in self._read("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
@@ -94,8 +94,8 @@ class ExperimentsDb:
         return self._database.write(with_table)
 
     def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, JSON text) of the rows that `rest`, the end of the SQL query, selects. () if the table
-        does not exist yet."""
+        """Return (id, format, JSON text) of the stored experiments that `rest` selects, which is the end of an SQL
+        query. `values` are its parameters. Return () if the table does not exist yet."""
 
         def work(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()

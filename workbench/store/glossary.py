@@ -12,8 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One entry of the glossary. `term` has its names separated by commas, `means` its meaning, and `seen` further
-    spellings of the names that appear on the screen."""
+    """One entry of the glossary. `term` contains its names, separated by commas, and `means` their meaning. `seen`
+    contains further spellings that appear on the screen."""
 
     term: str
     means: str

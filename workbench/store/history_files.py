@@ -51,8 +51,8 @@ def directory(host: str, *, simulated: bool) -> Path:
 
 
 class HistoryWriter:
-    """Writes lines to this Workbench's history files of a host, in a background thread. The thread calls `tell` with a
-    message about the first problem, and never again."""
+    """Writes lines to this Workbench's history files of a host, in a background thread. When a file first cannot be
+    written, the thread calls `tell` with a message, and never again."""
 
     def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
         self.folder, self._header, self._tell = folder, header, tell
@@ -66,8 +66,8 @@ class HistoryWriter:
         self._thread.start()
 
     def write(self, step_s: int, line: str) -> None:
-        """Append `line` to the file with one line per `step_s` seconds. Returns at once; if too many lines wait for the
-        disk, the line is dropped."""
+        """Append `line` to the history file with one line per `step_s` seconds, without waiting for the disk. If too
+        many lines wait already, the line is dropped."""
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait((step_s, line))
 
@@ -144,8 +144,8 @@ class _File:
 
 
 def prune(folder: Path, now: float) -> None:
-    """Delete old history files of all hosts, and the oldest files of one host (directory `folder`) beyond 16 MB. `now`
-    is the Unix time."""
+    """Delete old history files of all hosts. For the host with the directory `folder`, also delete the oldest files
+    beyond 16 MB. `now` is the Unix time."""
     total = 0
     for path, status in _files(folder.parent.glob("*/*.jsonl"), now):
         if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
@@ -163,9 +163,9 @@ def _remove(path: Path) -> None:
 
 
 def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
-    """Return (path, file status) of the history files among `paths`, newest first. Files with other names, and
-    everything but regular files, are left out. A file whose modification time lies in the future, because of a wrong
-    clock, comes last."""
+    """Return (path, file status) of the history files among `paths`, newest first. Everything else, such as a file with
+    another name or a symbolic link, is left out. A file whose modification time lies in the future comes last, because
+    a clock was wrong."""
     found = []
     with contextlib.suppress(OSError):
         for path in paths:

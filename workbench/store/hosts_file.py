@@ -45,9 +45,9 @@ class HostsStore:
         return _first(self._load()[1], str(self.path)) if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
-        """Return the host called `name`; None if the file has none. Raises InputError if the entry is invalid, and
-        StoreError if the file cannot be read. It does not return None then, because the caller would use `name` as an
-        SSH host instead."""
+        """Return the host called `name`, or None if the file has no such host. Raises InputError if the entry is
+        invalid, and StoreError if the file cannot be read, because after None the caller would use `name` as an SSH
+        host."""
         entry: HostEntry | None = self._entry("hosts", name)
         return entry
 
@@ -173,7 +173,8 @@ def _document(entry: HostEntry) -> dict[str, Any]:
 
 
 def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
-    """Return the findings, or the most serious ones of many and one that says how many are left out."""
+    """Return all findings if they are few. Otherwise return the most serious ones, and a last finding that says how
+    many are left out."""
     from workbench.model.findings import Finding, Level, by_severity
 
     if len(findings) <= _MOST_FINDINGS:

@@ -1,6 +1,6 @@
 """The schema of hosts.toml: hosts and clusters with their fields, and the check of a document against it.
 
-An invalid value makes its whole host or cluster unusable: a host without its container, for example, would mean a
+An invalid value makes its whole host or cluster unusable, because a host without its container, for example, would be a
 different machine. Other entries stay usable. An unknown field is only reported.
 """
 
@@ -53,8 +53,8 @@ def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """Return the value of a variable or an option as text, with a whole number as its digits. For any other value, add
-    a problem to `problems` and return UNUSABLE."""
+    """Return the value of a variable or an option as text. A whole number becomes its digits. For anything but a text
+    or a whole number, add a problem to `problems` and return UNUSABLE."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):

@@ -112,8 +112,8 @@ def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
 
 
 def _existing(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """Return the path in `document` of the field that pydantic's error location means. Parts that are not in the
-    document, such as the names of union members, are removed. `kind` is pydantic's error type."""
+    """Return the path in `document` of the field to which pydantic's error location refers. Names in the location that
+    are not in the document, such as those of union members, are left out. `kind` is pydantic's error type."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -248,7 +248,8 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
 
 
 def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield a finding for an unknown launcher, and for each run option that is invalid for the launcher."""
+    """Yield a finding for an unknown launcher (the program that runs the server, such as systemd), and for each run
+    option that is invalid for the launcher."""
     table = document.get("launch")
     launch: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
     word, options = launch.get("run_as", PROCESS), launch.get("run_options")

@@ -1,5 +1,5 @@
-"""The source documents (write-ups) of the shipped presets. Each is one TOML file in presets/documents/, which contains
-the document's claims and, for each claim, whether it is true."""
+"""The source documents (write-ups) of the shipped presets. Each is one TOML file in presets/documents/. It contains the
+document's claims, which are statements about the setup, and says for each whether it is true."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def document(name: str) -> SourceDocument:
 
 
 def with_claims(preset: Preset) -> Preset:
-    """Return the preset with the claims of its source documents appended to its own claims."""
+    """Return the preset with more claims: those of its source documents are appended to its own. A claim is a statement
+    of a write-up about the setup."""
     shared = [
         claim.model_copy(update={"document": name}) for name in preset.documents for claim in document(name).claims
     ]

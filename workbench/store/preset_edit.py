@@ -75,8 +75,8 @@ def from_plan(
     """Return the document of a new preset: its `parent` (a preset document) with the settings of `plan`.
 
     A field of the parent that contains variables, such as "${name}", stays as it is if filling in the plan's variables
-    gives the plan's value. The parent becomes the baseline. Other fields are copied, except those that describe only
-    the parent, such as its title.
+    gives the plan's value. The new preset names the parent as its baseline, with which it is compared. Other fields are
+    copied, except those that describe only the parent, such as its title.
     """
     known = dict(plan.variables)
     engine = parent["engine"]
@@ -119,7 +119,7 @@ def _settings(settings: Sequence[FlagSetting], parent: Mapping[str, Any], known:
 
 
 def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
-    """Return `template` if it gives `value` after its variables are replaced by those in `known`. Otherwise return
+    """Return `template`, a field with variables, if filling in the variables in `known` gives `value`. Otherwise return
     `value`."""
     return template if template is not None and _filled_in(template, known) == value else value
 
@@ -133,8 +133,8 @@ def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
 
 
 def _launch(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the preset's table "launch", with the launcher and its options. None if Workbench itself starts the
-    server."""
+    """Return the preset's table "launch", with the launcher (the program that runs the server, such as systemd) and its
+    options. None if Workbench itself starts the server."""
     if plan.run_as == PROCESS:
         return None
     before = parent.get("run_options", {})
@@ -151,8 +151,8 @@ def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[
 
 
 def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Return the preset's table "model": the parent's table if the plan has the parent's model, otherwise a table with
-    only the model's id."""
+    """Return the preset's table "model". It is the parent's table if the plan has the same model, otherwise a table
+    with only the model's id."""
     if _filled_in(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}

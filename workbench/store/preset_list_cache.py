@@ -23,8 +23,8 @@ _FORMAT = f"presets of workbench {__version__}, format 1"
 
 
 def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
-    """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file `path`. {} if the cache
-    file cannot be used."""
+    """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file `path`. A stamp changes
+    whenever the preset file changes. Return {} if the cache file cannot be used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         head, _, body = read_kept(path).partition(b"\n")
         if head == _head(body):
@@ -34,7 +34,8 @@ def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
 
 
 def write(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
-    """Write the list entries to the cache file `path`. If the file cannot be written, do nothing."""
+    """Write the list entries, with the stamps of their preset files, to the cache file `path`. If the file cannot be
+    written, do nothing."""
     body = json.dumps(entries)
     with contextlib.suppress(StoreError):
         write_atomic(path, f"{_head(body.encode()).decode()}\n{body}")

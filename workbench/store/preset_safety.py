@@ -66,7 +66,7 @@ def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
 
 def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]:
     """Yield (path, value) for the parts of a preset document that reach a command line or an environment variable. A
-    value can be a whole table, such as the flags."""
+    value can be a whole table, such as that of the flags."""
     for section, keys in (("engine", ("executable", "workdir")), ("model", ("id",))):
         table = document.get(section)
         if isinstance(table, Mapping):

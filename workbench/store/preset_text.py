@@ -23,8 +23,8 @@ _SIGNS: Mapping[str, Sign] = {"true": "good", "partly": "warn", "unproven": "unp
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a section. Only the lines of the first section have a label. `sign` marks the line as good or as a
-    problem ("warn", "unproven", "bad"); "" means neither."""
+    """One line of a section in the text of a preset. Only the lines of the first section have a label. `sign` says
+    whether the line is good or a problem ("warn", "unproven", "bad"); "" means neither."""
 
     text: str
     label: str = ""
@@ -74,8 +74,9 @@ def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
 
 
 def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
-    """Return the notes of a preset about the flag `name`: its value in the preset, then the caveats and claims that
-    mention one of its spellings."""
+    """Return what a preset says about the flag `name`, as one text each: its value in the preset, then each known
+    problem (caveat) and each statement of a write-up (claim) that mentions the flag. `aliases` are other spellings of
+    the flag."""
     value = preset.flags.get(name)
     texts = [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})] if value is not None else []
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
@@ -111,7 +112,8 @@ def _facts(preset: Preset) -> list[Line]:
 
 
 def _run_as(preset: Preset) -> str:
-    """Return the launcher of the server, with its options. "" if Workbench itself starts the server."""
+    """Return the launcher (the program that runs the server, such as systemd) with its options. "" if Workbench itself
+    starts the server."""
     options = (f"{n}={value}" for n, v in preset.launch.run_options.items() for value in ([v] if v is str(v) else v))
     return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
 

@@ -1,7 +1,7 @@
 """The preset library: the user's own presets first, then those that Workbench ships.
 
-To list presets, the library parses TOML without the schema, and only files that changed. `get` checks a whole file. An
-invalid file is listed with its error and never hides another preset.
+To list presets, the library parses only files that changed, and does not check them against the schema. `get` checks a
+whole file. An invalid file is listed with its error and never hides another preset.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MANY = 50  # files from which the list is kept on disk; the shipped ones alone 
 @dataclass(frozen=True, slots=True)
 class ListedPreset:
     """A preset in the list of the library. `origin` is "own" (the user's directory) or "shipped". `hides` is the path
-    of a preset with the same id that this preset replaces. `error` is the reason why the file is invalid, None if it is
-    valid."""
+    of another preset with the same id, which this one replaces. `error` is the reason why the file is invalid, or None
+    if it is valid."""
 
     id: str
     path: str
@@ -92,8 +92,8 @@ class PresetLibrary:
         return (*(good[i] for i in sorted(good)), *broken)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return findings about the library as a whole: own presets that replace shipped ones, and baselines that do
-        not exist. Errors of invalid files are in the entries of `list`."""
+        """Return findings about the library as a whole: own presets that replace shipped ones, and presets whose
+        baseline (the preset to compare with) does not exist. Errors of invalid files are in the entries of `list`."""
         entries = [entry for entry in self.list() if entry.error is None]
         ids = {entry.id for entry in entries}
         found: list[Finding] = []
@@ -109,7 +109,7 @@ class PresetLibrary:
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """Return the path of the file with this preset. The id of an invalid file is its file name without suffix.
+        """Return the path of the file with this preset. An invalid file has its file name without suffix as its id.
         Raises PresetError if there is no such preset."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]

@@ -59,7 +59,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The values of all metrics in one cell that begins at the Unix second `unix_s`."""
+    """The values of all metrics in one cell of a recording, which is a time span of fixed length that begins at the
+    Unix second `unix_s`."""
 
     unix_s: int
     values: Mapping[Key, float]
@@ -67,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Infos:
-    """The properties of the host's GPUs, valid from `unix_s` on until the next line of this kind."""
+    """The properties of the host's GPUs in a recording. They are valid from `unix_s` on, until the next such line."""
 
     unix_s: float
     infos: tuple[GpuInfo, ...]
@@ -77,8 +78,8 @@ Item = Cell | Event | Infos
 
 
 class CellWriter:
-    """Turns readings into lines of a recording, one line per cell of `step_s` seconds. The line of a cell is written
-    one cell later, because the readings of GPUs and engine do not arrive at the same time."""
+    """Turns readings into lines of a recording, one line per cell (time span) of `step_s` seconds. The line of a cell
+    is written one cell later, because the readings of GPUs and engine do not arrive at the same time."""
 
     def __init__(self, step_s: int) -> None:
         self.step_s = step_s
@@ -88,8 +89,9 @@ class CellWriter:
         self._count = 0
 
     def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
-        """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the cells that are now
-        complete. A second in an earlier cell is ignored, unless the clock was set back."""
+        """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the cells (time spans of
+        the recording) that are now complete. A second whose cell is already written is ignored, unless the clock was
+        set back."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:
@@ -107,7 +109,8 @@ class CellWriter:
                     known[1] += 1
 
     def end(self) -> Iterator[str]:
-        """Yield the lines of the cells that are not complete yet. Call this at the end of the recording."""
+        """Yield the lines of the cells (time spans of the recording) that are not complete yet. Call this at the end of
+        the recording."""
         yield from self._end(max(self._open, default=0) + 1)
 
     def _end(self, before_s: int) -> Iterator[str]:
@@ -118,7 +121,8 @@ class CellWriter:
                 yield self.line(cell, {key: rounded(key[1], total / count) for key, (total, count) in sums.items()})
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
-        """Return the line of the cell that begins at `unix_s`, with the values that changed since the previous call."""
+        """Return the line of the cell (time span) that begins at `unix_s`, with the values that changed since the
+        previous call."""
         full = self._count % FULL_EVERY == 0
         self._count += 1
         before = {} if full else self._written
@@ -143,8 +147,8 @@ def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
 
 
 def history_lines(histories: Sequence[History], first_s: int, last_s: int, step_s: int) -> Iterator[str]:
-    """Yield the recording lines of the cells from `first_s` to `last_s` (Unix seconds), one per `step_s` seconds. If
-    several histories have a value for the same metric and cell, the first history's value is used."""
+    """Yield the lines of a recording from `first_s` to `last_s` (Unix seconds), one per `step_s` seconds. If several
+    histories have a value for the same metric and time, that of the first history is used."""
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
     keys = {key: None for history in histories for key in history}
@@ -209,7 +213,7 @@ def header_of(line: str | bytes, name: str) -> Header:
 
 def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
     """Yield the content of the lines after the header, with control characters removed from texts. A damaged line is
-    left out, and so are the cells after it up to the next line with all values. Reading ends after 1,000 useless lines
+    left out, and so are the lines after it up to the next line with all values. Reading ends after 1,000 useless lines
     in a row, because a small compressed file can contain billions of them."""
     useless = 0
     for item in _item_of_each(lines):
@@ -303,7 +307,8 @@ def _time(value: Any) -> float | None:
 
 
 def rounded(name: str, value: float) -> float | int:
-    """Return a value with as many digits as a graph can show; memory is rounded to MiB."""
+    """Return the value of the metric `name`, rounded to as many digits as a graph can show. Memory is rounded to
+    MiB."""
     if name.endswith("_bytes"):
         return round(value / _MIB) * _MIB
     short = round(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3)

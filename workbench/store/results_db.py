@@ -45,7 +45,7 @@ _MAYBE_NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The fields of a stored request that reports use. bench/records.py lists all fields of a request."""
+    """Those fields of a stored request that reports use. bench/records.py lists all fields of a request."""
 
     start_s: float | None = None
     end_us: float = 0
@@ -60,8 +60,8 @@ class _Tags:
 
 
 class Column(NamedTuple):
-    """A column of the results table. `declaration` is its SQL type, `json` says whether it contains JSON, and
-    `searched` lists the SQL expressions whose values a search examines.
+    """A column of the results table. `declaration` is its SQL type, and `json` says whether it contains JSON.
+    `searched` lists the SQL expressions for the texts in which a search looks.
 
     The column's name is that of the field of BenchResult or Conditions whose value it stores. A column of a new format
     version gets the next `version` and is added to older files.
@@ -101,7 +101,7 @@ _PAGE_ROWS = 500
 
 
 def _searched() -> str:
-    """Return the SQL expression of the text that a search examines."""
+    """Return the SQL expression for the text in which a search looks."""
     return " || ' ' || ".join(f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched)
 
 
@@ -179,7 +179,7 @@ class ResultsDb:
         self, limit: int | None = 100, search: str | None = None, *, host: str | None = None, tag: str | None = None
     ) -> tuple[BenchResult, ...]:
         """Return the newest results, newest first, without damaged ones. `limit` is the highest number of results, None
-        for all. `search`, `host` and `tag` filter the results in the same way as in `pages`."""
+        for all. `search`, `host` and `tag` select results in the same way as in `pages`."""
         return tuple(result for page in self.pages(limit, search, host=host, tag=tag) for result in page.results)
 
     def pages(
@@ -192,10 +192,10 @@ class ResultsDb:
         before: int | None = None,
     ) -> Iterator[Page]:
         """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest number of results,
-        None for all. `before` selects results with a smaller id.
+        None for all. With `before`, only results with smaller ids are yielded.
 
         A result matches `search` if all its words (ASCII case ignored) occur in the host, engine, model, command,
-        environment, driver, GPUs, settings, workload, preset, run, date (UTC), note or tags; the word "simulated"
+        environment, driver, GPUs, settings, workload, preset, run, date (UTC), note or tags. The word "simulated"
         matches simulated results. `host` selects results of that host and imported ones, `tag` those with that tag.
         """
         condition, values = filter_condition(search, host, tag)
@@ -219,7 +219,7 @@ class ResultsDb:
         computed, beyond = source(_searched()), below
 
         def append_matching(table: str, lowest: int) -> None:
-            """Append matching rows with lowest <= id < beyond, newest first."""
+            """Append to `rows` the matching rows of `table` with lowest <= id < beyond, newest first."""
             chosen = f"SELECT id FROM {table} WHERE id >= ? AND id < ? AND {condition} ORDER BY id DESC LIMIT ?"
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
             rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
@@ -330,8 +330,8 @@ class ResultsDb:
         return tuple(ids)
 
     def _insert(self, row: Mapping[str, Any], requests: Sequence[Mapping[str, Any]], columns: Iterable[Column]) -> int:
-        """Write the requests, then the row of a result. Return its id. A column that is not in `columns` gets its
-        default. Raises OSError or StoreError, and KeyError if the row lacks a value."""
+        """Write a new result: first its requests to a file, then its row to the database. Return its id. A column that
+        is not in `columns` gets its default. Raises OSError or StoreError, and KeyError if the row lacks a value."""
         stored = {c.name: _encoded(c, row[c.name]) for c in columns if c.name != "samples"}
         stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
@@ -437,7 +437,7 @@ def _no_such(result_id: int) -> InputError:
 
 
 def _result(row: tuple[Any, ...]) -> BenchResult:
-    """Return the result in a row of the columns _READ. Control characters are removed from its texts, because older
+    """Return the result in a row of the results table. Control characters are removed from its texts, because older
     versions of Workbench stored them. Raises StoreError if the row is damaged."""
     values = dict(zip(_READ, row, strict=True))
     odd = []

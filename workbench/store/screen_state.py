@@ -1,4 +1,5 @@
-"""The state of the screen that its next start restores, by host: the marks A and B, and the contents of forms."""
+"""The state of the screen that its next start restores, by host: the two results marked A and B for a comparison, and
+the contents of forms."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Sweeps, stored as one JSON file each in the data directory. A sweep is written at every point, so that a crash loses
-nothing; the results of its points are stored like any other result."""
+"""Sweeps (one benchmark for each of several values of a setting), stored as one JSON file each in the data directory. A
+sweep is written after every value, so that a crash loses nothing. The results of its benchmarks are stored like any
+other result."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ class SweepStore:
             yield _interrupted(sweep) if sweep.state == SeriesState.RUNNING else sweep
 
     def list(self) -> tuple[Sweep, ...]:
-        """Return the sweeps, newest first. Unreadable sweeps are left out; `get` raises an error that says what is
-        wrong with them."""
+        """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error that says what is
+        wrong with one."""
         found = []
         for number in sorted(self._ids(), reverse=True):
             with contextlib.suppress(StoreError, InputError):
@@ -103,8 +104,8 @@ class SweepStore:
 
 
 def _interrupted(sweep: Sweep) -> Sweep:
-    """Return a sweep whose Workbench ended while running it, with the state "stopped" and its remaining points
-    skipped."""
+    """Return a sweep whose Workbench ended while running it. Its state is now "stopped", and its remaining points are
+    marked as skipped."""
     points = tuple(
         replace(p, state=PointState.SKIPPED, error=INTERRUPTED)
         if p.state in (PointState.PLANNED, PointState.MEASURING)

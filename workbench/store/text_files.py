@@ -15,7 +15,7 @@ MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets
 
 
 def read_own_text(path: Path) -> str | None:
-    """Return the text of a regular UTF-8 file; None if the file does not exist. Raises StoreError for a file that is
+    """Return the text of a regular UTF-8 file, or None if the file does not exist. Raises StoreError for a file that is
     not regular (it could block or have no end), is larger than MAX_BYTES, or cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):

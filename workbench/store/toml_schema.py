@@ -25,7 +25,7 @@ _LARGEST = 1e300  # a whole number of TOML may be too large for a float
 
 
 def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
-    """Add a problem to `problems`, and return UNUSABLE."""
+    """Add a problem at `path` with the sentence `text` to `problems`, and return UNUSABLE."""
     problems.append(Problem(path, text))
     return UNUSABLE
 
@@ -83,8 +83,8 @@ def map_of(kind: Kind) -> Kind:
 
 def table(made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False) -> Kind:
     """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of each key. An invalid
-    value is left out, unless `required` is True: then an invalid or missing value makes the function return UNUSABLE.
-    """
+    value is left out. If `required` is True, however, an invalid or missing value makes the function return
+    UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):

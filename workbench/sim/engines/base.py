@@ -96,12 +96,14 @@ class SimulatedEngine:
 
     @abstractmethod
     def launch(self, catalog: Catalog, flags: dict[str, Any], positional: list[str]) -> LaunchOptions:
-        """Return the launch options that the parsed flags describe. Raises ArgumentsRejected if a flag is invalid."""
+        """Return the launch options that the parsed `flags` and the arguments that are no flags (`positional`)
+        describe. Raises ArgumentsRejected if a flag is invalid."""
 
     # -- memory --------------------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
-        """Return the path of the directory that the model is loaded from. None if the model is named by its id."""
+        """Return the path of the directory from which the model is loaded. None if the flags name the model by its
+        id."""
         name = launch.model.id
         return name if name.startswith(("/", "./", "../", "~")) else None
 
@@ -110,7 +112,7 @@ class SimulatedEngine:
         return Failure(f"FileNotFoundError: Model path {path} does not exist.")
 
     def gpus_per_replica(self, launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> int:
-        """Return the number of GPUs of this host over which one replica is split."""
+        """Return the number of GPUs of this host over which one replica of the model is split."""
         return -(-launch.tp * launch.pp // launch.nodes)
 
     def too_few_gpus(self, needed: int, have: int) -> Failure:
@@ -161,11 +163,12 @@ class SimulatedEngine:
     @abstractmethod
     def loading(self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str) -> Iterator[StartupPhase]:
         """Yield the engine's log lines from the reading of the model until the server is ready. `workers` are the
-        process ids of the workers."""
+        process ids of the workers, and `address` is the URL at which the server listens."""
 
     @abstractmethod
     def ready(self, address: str) -> StartupPhase:
-        """Return the log line with which the engine reports that it is ready."""
+        """Return the log line with which the engine reports that it is ready. `address` is the URL at which it
+        listens."""
 
     def fails_in_worker(self, failure: Failure) -> bool:
         """Return whether this failure occurs in a worker process. The server then starts its workers before it
@@ -173,7 +176,7 @@ class SimulatedEngine:
         return False
 
     def failed(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
-        """Write the last log lines of an engine that cannot start."""
+        """Write the last log lines of an engine that cannot start. `workers` are the process ids of its workers."""
         for line in failure.lines:
             log.line(line, level="ERROR")
 
@@ -186,11 +189,12 @@ class SimulatedEngine:
         log.line("Shutting down")
 
     def statistics(self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool) -> None:
-        """Write the periodic statistics lines, for the last `seconds` seconds. `before` has (prompt tokens, output
-        tokens) of each replica at the begin of this time; `busy` says whether requests are in progress."""
+        """Write the engine's periodic statistics lines, for the last `seconds` seconds. `before` has the (prompt
+        tokens, output tokens) of each replica of the model at the start of this time. `busy` says whether requests are
+        in progress."""
 
     def observe(self, server: EngineServer, replica: Replica) -> None:
-        """Make the engine write log lines about the steps of a replica, if the real engine does so."""
+        """Make the engine write log lines about the steps of a replica of the model, if the real engine does so."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 
@@ -207,7 +211,8 @@ class SimulatedEngine:
         return b""
 
     def token_reply(self, ids: list[int], max_len: int) -> dict[str, Any]:
-        """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids of the text."""
+        """Return the body of the reply of the endpoint that counts tokens. `ids` are the token ids of the text, and
+        `max_len` is the longest context of the model in tokens."""
         return {"count": len(ids), "max_model_len": max_len, "tokens": ids}
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
@@ -225,7 +230,8 @@ class SimulatedEngine:
         return {}
 
     def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the events after the last content: finish_reason (unless the last content had it), usage, [DONE]."""
+        """Return the last server-sent events of a streamed reply: finish_reason (unless the last text had it), usage,
+        [DONE]."""
         fields, text = self.more_fields(sequence), ""
         if not self.finish_on_content:
             text += reply.finish_event({} if reply.usage_chunk else fields)
@@ -234,4 +240,4 @@ class SimulatedEngine:
         return text + "data: [DONE]\n\n"
 
     def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
-        """Write the log lines for one finished request."""
+        """Write the engine's log lines about one finished request."""

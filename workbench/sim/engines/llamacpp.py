@@ -130,7 +130,7 @@ class SimulatedLlamacpp(SimulatedEngine):
         log.line("srv  llama_server: exiting due to HTTP server error", level="E")
 
     def stopping(self, log: EngineLog) -> None:
-        """Write nothing, because llama-server logs no line when it is asked to stop."""
+        """Write nothing, because llama-server logs no line when it is stopped."""
 
     # -- API -----------------------------------------------------------------------------------------------------
 

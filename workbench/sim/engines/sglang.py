@@ -116,8 +116,8 @@ class SimulatedSglang(SimulatedEngine):
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
     def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
-        """Yield (share, text, raw) for each log line of the first rank. `share` is the part of the start's duration
-        that passes before the line; `raw` is True for a line without the engine's prefix."""
+        """Yield (share, text, raw) for each log line of the first rank (process of one GPU). `share` is the part of the
+        start's duration that passes before the line. `raw` is True for a line without the engine's prefix."""
         model = launch.model
         yield 0.15, "Init torch distributed begin.", False
         yield 0.0, f"Init torch distributed ends. elapsed=0.41 s, mem usage={0.09 * launch.tp:.2f} GB", False

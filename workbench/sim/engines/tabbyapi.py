@@ -121,7 +121,7 @@ class SimulatedTabbyapi(SimulatedEngine):
         }
 
     def stream_end(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return one event with finish_reason and usage, and [DONE]."""
+        """Return the end of a streamed reply: one event with finish_reason and usage, and [DONE]."""
         usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
         return reply.finish_event(usage) + "data: [DONE]\n\n"
 

@@ -199,8 +199,9 @@ class SimulatedVllm(SimulatedEngine):
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
     def _core_lines(self, launch: LaunchOptions, fit: Fit, config: str) -> Iterator[tuple[float, str, str, str]]:
-        """Yield (share, text, source file, level) for each log line of the worker. `share` is the part of the start's
-        duration that passes before the line. The source file is "" for a line without prefix."""
+        """Yield (share, text, source file, level) for each log line of the worker during the start. `share` is the part
+        of the start's duration that passes before the line. The source file is "" for a line without the engine's
+        prefix."""
         model, whole_s = launch.model, start_seconds(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:

@@ -74,9 +74,9 @@ async def uninstall(session: Session, run_id: str) -> Sequence[str]:
 async def plan_of_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
 ) -> tuple[LaunchPlan, Command, Engine, str]:
-    """Return (plan, command, engine, full handle) of the server that the launcher `run_as` runs as `handle`. A handle
-    is the launcher's name of a unit, container or job. Raises ServerError if there is no such server, or if its command
-    starts no engine that Workbench knows."""
+    """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs as `handle`. A
+    handle is the launcher's name of a unit, container or job. Raises ServerError if there is no such server, or if its
+    command starts no engine that Workbench knows."""
     launcher = launcher_of(run_as)
     if launcher is None:
         raise InputError(

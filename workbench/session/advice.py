@@ -1,5 +1,5 @@
-"""Advice on a result or on a running server, with the verdicts of earlier experiments, and the experiment that tests a
-finding of the advice."""
+"""Advice on a result or on a running server: findings, what earlier experiments about them showed, and the experiment
+that tests a finding."""
 
 from __future__ import annotations
 

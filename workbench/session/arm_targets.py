@@ -36,9 +36,8 @@ _LEAST = 4  # characters of a run id that identify it
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two servers that an experiment compares, with its host. If the experiment starts the server, `editor`
-    has the server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is
-    None."""
+    """One of the servers that an experiment compares, with its host. If the experiment starts the server, `editor` has
+    the server's plan. If a server is measured as it is, `run_id` or `url` names that server and `editor` is None."""
 
     session: Session
     editor: PlanEditor | None = None
@@ -140,10 +139,10 @@ class ArmTargets:
         trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
 
     async def sides(self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases) -> dict[str, Side]:
-        """Return the host and the server of each side of the experiment, by the side's name. The sides are the arms "A"
-        and "B"; in an experiment on twins (two hosts with equal GPUs, driver and engine), each arm has a side on each
-        host, "A on HOST". Raises PlanError for a plan that an engine would reject, SettingsError for GPU settings that
-        cannot be applied, and InputError if the hosts are not twins."""
+        """Return the host and the server of each side of an experiment by name: "A" and "B", or "A on HOST" if two
+        hosts with equal hardware (twins) are used. Raises PlanError for a plan that an engine would reject, and
+        SettingsError for GPU settings that cannot be applied. Raises InputError if the two hosts differ in GPUs, driver
+        or engine."""
         sides = {}
         for name, (arm_name, host) in design.sides(spec).items():
             arm = arms[arm_name]

@@ -249,7 +249,7 @@ class Bench:
     ) -> Measured:
         """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as partial if the
         connection to the host was lost. `read` are calls that read the present settings. `locks` and `changes` are the
-        clock locks, and their recorded changes, from before the load; `known` has the clocks of earlier loads."""
+        clock locks and their recorded changes from before the load, and `known` has the clocks of earlier loads."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*read)

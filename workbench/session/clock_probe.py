@@ -1,5 +1,6 @@
 """Probes of clock locks. A probe sets a clearly lower lock for 2 s under load, which shows whether the clock follows
-locks at all. The journal and the guard protect this lock as any setting; afterwards the previous lock is set again."""
+locks at all, and then sets the previous lock again. If Workbench is killed meanwhile, a guard process on the host does
+that."""
 
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ class ClockProbe:
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[list[Clock], tuple[str, ...]]:
-        """Run the probes. Return the clocks under the probes, and a note for each probe that failed. `load(seconds)`
-        loads the server; `known` has the clocks under earlier loads."""
+        """Run the probes. Return (the GPUs' clocks under the probes, a note for each probe that failed). `meter` reads
+        the GPUs, `load(seconds)` loads the server, and `known` has the clocks under earlier loads."""
         clocks: list[Clock] = []
         notes: list[str] = []
         for setting, wanted in probes.items():

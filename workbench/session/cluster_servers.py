@@ -1,4 +1,5 @@
-"""The servers of a cluster with the state of each rank, and the check of a cluster together with its servers."""
+"""The servers of a cluster with the state of each rank (a server's process on one node), and the check of a cluster
+together with its servers."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _TRANSPORTS = ("log.nccl-rdma", "log.nccl-socket")
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """The nodes and servers of a cluster at one moment. `lines` are pairs (label, text) about the nodes and about the
-    servers with their ranks. `servers` are the servers that may still have processes."""
+    """The nodes and servers of a cluster at one moment. `lines` are pairs (label, text) about the nodes, the servers,
+    and each server's processes on the nodes. `servers` are the servers that may still have processes."""
 
     name: str
     findings: Sequence[Finding]
@@ -63,8 +64,8 @@ async def read(session: Session) -> Sequence[ServerStatus]:
 
 
 async def transport(session: Session, status: ServerStatus) -> str | None:
-    """Return the sentence that describes how the server's ranks exchange data (NCCL over RDMA or over sockets),
-    according to the server's log. None if the log does not say."""
+    """Return the sentence of the server's log on how its processes on the nodes exchange data: NCCL over RDMA or over
+    sockets. None if the log does not say."""
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
     return next((f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORTS), None)

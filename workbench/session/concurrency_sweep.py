@@ -56,9 +56,9 @@ def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass
 class ConcurrencySweep:
-    """Carries out a sweep of the concurrency. `bench` has the fields of BenchSpec that the user gave; the numbers of
-    requests and of warm-up requests grow with the level unless the user gave them. The sweep ends at the first level
-    that fails or would exceed the time limit."""
+    """Measures a server at rising numbers of concurrent requests, the levels, until a level fails or would exceed the
+    time limit. `bench` has the fields of BenchSpec that the user gave. The numbers of requests and of warm-up requests
+    grow with the level unless the user gave them."""
 
     parts: SweepParts
     progress: SweepProgress

@@ -48,8 +48,8 @@ class Endpoint:
 
 
 def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
-    """Return the entry of a run's server. An empty `name` or `file` is replaced by that of the run's preset, or else by
-    the model's name or the default path FILE."""
+    """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is replaced by that of the
+    run's preset, or else by the model's name or the default path FILE."""
     supervisor = session.servers.supervisor
     status, preset = supervisor.status(run_id), _of_preset(session, run_id)
     model = status.served_model or status.model

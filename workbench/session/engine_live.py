@@ -128,7 +128,7 @@ class EngineLive:
             self._take(read)
 
     def _take(self, read: EngineMetrics) -> None:
-        """Put a reading into the timeline and into the state."""
+        """Put a reading of the engine's counters into the timeline and into the session's state."""
         view = self._core.state.engine
         if view is None:
             return

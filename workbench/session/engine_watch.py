@@ -83,12 +83,12 @@ class EngineWatch:
         return RequestCounts(sum(known) if known else None, _counted(now))
 
     async def before(self) -> None:
-        """Read the counters before the load."""
+        """Read the engine's counters before the load."""
         self._before = await self.read()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Read the metrics every second while the block runs."""
+        """Read the engine's metrics every second while the block runs."""
         watch = asyncio.ensure_future(self._watch())
         try:
             yield

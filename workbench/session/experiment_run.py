@@ -110,8 +110,7 @@ class ExperimentConduct:
 
     async def carry_out(self) -> Experiment:
         """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a lost link stops the
-        experiment; the cancellation does not propagate, so that the caller gets what was measured. Raises StoreError if
-        the experiment cannot be stored."""
+        experiment, which is then returned without an error. Raises StoreError if the experiment cannot be stored."""
         state: SeriesState = SeriesState.FAILED
         error: str | None = None
         try:
@@ -164,9 +163,9 @@ class ExperimentConduct:
     # ---- one run
 
     async def _warm_up(self) -> None:
-        """Make the runs whose results are discarded, because a cold machine is slower. By default, discard one run, or
-        one run of each arm whose server must compile at its next start; on twins (two hosts with equal hardware), do so
-        on each host. A resumed experiment repeats the discarded runs."""
+        """Make the first runs, whose results are discarded because a cold machine is slower. By default this is one run
+        on each host, or one run of each arm whose server must compile at its next start. A resumed experiment repeats
+        these runs."""
         spec = self.experiment.spec
         if spec.throw_away is False:
             return

@@ -132,7 +132,7 @@ class Experiments:
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
         """Return the estimated duration in seconds, from earlier starts and benchmarks of the same kind. None if there
-        are none."""
+        are none. `restarts` says whether each run starts a server."""
         start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
         if bench_s is None or start_s is None:
             return None

@@ -44,7 +44,7 @@ class FleetServer:
 
     @property
     def tok_s(self) -> float | None:
-        """The generated tokens per second; None if not known."""
+        """The tokens per second that the server generates; None if not known."""
         return self.values.get("generation_tok_s")
 
 
@@ -177,7 +177,7 @@ class FleetState:
 
 
 def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
-    """Return the totals of these hosts."""
+    """Return the sums over these hosts: numbers of GPUs and servers, power, and token rate."""
     live = [host for host in hosts if host.live]
     gpus = [gpu for host in live for gpu in host.gpus]
     ready = [server for host in live for server in host.servers if server.answers]

@@ -1,4 +1,5 @@
-"""The GPU settings that Workbench changed on the host, read from the journal and compared with telemetry."""
+"""The GPU settings that Workbench changed on the host, read from the journal and compared with the readings of the
+GPUs."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ class GpuAlterations:
         return locks_on(self._core.state.alterations, self._core.state.others)
 
     async def read(self) -> None:
-        """Read the altered settings and their owners from the journal into the session's state. Notify the user of
-        settings that a restart of the host or of the driver has reset."""
+        """Read the altered settings, and who altered them, from the journal into the session's state. Notify the user
+        of settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal()
         self.register_dir = state.register.directory
         found = tuple(alteration(r) for r in records if r.why_lost is None)
@@ -71,8 +72,8 @@ class GpuAlterations:
             await self._report_gone(gone)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
-        """Return (records, log entries) of the journal, both with the oldest first. The records include settings that a
-        restart of the host or of the driver has reset."""
+        """Return (records, log entries) of the journal, the file on the host that records altered GPU settings. Both
+        have the oldest first. The records include settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal()
         return records, state.log
 

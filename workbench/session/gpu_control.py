@@ -1,4 +1,5 @@
-"""GPU settings of the host: planned, applied with a journal and a guard, and reverted."""
+"""GPU settings of the host: planned, applied and reverted. A journal on the host records changed settings, and a guard
+process reverts them if Workbench ends."""
 
 from __future__ import annotations
 
@@ -87,9 +88,9 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set `settings` on a GPU (None: on all) under a guard. After `trial_s` seconds the settings are reverted
-        unless the user confirms them. `dry_run` changes nothing and reports the commands. `password` goes to sudo's
-        stdin only."""
+        """Set `settings` on a GPU (None: on all), with a guard process that reverts them if this session ends. After
+        `trial_s` seconds the settings are reverted unless the user confirms them. `dry_run` changes nothing and reports
+        the commands, and `password` goes to sudo's stdin only."""
         return await self.apply_each({_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password)
 
     async def apply_each(
@@ -100,9 +101,10 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
     ) -> SettingsReport:
-        """Set the settings in `by_gpu` under a guard; its keys name GPUs (index, UUID or "all"). If one setting fails,
-        all are reverted. After `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
-        nothing and reports the commands; `password` goes to sudo's stdin only."""
+        """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard process that reverts
+        them if this session ends. If one setting fails, all are reverted, and after `trial_s` seconds they are reverted
+        unless the user confirms them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
+        stdin only."""
         from workbench.gpu.settings import apply
 
         rights = await self.rights.with_password(password)

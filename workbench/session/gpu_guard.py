@@ -114,8 +114,9 @@ class GpuGuard:
         return view
 
     async def apply(self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None) -> SettingsReport:
-        """Apply planned commands under a guard. With `trial_s`, the guard reverts the settings after that many seconds
-        unless the user confirms them. Raises SettingsError if a trial gets no guard."""
+        """Apply planned commands, with a guard process that reverts the settings if this session ends. With `trial_s`,
+        the guard also reverts them after that many seconds unless the user confirms them. Raises SettingsError if a
+        trial gets no guard."""
         from workbench.gpu.settings.apply import apply
 
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)

@@ -1,5 +1,6 @@
-"""A sweep of a GPU setting with a running server. Each value is set, settled under load and measured; then the GPUs get
-their previous values back, whatever happens. The journal and the guard restore them if this process is killed."""
+"""A sweep of a GPU setting with a running server. Each value is set, kept under load until the readings are steady, and
+measured. Then the GPUs get their previous values back. If this process is killed, a guard process on the host does
+that."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _contained(inner: Host, container: tuple[str, str], known_as: str, sudo: boo
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of hosts that the user can pick, without their sources."""
+    """Return only the names of the hosts that the user can pick."""
     return tuple(host.name for host in known_hosts())
 
 

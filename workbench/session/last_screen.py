@@ -58,7 +58,7 @@ class ScreenMemory:
         self.resumed = host
 
     async def _resume_series(self) -> None:
-        """Show the newest experiment and the newest sweep of this host, unless another Workbench is running them."""
+        """Show the newest experiment, and the newest sweep of this host, that no other Workbench is running."""
         from workbench.store.experiments import ExperimentsDb
         from workbench.store.sweeps import SweepStore
 

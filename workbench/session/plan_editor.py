@@ -133,8 +133,9 @@ class PlanEditor:
         self._change(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
     def apply(self, finding: Finding) -> Sequence[PlanChange]:
-        """Make the changes that a finding of `view` proposes, as one step of the undo history. Return them. Raises
-        InputError if the plan no longer has this finding, or the finding proposes nothing."""
+        """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the undo history.
+        Return the changes. Raises InputError if the plan no longer has this finding, or the finding proposes
+        nothing."""
         same = (f for f in self.findings() if (f.code, f.flag, f.fix) == (finding.code, finding.flag, finding.fix))
         changes = next((f.changes for f in same if f.changes), ())  # the changes of a view have masked secrets
         if not changes:

@@ -1,4 +1,5 @@
-"""The plan under edit: loading it, editing it, and checking it against what the host has installed."""
+"""The plan under edit, with which the next server is started: loading it, editing it, and checking it against what the
+host has installed."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ EXECUTABLE = "executable"
 
 
 class Plans:
-    """Holds the plan under edit, and shows it in the session's state after each change. `current` is the editor of that
-    plan, None if no plan is loaded."""
+    """Holds the plan under edit, with which the next server is started, and shows it in the session's state after each
+    change. `current` is the editor of that plan, None if no plan is loaded."""
 
     def __init__(self, core: StateHolder, config: ConfigStore, presets: Presets, telemetry: TelemetryWatch) -> None:
         self._core, self._config, self._presets, self._telemetry = core, config, presets, telemetry
@@ -177,8 +178,8 @@ class Plans:
         return str(path)
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
-        """Return the document of the preset that the plan came from. Return that of the engine's general preset if the
-        plan came from none or the document cannot be read."""
+        """Return the parsed file of the preset that the plan came from. Return that of the engine's general preset if
+        the plan came from none or the file cannot be read."""
         general = engines.get(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
@@ -362,8 +363,8 @@ class Plans:
         return change_text(self.editor.estimate(), self.editor.estimate(name, text))
 
     def notes_about(self, name: str) -> Sequence[str]:
-        """Return what the plan's preset says about a flag: the flag's value in the preset, then the caveats and claims
-        that mention the flag. () if the preset says nothing about the flag."""
+        """Return what the plan's preset says about a flag: the flag's value in the preset, then each warning or
+        statement that mentions the flag. () if the preset says nothing about the flag."""
         from workbench.store.preset_text import about_flag
 
         preset_id = self.editor.plan.preset_id

@@ -67,7 +67,7 @@ class WholePreset:
 
     @property
     def missing(self) -> tuple[PresetPart, ...]:
-        """Return the parts that cannot be applied on this host."""
+        """Return the parts of the preset that cannot be applied on this host."""
         return tuple(part for part in self.parts if part.problem)
 
 
@@ -83,7 +83,7 @@ class AppliedPreset:
 
     @property
     def not_applied(self) -> tuple[str, ...]:
-        """Return the parts that were not applied, with the reason of each."""
+        """Return as text the parts of the preset that were not applied, with the reason of each."""
         return tuple(f"{part.text} ({part.problem})" for part in self.parts if part.problem)
 
 
@@ -233,8 +233,8 @@ class PresetApply:
         return AppliedPreset(whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report)
 
     async def _checked(self, part: PresetPart, status: ServerStatus) -> PresetPart:
-        """Check the limit of open files of the server's process, and return the part with the problem if the limit is
-        too low. Return a part about anything else unchanged."""
+        """Return `part`, the limit of open files, with the problem if the server's process has a limit that is too low.
+        A part about anything else is returned unchanged."""
         if part.name != FILES or status.pid is None:
             return part
         wanted = self._plans.editor.effective.open_files or 0

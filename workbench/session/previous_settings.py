@@ -30,7 +30,7 @@ class Previous:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Previous:
-        """Return the Previous that was stored as the JSON object `data`, possibly by an earlier version of
+        """Return a value before a change that was stored as the JSON object `data`, possibly by an earlier version of
         Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))

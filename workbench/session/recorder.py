@@ -39,7 +39,8 @@ class Recorder:
         session.telemetry.on_gpus_changed.append(self._take_infos)
 
     def close(self) -> None:
-        """Write the last seconds. Raises StoreError if the recording is not complete."""
+        """Write the last seconds of the session and close the file. Raises StoreError if the recording is not
+        complete."""
         self.seconds += self._write(self._cells.end())
         self._file.close()
         if self.problem is not None:

@@ -95,7 +95,7 @@ class Replay(Session):
         return self.core.state.host.replay
 
     async def open(self, *, early: bool = False) -> None:
-        """Begin to play the recording. With `early`, do nothing, because the screen is not loaded yet."""
+        """Begin to play the recording. With `early` do nothing, because the screen is not loaded yet."""
         if early:
             return
         self._next = next(self._items, None)

@@ -39,6 +39,7 @@ class RunLog:
         return explain(line, engine)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the number of the next line from line `start` on that contains `text`, or None if there is none."""
+        """Return the number of the next line that contains `text`, searching from line `start` on, or back from it with
+        `backwards`. None if there is none."""
         ring = self._ring()
         return ring.find(text, start, backwards) if ring is not None else None

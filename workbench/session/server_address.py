@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The parts of a base URL."""
+    """The parts of the base URL of a server."""
 
     base: str  # without /v1 and what follows it
     hostname: str

@@ -98,7 +98,8 @@ class ServerLoad:
     @asynccontextmanager
     async def at_url(self, url: str, overrides: dict[str, Any], *, ahead: bool = False) -> AsyncIterator[Load]:
         """Allow a load on the server at a base URL, started by others, while the block runs, and yield that load. A
-        loopback address means the session's host. Raises BenchError if the server does not answer or names no model."""
+        loopback address means a server on the session's host. Raises BenchError if the server does not answer or names
+        no model."""
         address = server_address.parse(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (
@@ -159,7 +160,7 @@ class ServerLoad:
                 pass
 
     async def _cancel_for(self, run_id: str) -> None:
-        """Cancel the load on a run that is about to be stopped."""
+        """Cancel the load on the run `run_id`, which is about to be stopped."""
         if self._run_id == run_id:
             await self.cancel()
 

@@ -337,8 +337,8 @@ class Servers:
         return status.run_id
 
     async def port_problem(self) -> tuple[str, str] | None:
-        """Return (who uses the port of the plan under edit, next step with a free port). None if the port is free, or
-        becomes free because a start stops the selected run."""
+        """Return (who uses the port of the plan under edit, what the user can do, with a free port). None if the port
+        is free, or becomes free because a start stops the selected run."""
         from workbench.server import preflight
 
         editor, selected = self._plans.editor, self._core.state.server

@@ -262,8 +262,8 @@ class Session:
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Set the refresh interval of config.toml, and report the problems of config.toml and hosts.toml. If a file
-        does not exist, its schema is not imported, which saves time."""
+        """Set the refresh interval from config.toml, and report the problems of config.toml and hosts.toml. A file that
+        does not exist is not checked, because loading the check takes time."""
         for finding in await asyncio.to_thread(lambda: HostsStore().findings):
             self.core.notify(finding.level, f"{finding.place}: {finding.text}", finding.fix)
         config = self._config

@@ -68,8 +68,8 @@ class PlannedSweep:
 
 
 async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
-    """Return the server to sweep: the one at `url`, or else the run `run_id`, by default the selected or newest READY
-    run. Raises BenchError if the run is not READY."""
+    """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by default the selected or
+    newest READY run. Raises BenchError if the run is not READY."""
     return Target(url=url) if url else Target(await parts.servers.ready_run(run_id))
 
 

@@ -71,7 +71,7 @@ class SweepProgress:
         self._core.update(sweep=self.sweep)
 
     def point(self, index: int, **fields: Any) -> None:
-        """Replace the given fields of the point with this index."""
+        """Replace the given fields of the point (a measured value) with this index."""
         points = list(self.sweep.points)
         points[index] = replace(points[index], **fields)
         self.change(points=tuple(points))
@@ -82,7 +82,7 @@ class SweepProgress:
             self.change(notes=(*self.sweep.notes, text))
 
     def skip_rest(self, why: str) -> None:
-        """Mark every unmeasured point as skipped, with the reason `why`."""
+        """Mark every point (value of the sweep) that is not measured as skipped, with the reason `why`."""
         for index, point in enumerate(self.sweep.points):
             if point.state in UNFINISHED:
                 self.point(index, state=PointState.SKIPPED, error=why)

@@ -79,8 +79,8 @@ class Sweeps:
     async def plan_gpu(
         self, setting: str, values: Sequence[str], gpu: int | str | None = None, *, run_id: str | None = None
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu` would run, by the label of the value that they set. The key BACK has the
-        commands that restore the previous values."""
+        """Return the commands that `run_gpu` would run: by each value's label, those that set the value, and under the
+        key BACK those that restore the previous values."""
         return await self._gpu.commands(setting, values, gpu, run_id)
 
     async def run_concurrency(
@@ -125,8 +125,8 @@ class Sweeps:
                 return await self._carry_out(resumed(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that resuming a sweep of a GPU setting would run, by the label of the value that they
-        set. The key BACK has the commands that restore the previous values."""
+        """Return the commands that resuming a sweep of a GPU setting would run: by each value's label, those that set
+        the value, and under the key BACK those that restore the previous values."""
         sweep = await asyncio.to_thread(self.store.get, sweep_id)
         return await self._gpu.resumed_commands(sweep, self._resumable(sweep))
 
@@ -186,8 +186,9 @@ class Sweeps:
                 self._stop = None
 
     async def _carry_out(self, sweep: Sweep, planned: PlannedSweep, stop: asyncio.Event) -> Sweep:
-        """Carry out a sweep whose lock this session holds. Return the sweep as it ended. If this task is cancelled, the
-        sweep is stored as stopped before CancelledError is raised."""
+        """Carry out a sweep while this session holds the measurement lock, and return the ended sweep. `planned` does
+        the measurements, and the event `stop` ends them. If this task is cancelled, the sweep is stored as stopped
+        before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
         progress.change()

@@ -21,10 +21,9 @@ _LOOK_S = 10.0
 async def locked_for_measurement(
     host: Host, what: str, *, wait: bool, tell: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Hold the host's measurement lock while the block runs; `what` names the measurement for other users. If another
-    Workbench has the lock, raise BenchError; with `wait`, name that Workbench through `tell` and wait for its end. If
-    the host can have no lock (no python3, no common directory), report the reason through `tell` and run the block
-    without a lock."""
+    """Hold the host's measurement lock while the block runs. If another Workbench has the lock, raise BenchError, or
+    with `wait`, name that Workbench through `tell` and wait for its end. If the host can have no lock, because it lacks
+    python3 or a common directory, report that through `tell` and run the block without a lock."""
     orders = {"what": what, "machine": platform.node(), "wait": wait}
     try:
         stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)

@@ -111,7 +111,8 @@ def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
 
 
 def _holder(directory: str) -> dict[str, Any] | None:
-    """Return the holder of the lock from the holders' files in `directory`; None if no process holds the lock."""
+    """Return who holds the measurement lock, from the files in `directory` in which holders name themselves. None if no
+    process holds it."""
     names = [name for name in os.listdir(directory) if name.startswith(PREFIX) and name.endswith(".json")]
     for name in sorted(names)[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):

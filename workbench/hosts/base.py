@@ -47,7 +47,7 @@ class Completed:
 
     @property
     def err(self) -> str:
-        """The text of stderr without control characters."""
+        """What the command printed on stderr, as text without control characters."""
         return clean(self.stderr, lines=True)
 
     @property
@@ -56,7 +56,7 @@ class Completed:
 
     @property
     def problem(self) -> str:
-        """The last line of stderr, or "exit code N" if stderr is empty."""
+        """The last line that the command printed on stderr, or "exit code N" if it printed none."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
@@ -234,11 +234,11 @@ class Stream(Protocol):
     """A running command whose output can be read before its end. `close` ends the command."""
 
     def lines(self) -> AsyncIterator[bytes]:
-        """Yield complete lines without their newline, until the command ends."""
+        """Yield the complete lines of the command's output, without newlines, until the command ends."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Yield bytes as they arrive, up to 64 KiB at a time."""
+        """Yield the bytes of the command's output as they arrive, up to 64 KiB at a time."""
         ...
 
     async def write(self, data: bytes) -> None: ...
@@ -281,7 +281,7 @@ class Host(Protocol):
 
     @property
     def simulated(self) -> str | None:
-        """The profile of a simulated host; None for a real one."""
+        """The name of the profile by which a host is simulated, None for a real host."""
         ...
 
     @property

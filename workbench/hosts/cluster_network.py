@@ -50,8 +50,9 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
 
 
 def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
-    """Return the names of the active RDMA devices on the same physical port as the network interface. On a DGX Spark, a
-    port of the ConnectX-7 has two devices on two PCIe links, each with half of the bandwidth; both are returned."""
+    """Return the names of the active RDMA devices on the same physical port as the network interface. A port of the
+    ConnectX-7 in a DGX Spark has two devices, on two PCIe links with half of the bandwidth each, and both are
+    returned."""
     bare = _PCI_DOMAIN.sub("", interface)
     return tuple(d.name for d in network.rdma if d.active and d.interface and _PCI_DOMAIN.sub("", d.interface) == bare)
 

@@ -61,9 +61,9 @@ _REFUSED = re.compile(f"{shell_scripts.INSIDE} (missing|setsid)")  # by the shel
 
 
 def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
-    """Return the container `name` on the host `inner` as a host. `kind` is a key of KINDS. `sudo` says whether sudo may
-    be used on `inner`; None: if the user's own rights are not enough. Raises InputError for a kind or a name that no
-    container can have. Nothing is connected until the first use."""
+    """Return the container `name` on the host `inner` as a host, not yet connected. `kind` is a key of KINDS. `sudo`
+    says whether sudo may be used on `inner`, and None means only if the user's own rights are not enough. Raises
+    InputError for a kind or a name that no container can have."""
     known = KINDS.get(kind)
     if known is None:
         step = f"use one of {', '.join(KINDS)}"
@@ -83,7 +83,8 @@ class _Running:
 
 
 class _StateUnknown(Exception):
-    """Raised if a program does not report the state of a container; the text is the program's message."""
+    """Raised if a program such as docker does not report the state of a container. The text of the exception is the
+    program's message."""
 
 
 class ContainerStream:
@@ -330,7 +331,8 @@ class ContainerHost(BaseHost):
             self._spawn(stream.end())
 
     async def cut_off(self, running: _Running) -> HostError:
-        """Return the error for a command that was cut off."""
+        """Return the error for a command whose output ended before the command itself, because the program that entered
+        the container, such as docker, ended or the container stopped."""
         await self._check(running)
         if not self._link.connected and self._why is not None:
             return self._why
@@ -423,8 +425,8 @@ class ContainerHost(BaseHost):
         return Completed(tuple(argv), code, out, err)
 
     async def _end(self, running: _Running, token: str) -> None:
-        """End the processes of an abandoned command in the container. The processes have `token` in their
-        environment."""
+        """End those processes in the container that belong to a command for which nobody waits any more. They have
+        `token` in their environment."""
         order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
         with contextlib.suppress(HostError):
             await self.inner.run(self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S)

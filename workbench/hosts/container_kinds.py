@@ -202,8 +202,9 @@ def _instances(name: str, program: str) -> ContainerKind:
 
 
 def _job_state(done: Completed) -> ContainerState | None:
-    """Return the state of a Slurm job; None if squeue did not report it. The state's `id` consists of the job's first
-    node and its start time, because both change when the job is queued again and restarts."""
+    """Return the state of a Slurm job from the output of squeue, None if squeue did not report it. The state's `id`
+    consists of the job's first node and its start time, because both change when the job is queued again and
+    restarts."""
     if done.returncode != 0:
         return ContainerState(ABSENT) if "invalid job id" in done.err.lower() else None
     word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition("|")

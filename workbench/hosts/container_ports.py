@@ -135,7 +135,7 @@ class _Connection:
 
 class _Valve(asyncio.Transport):
     """The transport of a connection's StreamReader. When the reader's buffer is full, the transport stops the reading
-    from the container; when there is room again, it resumes the reading."""
+    from the container. When there is room again, it resumes the reading."""
 
     def __init__(self, inside: _PortProgram, number: int) -> None:
         super().__init__()

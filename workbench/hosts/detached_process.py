@@ -270,9 +270,7 @@ async def _terminate(host: Host, look: _RunState) -> set[int]:
 
 async def _kill(host: Host, look: _RunState, wait_s: float) -> set[int]:
     """Send SIGKILL to all members of the run, and return the process ids that got it. The shell that leads the session
-    is spared at first, because it records how the server ended; it gets SIGKILL only if it does not end by itself
-    within `wait_s` seconds.
-    """
+    records how the server ended, so it gets SIGKILL only if it does not end by itself within `wait_s` seconds."""
     leader, others = look.found.leader, look.found.others
     if others:
         return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
@@ -378,9 +376,9 @@ def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
 async def _signal(
     host: Host, name: str, targets: Sequence[str], wait_for: Sequence[Process] = (), wait_s: float = 0.0
 ) -> set[int]:
-    """Send the signal `name` to `targets`, then wait up to `wait_s` seconds (at most SLICE_S) for the processes
-    `wait_for` to end. Return the process ids that got the signal. For a process group, that is the id of one member.
-    """
+    """Send the signal `name` to `targets`, and return the process ids that got it, with the id of one member for each
+    process group. Before returning, wait up to `wait_s` seconds (at most SLICE_S) for the processes `wait_for` to
+    end."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(

@@ -33,11 +33,12 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host. It checks the key that the host presents and keeps the result of the check. `host` is
-    the name by which the user knows the host, `address` the one by which ssh knows it.
+    """The known keys of one host. This object checks the key that the host presents and keeps the result of the check.
+    `host` is the name by which the user knows the host, `address` the one by which ssh knows it.
 
-    `problem` is the reason for rejecting the key. `accepting` is the known_hosts file and the line to add there to
-    accept the key. `aliased` says that HostKeyAlias is set; known_hosts lists an alias without a port.
+    `problem` is the reason for rejecting the key. `accepting` is (the known_hosts file, the line to add there to accept
+    the key). `aliased` says whether the ssh configuration sets HostKeyAlias, because known_hosts lists an alias without
+    a port.
     """
 
     def __init__(

@@ -100,8 +100,8 @@ program.main()
 @dataclass(frozen=True)
 class PythonProgram:
     """A Python program that Workbench runs on a host. `modules` are its modules below the package workbench, in the
-    order of their imports; `main` of the last one is called. `library` returns {name: source} of further modules that
-    another machine needs, and `places` the directories that contain these modules on this machine.
+    order of their imports. The function `main` of the last one is called. `library` returns {name: source} of further
+    modules that another machine needs, and `places` the directories that contain these modules on this machine.
 
     If `kept` is False, the host does not store the program and gets it at each start, as for a process of root, which
     must not trust a user's files. `first` is a line of Python that runs before the modules.
@@ -129,7 +129,7 @@ class PythonProgram:
         return hashlib.sha256(self._sources).hexdigest()
 
     def argv(self, python: str, local: bool, orders: Mapping[str, Any]) -> list[str]:
-        """Return the command that starts the program; its last word is `orders`, the program's parameters, as JSON.
+        """Return the command that starts the program. Its last word is `orders`, the program's parameters, as JSON.
         Python runs isolated and without its site module, so it starts in a third of the time, and no file on the host
         can change the program."""
         package, _, name = self.modules[-1].rpartition(".")
@@ -228,8 +228,8 @@ def python_on(host: Host) -> tuple[str, bool]:
 
 
 def _sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield (full name, source) of each package and then of each module in `modules`; the source of a package is
-    None."""
+    """Yield (full name, source) of each package that contains one of `modules`, and then of each of the modules. The
+    source of a package is None."""
     names = [f"workbench.{module}" for module in modules]
     packages = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
     yield from ((package, None) for package in sorted(packages))

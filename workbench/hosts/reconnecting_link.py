@@ -20,8 +20,8 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 
 class Link(Generic[C]):
-    """Keeps one connection open. `dial` opens it. A user of the connection that notices its loss calls `lost`, and the
-    link opens a new connection."""
+    """Keeps one connection to a host open. The function `dial` opens the connection. A user of the connection that
+    notices its loss calls `lost`, and the link opens a new connection."""
 
     def __init__(
         self, host: str, dial: Callable[[], Awaitable[C]], *, longest_retry_s: float = LONGEST_RETRY_S
@@ -61,9 +61,8 @@ class Link(Generic[C]):
         return lambda: self._listeners.remove(listener)
 
     async def connect(self) -> C:
-        """Return the connection, after opening it if necessary, even if earlier attempts failed. Raises the errors of
-        `dial`.
-        """
+        """Return the connection. Open it if necessary, even if earlier attempts failed. Raises the errors of the
+        function `dial`, which opens it."""
         self._refused = None
         async with self._dialing:
             if self._connection is None:
@@ -95,7 +94,8 @@ class Link(Generic[C]):
         return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
     def lost(self, connection: C, reason: str) -> None:
-        """Report that `connection` has ended, for `reason`. Ignored if it is no longer the current connection."""
+        """Report that `connection` has ended, with the `reason`. If a newer connection has replaced it already, do
+        nothing."""
         if connection is not self._connection:
             return
         self._connection = None

@@ -20,7 +20,8 @@ class SharedAnswer(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return the answer. If a request is already under way, wait for its answer; otherwise make a request."""
+        """Return the answer of the host. If a request is already under way, wait for its answer, otherwise make a
+        request."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
             self._task.add_done_callback(_retrieve)

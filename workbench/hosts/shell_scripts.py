@@ -91,9 +91,8 @@ def order(
 
 
 def after_mark(errors: str, mark: str = MARK) -> str:
-    """Return the part of stderr, given as `errors`, that the command itself wrote. Everything up to the line `mark` is
-    removed, because the login shell wrote it.
-    """
+    """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after the line `mark`,
+    before which the login shell wrote."""
     before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before
 

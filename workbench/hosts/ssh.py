@@ -185,10 +185,9 @@ class SshStream:
 
 
 class SshHost(BaseHost):
-    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST; `known_as` is the name that
-    the user sees, if it differs from `address`. `ssh_config` is read instead of ~/.ssh/config. `ask` asks the user for
-    a passphrase or password; without it, a login that needs one fails.
-    """
+    """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST. `known_as` is the name that
+    the user sees, if it differs from `address`. `ssh_config` is read instead of ~/.ssh/config. The function `ask` asks
+    the user for a passphrase or password. Without it, a login that needs one fails."""
 
     kind = "ssh"
 

@@ -95,9 +95,9 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the Unix time, as text, of the guard's last revert that the user has
-    already seen; "-" if there is none. `owners` are the ids (`owner_id`) of the Workbenches whose heartbeats the guard
-    expects."""
+    """The state of the guard. `seen_act` is the Unix time of that revert by the guard which the user has been shown
+    last, as text, or "-" if there is none. `owners` are the names of the heartbeat files of those Workbenches whose
+    heartbeats the guard expects."""
 
     view: GuardView
     seen_act: str = "-"

@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
 
 def key_of(entry: Entry) -> tuple[str, str]:
-    """Return the UUID of the GPU and the setting, which together identify an entry."""
+    """Return (UUID of the GPU, key of the setting), which together identify a journal entry."""
     return entry["gpu_uuid"], entry["setting"]
 
 

@@ -49,8 +49,8 @@ class UnreadableJournal(Exception):
 
 
 def open_directory(path: str) -> int:
-    """Open a directory without following a link anywhere on its path; return the file descriptor. Raises OSError if a
-    part of the path is a link or no directory."""
+    """Open a directory without following a link anywhere on its path, and return the file descriptor. Raises OSError if
+    a part of the path is a link or is no directory."""
     here, name = os.open("/", _DIRECTORY), "/"
     try:
         for name in (*path.strip("/").split("/"), "."):
@@ -67,8 +67,8 @@ def open_directory(path: str) -> int:
 
 
 def open_regular(name: str, flags: int, at: int) -> int:
-    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open; return the file descriptor.
-    Raises OSError if the name is a link, a FIFO or a device."""
+    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and return the file
+    descriptor. Raises OSError if the name is a link, a FIFO or a device."""
     handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -201,7 +201,7 @@ class Files:
         return False
 
     def holder(self) -> int | None:
-        """Return the id of the process that has the guard's lock, from /proc/locks; None if no process has it."""
+        """Return the id of the process that has the guard's lock, as /proc/locks says, or None if no process has it."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
             with open("/proc/locks") as file:
@@ -213,8 +213,8 @@ class Files:
     # ---- the journal
 
     def stamp(self) -> list[int]:
-        """Return [modification time in ns, inode, size] of the journal's file, which change with every change of the
-        file. [] if the file is missing."""
+        """Return [modification time in ns, inode, size] of the journal's file, by which every change of the file can be
+        noticed. [] if the file is missing."""
         try:
             found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
         except OSError:
@@ -241,8 +241,8 @@ class Files:
         return dict(found)
 
     def save(self, journal: Mapping[str, Any]) -> None:
-        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. Raises
-        OSError if the file cannot be written; the old file then stays."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. If the file
+        cannot be written, the old one stays and OSError is raised."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
@@ -264,8 +264,8 @@ class Files:
         return self.read_register()[0]
 
     def is_unpublished(self) -> bool:
-        """Return True if the host's register exists but contains no entry of this journal, so that the entries must be
-        published again."""
+        """Return whether the journal's entries must be published again, because the host has a register but no entry of
+        this journal is in it."""
         return self.shared is not None and not self.read_register()[1]
 
     def read_register(self) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
@@ -375,12 +375,12 @@ class Files:
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:
-    """Return the name of the heartbeat file of the entry's owner: "BOOT_ID.PID.START_TIME"."""
+    """Return the name of the heartbeat file of the Workbench that made this journal entry: "BOOT_ID.PID.START_TIME"."""
     owner = entry["owner"]
     return f"{owner.get('boot_id')}.{owner.get('pid')}.{owner.get('start')}"
 
 
 def owner_token(entry: Mapping[str, Any]) -> str:
-    """Return the beginning of the text that the entry's owner writes into the journal's lock: "BOOT_ID:PID:START_TIME".
-    In the lock, the owner's user and machine follow."""
+    """Return "BOOT_ID:PID:START_TIME" of the Workbench that made this journal entry. If that Workbench locks the
+    journal, the text in its lock begins so, and its user and machine follow."""
     return owner_id(entry).replace(".", ":")

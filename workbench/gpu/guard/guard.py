@@ -280,8 +280,8 @@ class Guard:
     # ---- reverting
 
     def revert(self, due: Sequence[Due]) -> None:
-        """Revert the settings in `due` under the journal's lock. The journal is read again first, because a setting may
-        just have been confirmed or reverted."""
+        """Lock the journal, read it again, and revert the settings in `due` that still must be reverted. A setting may
+        have been confirmed or reverted just before."""
         if not due or not self.lock(self.silent_owners(due)):
             return
         try:

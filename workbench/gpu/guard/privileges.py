@@ -74,8 +74,8 @@ class Programs:
 
     @contextlib.contextmanager
     def as_root(self) -> Iterator[None]:
-        """Run the block as root. The whole process is root meanwhile, so the block may only run commands, and must not
-        open a file."""
+        """Run the `with` block as root. The whole process is root meanwhile, so the block may only run commands, and
+        must not open a file."""
         if self.user is None:
             yield
             return
@@ -89,8 +89,8 @@ class Programs:
         return self.run((*self.sudo, *step.argv), step.stdin)
 
     def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
-        """Run a program; return its exit code and its output (stdout and stderr together). The code is 127 if the
-        program cannot be started, and 124 if it does not end within COMMAND_S seconds."""
+        """Run a program and return (exit code, its stdout and stderr together). The code is 127 if the program cannot
+        be started, and 124 if it does not end within COMMAND_S seconds."""
         try:
             process = subprocess.Popen(
                 argv,
@@ -144,7 +144,7 @@ class Programs:
             return False
 
     def current_value(self, uuid: str, setting: str) -> Any:
-        """Return the current value of a setting; None if the host does not report the value. No host reports a clock
+        """Return the current value of a setting. None if the host does not report it, which is always so for a clock
         lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.joined({cpu: value for cpu, value, _ in self.cores(setting)})
@@ -190,8 +190,8 @@ def lift_limits() -> None:
 
 
 def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
-    """Return the user with the id `sudo_uid` (the value of SUDO_UID), whom a guard that runs as root serves; None if
-    that user is root. Raises Unsafe if there is no such user."""
+    """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the value of SUDO_UID,
+    or None if that is root. Raises Unsafe if there is no such user."""
     try:
         user = pwd.getpwuid(int(sudo_uid)) if sudo_uid.isascii() and sudo_uid.isdecimal() else None
     except (KeyError, OverflowError):

@@ -51,7 +51,8 @@ class NvmlField(ctypes.Structure):
 
 
 class NvmlFailure(Exception):
-    """Raised if an NVML call fails. The argument is NVML's return code; it is 13 if this driver lacks the function."""
+    """Raised if an NVML call fails. The argument of the exception is NVML's return code, 13 if this driver lacks the
+    function."""
 
 
 def load() -> Any:
@@ -193,7 +194,7 @@ class TemperatureReader:
             self.wake.clear()
 
     def read(self) -> bool:
-        """Read all GPUs once, and return whether at least one answered."""
+        """Read the temperatures of all watched GPUs once, and return whether at least one GPU answered."""
         self.asking_since, problem = time.monotonic(), None
         for uuid in self.watched:
             try:

@@ -100,7 +100,7 @@ def locks_on(alterations: Sequence[Alteration], others: Sequence[Alteration]) ->
 
 
 def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
-    """Return a message if another Workbench has replaced the clock lock `one` by its own; otherwise None."""
+    """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise None."""
     return claims.drift(_entry(one), None, [_claim(other) for other in others]) if is_lock(one.setting) else None
 
 

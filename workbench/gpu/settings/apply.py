@@ -218,8 +218,8 @@ async def _save_first(held: LockedJournal, state: Journal) -> None:
 
 
 async def _start_guard(held: LockedJournal, was: Journal, guard: StartGuard | None) -> GuardView | None:
-    """Start the guard before the first command, so that no change is ever unguarded. If the guard cannot be started,
-    restore the journal and raise SettingsError."""
+    """Start the guard before the first command, so that no change is ever without a guard. If it cannot be started,
+    save the journal as it was before (`was`), and raise SettingsError."""
     if guard is None:
         return None
     try:
@@ -274,8 +274,8 @@ def _revert_warning(one: SettingCommand, before: KnownValue, rights: Rights, now
 
 
 async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Mark the journal's entries as applied, remove those whose setting has its previous value again, and save the
-    journal. Return the outcomes; if the journal could not be saved, their messages say so."""
+    """Mark the new entries of the journal as applied, remove those whose setting has its previous value again, and save
+    the journal. Return the outcomes. If the journal cannot be saved, their messages say so."""
     state = held.journal
     for outcome in outcomes:
         one = outcome.command

@@ -102,7 +102,8 @@ def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
 
 
 def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[SettingClaim]:
-    """Return the claims on the setting `key` (GPU UUID, key of the setting), oldest first."""
+    """Return those of `claims` that are about the setting `key`, which is (GPU UUID, key of the setting), oldest
+    first."""
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
 
@@ -149,7 +150,7 @@ def values_underneath(
 
 
 def set_at(entry: Entry) -> float:
-    """Return the Unix time of the entry's last change."""
+    """Return the Unix time at which the setting of this journal entry was last changed."""
     return float(entry.get("set_unix_s") or entry["since_unix_s"])
 
 
@@ -205,7 +206,8 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
 
 
 def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
-    """Return a message if the host's value `live` is not the value of `entry`; None if it is, or if it is unknown."""
+    """Return a message if the host's present value `live` differs from the value of this journal entry. None if it does
+    not differ or is unknown."""
     setting, now = entry["setting"], entry["now"]
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {shown(setting, now)} by Workbench"

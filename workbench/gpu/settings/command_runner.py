@@ -24,7 +24,7 @@ COMMAND_S = 60.0  # with persistence off each call initialises the GPU first: se
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The result of a command. `failure` is the reason why it failed; None if it succeeded. `unsure` means that the
+    """The result of a command. `failure` is the reason why it failed, None if it succeeded. `unsure` means that the
     command failed but may have changed the setting. `hung` means that the command did not end in time."""
 
     failure: str | None = None
@@ -72,7 +72,7 @@ async def run_all(host: Host, commands: Sequence[SettingCommand], rights: Rights
 
 async def try_all(host: Host, commands: Sequence[SettingCommand], rights: Rights) -> dict[SettingCommand, Ran]:
     """Run every command, even after a failure, and return the result of each. A command is skipped if the user may not
-    run it, or if its program hung before; the `failure` of its result then says so."""
+    run it, or if its program hung before. The `failure` of its result then says so."""
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:

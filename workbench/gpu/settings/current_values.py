@@ -133,7 +133,7 @@ class CurrentValues:
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
         """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the host does not report
-        the value; no host reports a clock lock."""
+        it, which is always so for a clock lock."""
         if setting in OF_CORES:
             return self.cores.value(setting)
         return setting_of(setting).read(self.telemetry, uuid)

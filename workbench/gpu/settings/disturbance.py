@@ -14,8 +14,9 @@ MOST_NAMED = 4
 
 
 class DisturbanceWatch:
-    """Finds disturbances of a benchmark in its readings. Pass to `see` every reading from before the load to after it;
-    `changes` then describes what changed. Only programs that compute on a GPU count, not those that draw windows."""
+    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `see` every reading from before the load
+    to after it. Then `changes` returns what changed. Only programs that compute on a GPU count, not those that draw
+    windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -61,8 +62,8 @@ class DisturbanceWatch:
 
     def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
         """Return a warning that names the programs, other than the server, that used the GPUs during the whole
-        benchmark; () if there were none. `ours` are the server's process ids. If none of these ids was seen on the
-        GPUs, return (): the server is in a container, whose process ids differ from those that the driver reports."""
+        benchmark, or () if there were none. `ours` are the server's process ids. If none of them was seen on the GPUs,
+        return (), because the server is then in a container and its ids differ from those that the driver reports."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):

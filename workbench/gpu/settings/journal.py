@@ -95,7 +95,7 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One changed setting of one GPU. `before` is the previous value; it is UNKNOWN for a lock that another program had
+    """One changed setting of one GPU. `before` is the previous value, UNKNOWN for a lock that another program had
     set."""
 
     gpu_uuid: str
@@ -157,9 +157,9 @@ def entry_from(data: Mapping[str, Any]) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A journal entry with the state of the process that made it: "this" process, "alive", "dead", or "elsewhere" (on
-    another machine, state unknown). `why_lost` says why the setting no longer applies, for example because the host
-    restarted; None if it may apply."""
+    """A journal entry with the state of the process that made it: "this" process, another process that is "alive" or
+    "dead", or "elsewhere" for a process of another machine, whose state is unknown. `why_lost` says why the setting no
+    longer applies, for example because the host restarted. None if it may apply."""
 
     entry: JournalEntry
     owner: str
@@ -255,15 +255,15 @@ class Journal:
 
 @dataclass(slots=True)
 class LockedJournal:
-    """The journal while this process owns its lock."""
+    """The journal of changed settings while this process has locked it, so that no other process writes it."""
 
     host: Host
     path: str
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
-        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. Raises
-        FileError if the file cannot be written; the old file then stays."""
+        """Write the journal's file atomically, with fsync, and publish its entries in the host's register. If the file
+        cannot be written, the old one stays and FileError is raised."""
         entries = [e.as_json() for e in journal.entries]
         data = {"version": VERSION, "entries": entries, "log": list(journal.log)}
         await self.host.write_file(self.path, json.dumps(data, indent=1).encode())

@@ -61,8 +61,8 @@ def of_change(
 
 
 def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return the limit that the driver enforces, as text, if it is lower than the value that the command set; otherwise
-    None."""
+    """Return, as text, the limit that the driver enforces, if it is lower than the value that the command set.
+    Otherwise return None."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
     if not isinstance(setting, NumberSetting) or not setting.enforced or not isinstance(one.value, float):
         return None

@@ -68,7 +68,7 @@ def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = N
 
 
 def described(token: str) -> str:
-    """Return the user and the process of a lock's owner as "USER@MACHINE, process PID"; "unknown" if `token` names
-    none."""
+    """Return the user and the process of a lock's owner as "USER@MACHINE, process PID", or "unknown" if `token`, the
+    lock's text, names none."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]
     return f"{name}, process {pid}" if name else "unknown"

@@ -260,7 +260,8 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
 
 
 def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
-    """Return the verdict on a setting by the host's present value; None for a clock lock or a power limit."""
+    """Return the verdict whether a setting has an effect, from the host's present value. None for a clock lock or a
+    power limit, which only a load can prove."""
     setting = setting_of(one.setting)
     if setting.proof != "reading":
         return None

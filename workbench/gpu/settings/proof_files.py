@@ -28,7 +28,7 @@ Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no ef
 
 
 async def read_clocks(host: Host) -> ContrastEvidence:
-    """Return the clocks that GPUs showed under load during the last day; an empty ContrastEvidence if the file is
+    """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is empty if the file is
     missing or invalid."""
     try:
         kept = json.loads(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))

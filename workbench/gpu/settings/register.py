@@ -176,8 +176,8 @@ def _unfit(entry: Any) -> bool:
 
 
 def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
-    """Return the entry with its times limited to the time at which its file was written. The kernel records that time,
-    and no change in the file is later."""
+    """Return the journal entry with its times limited to the time at which its file was written, which the kernel
+    records, because no change in the file can be later."""
     for name in ("since_unix_s", "set_unix_s"):
         if entry.get(name) is not None:
             entry[name] = min(float(entry[name]), written_unix_s)
@@ -185,8 +185,8 @@ def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
 
 
 def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
-    """Return whether the change is being made now: the entry is pending, and its Workbench is a running process of the
-    file's owner."""
+    """Return whether this change is being made at this moment. Then its entry is marked as pending, and the Workbench
+    that made the entry is a running process of the file's owner."""
     if entry.get("state") != "pending":
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)

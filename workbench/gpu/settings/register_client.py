@@ -36,7 +36,7 @@ class LockChange(NamedTuple):
 class Register:
     """The contents of the host's register. `others` are the settings that other Workbenches changed, `own` the
     published entries of this journal, and `changes` the recent changes of clock locks. `problem` says why the register
-    cannot be read; the changes of other users are then unknown."""
+    cannot be read. In that case the changes of other users are unknown."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
@@ -48,7 +48,7 @@ class Register:
 async def register_on(host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None) -> Register:
     """Read the register. With `publish`, first replace the published entries of the journal in the directory `root`.
 
-    Raises HostUnreachable if the connection is lost; any other failure is the result's `problem`.
+    Raises HostUnreachable if the connection is lost. For any other failure, the result has a `problem`.
     """
     orders = {"root": root, "publish": publish is not None}
     entries = json.dumps(list(publish or ())).encode()

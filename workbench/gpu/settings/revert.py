@@ -190,8 +190,8 @@ def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journa
 
 
 async def save_last(held: LockedJournal, state: Journal, done: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Save the journal after a change and return the outcomes. If the journal cannot be saved, the outcomes say so;
-    nothing is raised, because the old journal still has every previous value."""
+    """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes say so. No error is
+    raised, because the old journal still has every previous value."""
     try:
         await held.save(state)
     except HostError as error:

@@ -69,7 +69,7 @@ _TAG = re.compile(r"^((?:NO)?[A-Z_]+):\s*")
 @dataclass(frozen=True, slots=True)
 class Rights:
     """The rights of this user to change settings on a host. `prefix` goes before each command: sudo, or nothing.
-    `refusal` says why no command can run; None if commands can run."""
+    `refusal` says why no command can run, None if commands can run."""
 
     nvidia_smi: str = "nvidia-smi"
     prefix: tuple[str, ...] = ()

@@ -7,8 +7,8 @@ import stat
 
 
 def only_roots(uid: int, gid: int, mode: int) -> bool:
-    """Return whether only root can change a file or link with this owner, group and mode; for a directory, whether only
-    root can change root's entries in it."""
+    """Return whether only root can change a file or link with this owner, group and mode. For a directory, return
+    whether only root can change root's entries in it."""
     others = stat.S_IWOTH if gid == 0 else stat.S_IWOTH | stat.S_IWGRP
     if stat.S_ISLNK(mode):
         return uid == 0  # only the directory decides who can replace a link

@@ -110,7 +110,7 @@ class HostReader:
         self.c_states = _counted(map(self.c_states_of, cores))
 
     def c_states_of(self, core: str) -> str:
-        """Return the C-states of the core with the directory `core`: "on", "off", or "off:2-3" if only some are off; ""
+        """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if only some are off. ""
         if they cannot be read."""
         texts: list[str] = []
         while (text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")) is not None:

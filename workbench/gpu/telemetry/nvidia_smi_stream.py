@@ -51,8 +51,8 @@ class SmiFollower:
         return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
-        """Yield one Telemetry per interval until nvidia-smi ends. `streaming` receives nvidia-smi's Stream, so that the
-        caller can abandon a silent one."""
+        """Yield one reading of the GPUs per interval until nvidia-smi ends. The function `streaming` gets the Stream of
+        nvidia-smi's output, so that the caller can close one that is silent."""
         problem = await self.probe()
         if problem is not None:
             await self._slow()

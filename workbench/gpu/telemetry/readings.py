@@ -79,8 +79,8 @@ class GpuReader:
         self.clocks: dict[str, list[int]] | None = None  # the supported ones: read once, they do not change
 
     def find(self) -> None:
-        """Get a fresh NVML handle: by UUID once the UUID is known, because indices can change. Raises GpuDown or
-        DriverGone if NVML returns none."""
+        """Get a fresh NVML handle of the GPU, by UUID once the UUID is known, because indices can change. Raises
+        GpuDown or DriverGone if NVML returns none."""
         try:
             if self.uuid:
                 self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
@@ -98,8 +98,8 @@ class GpuReader:
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
-        """Return whether the GPU shares the host's memory. A GB10 does; its memory calls fail or return nonsense.
-        Another GPU does if the driver rejects memory calls and the addressing mode is ATS."""
+        """Return whether the GPU shares the host's memory. A GB10 does, although its memory calls fail or return
+        nonsense. Another GPU does if the driver rejects memory calls and the addressing mode is ATS."""
         if "GB10" in self.name:
             return True
         try:
@@ -124,8 +124,8 @@ class GpuReader:
         self.absent[field] = reason(code)
 
     def ask(self, field: str, name: str, *args: Any) -> Any:
-        """Call the NVML function `name` and return its value; on failure return None, and put the reason into `absent`
-        under `field`. A call that the driver will never accept is not repeated."""
+        """Call the NVML function `name` and return its value. If it fails, put the reason into `absent` under `field`,
+        and return None. A call that the driver will never accept is not repeated."""
         code = self.refused.get(field)
         if code is not None:
             self.absent[field] = reason(code)
@@ -167,8 +167,8 @@ class GpuReader:
         return self.out
 
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
-        """Read the GPU once, at the time `now` (seconds). With `slow`, also read the values that are read rarely; they
-        and the reasons for missing ones are under "slow"."""
+        """Read the GPU once, at the time `now` in seconds, and return its values by name. With `slow`, also read the
+        values that are read rarely. They and the reasons for missing ones are under "slow"."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
@@ -196,7 +196,8 @@ class GpuReader:
         self.events()
 
     def batch(self, now: float) -> None:
-        """Read several field values of the GPU in one NVML call. Each value has a return code of its own."""
+        """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in which each value has
+        a return code of its own. Store the values, and the reasons for missing ones."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
@@ -397,8 +398,8 @@ class GpuReader:
             self.out["ecc"] = bool(ecc[0])
 
     def slowdown(self) -> float | None:
-        """Return the temperature in °C at which the hardware slows itself, from the margin (Ada and later) or from the
-        threshold; None if the driver reports neither."""
+        """Return the temperature in °C at which the hardware slows itself. The driver reports it as a margin (Ada and
+        later) or as a threshold. None if it reports neither."""
         limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)

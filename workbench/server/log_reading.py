@@ -15,10 +15,14 @@ from workbench.server.watched_run import WatchedRun
 Emit = Callable[[LogBatch], None]
 
 
-async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
-    """Read new bytes of the run's log, pass the new lines to `emit`, and return whether there were new bytes. If more
-    bytes are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter
-    most."""
+async def read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
+    """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new bytes. If more bytes
+    are unread than two reads would fetch, skip to the end of the log: its first and its last lines matter most."""
+    async with run.reading_log:
+        return await _read_new(host, run, emit)
+
+
+async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -29,15 +33,16 @@ async def read_new(host: Host, run: WatchedRun, emit: Emit) -> bool:
                 at += behind - READ_BYTES
                 data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
     except FileError:
-        return False  # the log was removed: the run continues without one
-    if data and at >= run.follower.offset and (batch := run.read(data, at)):
+        return 0  # the log was removed: the run continues without one
+    if data and (batch := run.read(data, at)):
         emit(batch)
-    return bool(data)
+    return len(data)
 
 
 async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
-    """Read the complete lines of the run's log to its present end, and pass them to `emit`."""
-    while await read_new(host, run, emit):
+    """Read the complete lines of the run's log to its present end, and pass them to `emit`. A server that writes all
+    the time does not keep this going."""
+    while await read_new(host, run, emit) == READ_BYTES:
         pass
 
 

@@ -507,7 +507,7 @@ class Supervisor:
             await self._finish(run)
         elif run.facts.alive and run.facts.stop_unix_s is None:
             self._check_when_due(run)
-        return grew
+        return grew > 0
 
     async def _alive(self, run: WatchedRun) -> bool:
         pid, start_time = run.facts.pid, run.start_time

@@ -59,6 +59,7 @@ class WatchedRun:
         self.read_at_s = time.monotonic()  # when the facts were read
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.reading = asyncio.Lock()
+        self.reading_log = asyncio.Lock()
         self.settled = False  # the run has ended, and there is nothing more to find out
         self.at_start: tuple[Finding, ...] = ()  # what the launcher found before the start
         self.explained: tuple[str | None, tuple[Finding, ...]] | None = None  # reason and findings, after the end

@@ -86,6 +86,35 @@ def test_the_log_of_a_run_that_others_outlive_is_read_at_once(make: Make) -> Non
     supervised(scenario)
 
 
+def test_the_log_of_a_server_that_writes_all_the_time_is_read_once(make: Make) -> None:
+    reads: list[int] = []
+
+    class BusyHost(LocalHost):
+        async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+            if path.endswith("/log"):
+                reads.append(offset)
+                with Path(path).open("a") as file:
+                    file.write(f"line {len(reads)}\n")
+            return await super().read_file(path, offset=offset, limit=limit)
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        status = await ready(supervisor, make())
+        await supervisor.close()
+        other = Supervisor(BusyHost())
+        try:
+            await other.runs()
+            async with asyncio.timeout(10):
+                ring = await other.load_log(status.run_id)
+            assert "line 1" in ring.lines() and len(reads) <= 2
+            await eventually(lambda: len(reads) > 5, what="further reads")
+            assert reads == sorted(set(reads)), "no bytes are read twice"
+        finally:
+            await other.close()
+        await supervisor.runs()
+
+    supervised(scenario)
+
+
 def test_the_last_words_of_a_process_that_outlived_its_server_are_in_the_log(make: Make) -> None:
     """It writes after the log was read for the last time, and before it is known that it has ended."""
     words: list[Path] = []

@@ -15,6 +15,7 @@ from support.fake_session import FakeSession
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.errors import BenchError, HostError, InputError
 from workbench.model.findings import Level
+from workbench.model.server_run import ServerState
 from workbench.model.setting_records import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
 from workbench.tui.formats import progress_text
@@ -77,6 +78,27 @@ def test_a_link_that_is_lost_under_an_open_experiment(drive: Any, size: tuple[in
         await d.until(lambda: "LINK LOST" not in d.row(0) and "R Resume" in d.text)
 
     drive(scenario, stage="experiment", size=size)
+
+
+def test_keys_on_a_lost_host_do_not_claim_what_is_not_known(drive: Any) -> None:
+    """x said that no server runs on a host that was out of reach, and M called an old reading "free now" without a
+    word. The row on top had no room left for "server keeps running", but for a latency that was no longer measured."""
+
+    async def scenario(d: Any) -> None:
+        state = d.session.state
+        lost = replace(state.host, name="gpu-box", link="lost", latency_ms=58.0, lost_since_unix_s=time.time() - 65)
+        d.session.push(host=lost, servers=(replace(state.server, state=ServerState.UNKNOWN),))
+        await d.until(lambda: "LINK LOST" in d.row(0))
+        assert "(server keeps running)" in d.row(0), d.row(0)
+        assert "58ms" not in d.row(0)
+        await d.press("x")
+        await d.until(lambda: f"gpu-box cannot be reached, so {state.server.run_id} cannot be stopped" in d.text)
+        await d.press("M")
+        await d.until(lambda: "gpu-box cannot be reached: the free memory is an old reading" in d.text)
+        d.session.push(host=replace(lost, link="connected"))
+        await d.until(lambda: "What fits" in d.text and "old reading" not in d.text)
+
+    drive(scenario, stage="ready", size=(80, 24))
 
 
 def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:

@@ -302,7 +302,13 @@ class PlanController(Controller):
             used = tuple((s.memory_used_bytes or 0) >> 28 for s in telemetry.gpus) if telemetry else None
             if made is None or made[0] is not view.plan or made[1] != used:
                 made = (view.plan, used, report_of(view.plan, telemetry))
-            return fit_page_rows(made[2], files, width)
+            host, lines = self.state.host, fit_page_rows(made[2], files, width)
+            if host.link == "connected":
+                return lines
+            return [
+                *paragraph(f"{host.name} cannot be reached: the free memory is an old reading", width, "warn"),
+                *lines,
+            ]
 
         def found(models: HostModels) -> None:
             files[:] = models.lines(models.copies[0].model if models.copies else view.plan.model)

@@ -133,8 +133,12 @@ class ServerController(Controller):
 
     async def stop(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
-        if server is None or not (server.state.alive or server.outlived):
+        if server is None or not server.may_live:
             self.say("no server that Workbench started is running on this host")
+            return
+        if self.state.host.link != "connected":
+            lost = f"{self.state.host.name} cannot be reached, so {server.run_id} cannot be stopped"
+            self.say(lost, Level.WARN, "wait until the connection is back, then press x again")
             return
         from workbench.server.supervisor import STOP_GRACE_S  # loads modules that the first frame does not need
         from workbench.session import adoption

@@ -67,7 +67,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
     kind = host.kind if host.name.partition(":")[0] != host.kind else ""  # "local" and "cluster:NAME" say it
     runs: list[tuple[str, str]] = [(f"{host.name} " if kind else host.name, "strong"), (kind, "dim")]
-    if host.latency_ms is not None:
+    if host.latency_ms is not None and host.link == "connected":
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))
     if host.link == "connecting":
         runs.append((" ~ connecting", "warn"))

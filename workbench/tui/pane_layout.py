@@ -27,9 +27,9 @@ HEIGHTS = [(0, "-low"), (LOW_ROWS, "-high"), (TALL_ROWS, "-tall")]
 
 
 class PaneLayout:
-    """The arrangement of the panes. On a small terminal (`single`) only the active pane is shown, with a row of tabs.
-    On other terminals the active pane fills the work area while `zoomed` is true, or if the pane's `AREA` is "". An
-    open page covers the work area."""
+    """The arrangement of the panes on the main screen. On a small terminal (`single`) only the active pane is shown,
+    with a row of tabs. On other terminals the active pane is shown alone while `zoomed` is true, or if it belongs to no
+    row of panes. An open page covers all panes."""
 
     def __init__(
         self, screen: Screen[None], panes: Sequence[Pane], pages: PageFrame, tabs: TabRow, strip: GpuStrip
@@ -64,8 +64,8 @@ class PaneLayout:
             yield self.pages
 
     def arrange(self) -> None:
-        """Show the panes that have room, and set the height of the GPU strip. Do nothing if both are the same as
-        before."""
+        """Show the panes for which there is room, and set the height of the GPU strip. Do nothing if nothing would
+        change."""
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current.AREA
@@ -101,7 +101,7 @@ class PaneLayout:
         self.go(self.names[(self.names.index(self.active) + by) % len(self.names)])
 
     def page_moved(self) -> None:
-        """Show and focus the page that is visible now. If there is none, show the panes again."""
+        """Show and focus the page that has become visible. If no page is open any more, show the panes again."""
         self.arrange()
         if self.pages.top is None:
             for pane in self.all:

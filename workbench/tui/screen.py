@@ -129,8 +129,8 @@ class MainScreen(Screen[None]):
         self._show_first_keys()
 
     def _show_first_keys(self) -> None:
-        """Show in front of the footer the keys of a replay, the keys for going back in time, or else those for the most
-        likely next steps."""
+        """Show at the beginning of the footer the keys of a replay, or the keys for going back in time. Otherwise show
+        the keys for the most likely next steps."""
         replay = self.session.state.host.replay is not None
         past = (*(REPLAY_KEYS if replay else ()), *(TIME_KEYS if replay or self.strip.back else ()))
         self.footer.show_first(past or first_keys(self.session.state))
@@ -170,8 +170,8 @@ class MainScreen(Screen[None]):
             self.panes.refresh_titles()
 
     def tick(self, state: SessionState, drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. With `drawn`, the readings have just been drawn and are not drawn
-        again."""
+        """Draw elapsed times and ages, once a second. If `drawn` is true, the GPU readings have just been drawn, and
+        are not drawn again."""
         if drawn:
             self.status_bar.show(state)  # its countdown agrees with the page's
         else:
@@ -186,8 +186,8 @@ class MainScreen(Screen[None]):
             self.panes.pages.top.show(state)
 
     def _host_changed(self, state: SessionState) -> None:
-        """If the host's key is unknown, ask the user about it. If the host cannot be reached, show a message, once for
-        each reason."""
+        """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached, show a message with
+        the reason, but only once for each reason."""
         message = state.host.message
         if state.host.link == "connecting":  # a new attempt: its outcome is shown again
             self._host_message = ""
@@ -206,8 +206,8 @@ class MainScreen(Screen[None]):
             )
 
     def _close_pages(self) -> None:
-        """Close all pages and, without an answer, all questions, except a login question. They are about the previous
-        host, and a yes would act on the new one."""
+        """Close all pages and, without an answer, all questions, because they are about the previous host, and a yes
+        would act on the new one. A login question stays open."""
         from workbench.tui.modals.login import Login
 
         self.panes.pages.clear()

@@ -57,7 +57,8 @@ def write(svg: str, path: Path) -> Path:
 
 
 class Scene:
-    """The screen on a simulated host, driven by keys, with the pictures taken so far."""
+    """The screen on a simulated host, which key presses control. `written` has the paths of the pictures taken so
+    far."""
 
     def __init__(self, session: Session, pilot: Pilot[int], folder: Path) -> None:
         self.session, self.pilot, self.folder = session, pilot, folder
@@ -177,7 +178,7 @@ async def _tuning(scene: Scene) -> None:
 
 
 async def _sizes(scene: Scene) -> None:
-    """Take pictures of the main screen, in the same state, at other terminal sizes, and one of the help page."""
+    """Take pictures of the main screen at other terminal sizes, and a picture of the help page."""
     await scene.shot("loop-200x60", (200, 60))
     for key, name in (("2", "launch"), ("3", "log"), ("4", "bench"), ("5", "compare")):
         await scene.press(key)

@@ -29,8 +29,8 @@ INFO_S = 8.0
 
 
 class Services:
-    """The main screen's messages, background work, panes and pages, for use by controllers. While `working` is true,
-    the application ignores all keys except escape."""
+    """The main screen's messages, background work, panes and pages, which controllers use. While `working` is true, the
+    application ignores all keys except escape."""
 
     def __init__(
         self,
@@ -72,12 +72,13 @@ class Services:
             self.show_notice(notice)
 
     def hush(self) -> None:
-        """Remove the message from the screen's message row."""
+        """Remove the message from the message row."""
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
 
     def count_down(self, text: str, seconds: float) -> None:
-        """Show `text` with a bar that fills within `seconds`. `stop_counting` removes both."""
+        """Show `text` in the progress rows, with a bar that fills within `seconds`. The method `stop_counting` removes
+        text and bar."""
         self.progress.counted = (text, time.monotonic(), seconds)
         self.progress.show(self.session.state)
 
@@ -86,8 +87,7 @@ class Services:
         self.progress.show(self.session.state)
 
     def tick(self) -> None:
-        """Remove a message whose time is over. While a form or a question covers
-        the message row, the message stays."""
+        """Remove a message whose time is over, unless a form or a question covers the message row."""
         if self._notice_until and time.monotonic() > self._notice_until and self.app.screen is self.screen:
             self.hush()
 
@@ -100,8 +100,8 @@ class Services:
         failed: Callable[[], None] | None = None,
         only: str = "",
     ) -> None:
-        """Run `work` in the background, then call `then` with its result. If it raises, show the error as a message and
-        call `failed`. New work with the same name `only` cancels the earlier work."""
+        """Run `work` in the background, then call `then` with its result. If `work` raises an exception, show the error
+        as a message and call `failed`. Earlier work with the same non-empty name `only` is cancelled."""
 
         async def run() -> None:
             try:
@@ -117,7 +117,8 @@ class Services:
         self.screen.run_worker(run(), group=only or "session", exclusive=bool(only), exit_on_error=False)
 
     def try_now(self, work: Callable[[], T]) -> T | None:
-        """Call `work` now, and return its result. A WorkbenchError becomes a message, and the result is None."""
+        """Call `work` now, and return its result. If it raises a WorkbenchError, show the error as a message and return
+        None."""
         try:
             return work()
         except WorkbenchError as error:
@@ -125,8 +126,8 @@ class Services:
             return None
 
     def explain(self, error: Exception) -> None:
-        """Show an error as a message. If the exception is not a WorkbenchError, and so unexpected, write its traceback
-        to a file."""
+        """Show an error as a message. Any exception but a WorkbenchError is unexpected, and its traceback is written to
+        a file."""
         if isinstance(error, WorkbenchError):
             self._fail(error)
             return

@@ -1,4 +1,4 @@
-"""Every use of private names of Textual 8.2.8, each with a test (tests/tui/test_tui_compat.py)."""
+"""All code that uses private names of Textual 8.2.8. Each use has a test in tests/tui/test_tui_compat.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def frames_waiting(app: App[Any]) -> int:
-    """Return the number of frames that wait to be written to the terminal; 0 if the driver has no queue (tests,
-    Windows).
+    """Return the number of frames that wait to be written to the terminal. Return 0 if Textual has no queue of frames,
+    as in tests and on Windows.
 
-    The driver's queue has room for 30 frames, and its `put` blocks the whole event loop when it is full.
+    The queue has room for 30 frames. When it is full, writing a frame blocks the whole event loop.
     """
     writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
     queue = getattr(writer, "_queue", None)
@@ -31,8 +31,8 @@ def frames_waiting(app: App[Any]) -> int:
 
 
 class PlainEnd(App[int]):
-    """An application that, if an exception ends it, does not print Textual's traceback, which shows every local
-    variable. `defect` is that exception; None if there was none."""
+    """An application that does not print Textual's traceback when an exception ends it, because that traceback shows
+    every local variable. `defect` is the exception; None if there was none."""
 
     defect: Exception | None = None
 
@@ -78,8 +78,8 @@ def is_leaving(app: App[Any]) -> bool:
 
 
 async def run_bindings(app: App[Any], key: str, *, priority: bool = False) -> bool:
-    """Run the action bound to `key` for the focused widget now, before the event bubbles up. Return whether an action
-    ran."""
+    """Run the action bound to `key` for the focused widget now, before Textual passes the key event on to the parents
+    of the widget. Return whether an action ran."""
     return bool(await app._check_bindings(key, priority=priority))
 
 
@@ -94,8 +94,8 @@ class _Cells(CompositorUpdate):
 
 
 def looks_of(widget: Widget) -> object:
-    """Return the widget's size, the offset of its content, its background colours and its theme as one value. The
-    inside of the widget must be drawn again if the value has changed. Return None before the widget is mounted."""
+    """Return the widget's size, the offset of its content, its background colours and its theme as one value. If this
+    value has changed, the inside of the widget must be drawn again. Return None before the widget is mounted."""
     if not widget._is_mounted:
         return None
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
@@ -117,11 +117,11 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
 
 
 def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells of `widget` in `regions` to the terminal now. Return False if they were not sent, because the
-    widget is covered, hidden or about to be laid out, so that Textual must draw it.
+    """Send the cells of `widget` in `regions` to the terminal now. Return False if they were not sent, so that Textual
+    must draw the widget, because it is covered, hidden or about to change its position.
 
-    Textual would send each changed row from the widget's left edge: five times the bytes for 24 values, and twice the
-    CPU.
+    Textual would send each changed row from the widget's left edge, which takes five times the bytes for 24 values, and
+    twice the CPU time.
     """
     screen, app = widget.screen, widget.app
     covered = app.screen is not screen or screen._layout_required or screen._dirty_widgets or app._batch_count

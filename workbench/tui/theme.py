@@ -1,8 +1,10 @@
 """The styles in which texts and graphs are drawn, in four themes. A text or graph has a role, such as "warn", and a
-theme gives each role a style. Blue is good (and A), orange needs attention (and B), bold red is bad: colours of Okabe
-and Ito, which colour-blind users can distinguish, or similar ones. A word or a sign always says the same as the colour.
+theme gives each role a style.
 
-Every style has a background: Textual's line API draws none, and NO_COLOR needs a style on every segment.
+Blue means good, orange means attention, and bold red means bad. Blue is also the colour of A, and orange that of B.
+These are colours of Okabe and Ito, which colour-blind users can distinguish, or similar ones, and a word or a sign
+always says the same as the colour. Every style has a background, because Textual's line API draws none and the mode
+without colours (NO_COLOR) needs a style on every segment.
 """
 
 from __future__ import annotations
@@ -166,8 +168,7 @@ def current_name() -> str:
 
 
 def use(name: str) -> None:
-    """Make the theme `name` the one that `style` uses from now on. Widgets must draw their rows again to show the
-    theme."""
+    """Draw with the theme `name` from now on. Widgets must draw their rows again to show the theme."""
     _Current.name, _Current.palette = name, PALETTES[name]
     style.cache_clear()
 
@@ -182,8 +183,8 @@ def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
 
 @lru_cache(maxsize=256)
 def style(role: str, ground: str = "ground") -> Style:
-    """Return the style of a role such as "warn" on a background such as "box". The role "select" is the cursor of the
-    focused list, and "rest" that of any other list."""
+    """Return the style of a role such as "warn" on a background such as "box". The role "select" is the row under the
+    cursor of the focused list, and "rest" the row under the cursor of any other list."""
     palette = _Current.palette
     back = palette.grounds[ground]
     if role == "select":

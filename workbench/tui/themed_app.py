@@ -54,8 +54,8 @@ TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has t
 
 
 def as_typed(event: events.Event) -> events.Event:
-    """Return `event`, or the enter key in place of ctrl+j: a terminal sends ctrl+j for an enter that was typed before
-    the screen was drawn."""
+    """Return `event`, but the enter key in place of ctrl+j. A terminal sends ctrl+j if the user typed enter before the
+    screen was drawn."""
     early = isinstance(event, events.Key) and event.key == TYPED_EARLY
     return events.Key("enter", "\r") if early else event
 
@@ -139,8 +139,8 @@ class ThemedApp(PlainEnd):
         await super().on_event(event)
 
     async def take_key(self, event: events.Key) -> bool:
-        """Run the action of a key now, and return True. Return False if Textual has to handle the key, as this base
-        class does for every key."""
+        """Run the action of a key now, and return True. Return False if Textual has to handle the key; this base class
+        leaves every key to Textual."""
         return False
 
     async def ask_login(self, prompt: str) -> str | None:

@@ -55,8 +55,9 @@ class SeriesController(Controller, Generic[M]):
 
     # the page
     async def act(self, page: Live, outcome: str) -> None:
-        """Do what a key of the page asks for. `outcome` is "new" for the form, "list" for the list of measurements,
-        "stop" to stop the measurement, or another word to resume the measurement on the page. The page stays open."""
+        """Do what a key of the page asks for. `outcome` is "new" (open the form), "list" (list the measurements),
+        "stop" (stop the measurement), or "resume" or "more" (resume the measurement on the page). The page stays
+        open."""
         if outcome == "new":
             await self.new()
         elif outcome == "list":

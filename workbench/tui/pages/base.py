@@ -1,4 +1,4 @@
-"""The base class of the pages, which are texts to read with keys of their own."""
+"""The base class of the pages. A page is a text that the user reads, and has keys of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Keys = Mapping[str, tuple[str, Callable[[], Any]]]  # key -> (its word in the fo
 
 
 class Page(Scrolled):
-    """A page to read. `keys` returns the page's keys that work now, by key: (label, function). It is called again after
-    each change of the state.
+    """A page to read. `keys` is a function that returns the page's keys that work now, as {key: (label, function)}. It
+    is called again after each change of the session's state.
 
-    The keys of the main screen work too. A key in `OWN` never acts on the main screen, even while `keys` does not have
-    it.
+    The keys of the main screen work too, except the keys in `OWN`, which belong to the page even while `keys` does not
+    return them.
     """
 
     OWN: ClassVar[str] = ""
@@ -37,8 +37,8 @@ class Page(Scrolled):
     ]
 
     def __init__(self, title: str, make: Make, keys: Callable[[], Keys] = dict, *, kind: str = "") -> None:
-        """`kind` is the subject of the page, by default its title. Opening a page closes an open page of the same
-        kind."""
+        """`make` returns the rows of the page for a width in cells. `kind` is the subject of the page, by default its
+        title. Opening a page closes an open page of the same kind."""
         super().__init__()
         self.title, self.make, self.keys, self.kind = title, make, keys, kind or title
         self.frame: PageFrame | None = None

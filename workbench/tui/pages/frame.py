@@ -33,7 +33,7 @@ class PageFrame(Vertical):
         return self.pages[-1] if self.pages else None
 
     def open(self, page: Page) -> None:
-        """Show the page over the others. It replaces an open page of the same kind."""
+        """Show `page` over the other open pages. An open page of the same kind is closed."""
         replaced = [one for one in self.pages if one.kind == page.kind]
         self.pages = [*(one for one in self.pages if one not in replaced), page]
         page.frame = self

@@ -34,8 +34,9 @@ class Live(Page):
     OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` is the countdown that the progress line uses too, so that the page and the line show the same time
-        left."""
+        """`left` returns the seconds left of a measurement. The progress row of the main screen uses the same function,
+        so that page and row show the same number. `do` is called with the page and an action when the user presses a
+        key."""
         super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
@@ -47,8 +48,8 @@ class Live(Page):
         return {key: (word, partial(self.do, self, outcome)) for outcome, (key, word) in possible}
 
     def ask(self, text: str, *, blank: bool = False) -> None:
-        """Show `text`, the name of the requested action, until the session's state changes. With `blank`, hide the rows
-        of the previous measurement meanwhile."""
+        """Show that the user has requested an action, until the session's state changes. `text` describes the action,
+        such as "stopping". With `blank`, hide the rows of the previous measurement meanwhile."""
         self.request, self.blank, self._before = text, blank, self.measured
         self.draw()
 
@@ -56,8 +57,8 @@ class Live(Page):
         self.request, self.blank = "", False
 
     def request_failed(self, state: SessionState) -> None:
-        """Remove the text of a requested action that has failed; a message shows the error. Close the page if it has no
-        measurement to show."""
+        """Stop showing that an action is requested, because it has failed. A message of the main screen shows the
+        error. Close the page if it has no measurement to show."""
         self.show(state)
         nothing = self.blank
         self.request, self.blank = "", False
@@ -190,7 +191,8 @@ class SweepPage(Live):
         return sweep_rows(s, width, height, left_s=self.left_s, now=progress_text(self.state), draw=self._plots)
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
-        """Return the plots of the sweep. They are drawn again only if a point, the knee or the size has changed."""
+        """Return the plots of the sweep. Draw the plots again only if a point, the size, or the knee (the point beyond
+        which more gains little) has changed."""
         key = (s.points, s.knee, width, height)
         if key != self._plotted[0]:
             self._plotted = key, plots(s, width, height)

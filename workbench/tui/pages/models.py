@@ -42,13 +42,13 @@ class ModelsPage(PickList, Page):
         self.draw()
 
     def show(self, state: SessionState) -> None:
-        """Draw the duration of the running search for models. The page shows nothing else of the state."""
+        """Draw how long the search for models has been running. Nothing else on the page depends on `state`."""
         if self.began_s is not None:
             self.draw()
 
     def take(self, found: Sequence[HostModels], several: bool) -> None:
-        """Show the hosts in `found` with their model copies, as the result of the search. With `several`, each host has
-        a heading."""
+        """Show the result of the search: the hosts in `found` with their model copies. If `several` is true, each host
+        has a heading."""
         items: list[ModelCopy | str] = []
         for host in found:
             if host.problem:

@@ -82,8 +82,8 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
 
 
 def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) -> list[Row]:
-    """Return the rows of a flag's page: help, value, default, and remarks of the preset and its write-up on the
-    flag."""
+    """Return the rows of a page about a flag: its help, its value and its default. `notes` are remarks on the flag from
+    the preset and from the text that accompanies the preset, and `estimate` is the memory estimate of the plan."""
     spec = item.spec
     rows = paragraph(about_text(item), width)
     facts = [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")] if spec else []
@@ -141,8 +141,8 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
 
 
 def in_force_rows(report: InForceReport, width: int) -> list[Row]:
-    """Return the table of a server's settings: the value in the plan, the value that the server uses, and where that
-    value was read. On a narrow page, the place is in a row of its own."""
+    """Return the table of a server's settings. Each row has the value in the plan, the value that the server uses, and
+    where the latter was read. If the page is narrow, the place has a row of its own below the values."""
     wide = width >= WIDE_TABLE
     name_w, asked_w, force_w = (24, 22, 34) if wide else (width * 3 // 10, width * 3 // 10, width * 4 // 10 - 2)
     head = cell("setting", name_w) + cell("asked", asked_w) + cell("in force", force_w)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Pane(Painted, can_focus=True):
     """A part of the main screen with keys of its own, which draws some fields of the session's state.
 
-    `FIELDS` are these fields. `AREA` is the row of panes that contains the pane ("middle" or "bottom"); with "" the
-    pane takes the whole work area. `HINTS` are the keys named in its border. `SEARCH` is the placeholder of its search
-    input, "" if the pane has none.
+    `FIELDS` has the names of these fields. `AREA` is the row of panes that contains the pane ("middle" or "bottom");
+    with "" the pane is always shown alone. `HINTS` has the keys that the border names. `SEARCH` is the text in the
+    pane's empty search input, "" if the pane has no search.
     """
 
     NAME: ClassVar[str]
@@ -38,7 +38,7 @@ class Pane(Painted, can_focus=True):
     DRAWN_WHEN_HIDDEN: ClassVar[bool] = True
 
     class TitleChanged(Message):
-        """A message of a pane: the title in its border has to be drawn again."""
+        """The message that a pane sends when the title in its border has to be drawn again."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.NAME)
@@ -47,8 +47,8 @@ class Pane(Painted, can_focus=True):
         self._looks: object = None  # with which it was drawn last
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Let Textual draw the pane, except if only the focus has moved. Textual would then send the whole pane to the
-        terminal, although `repaint` has sent everything that changed."""
+        """Let Textual draw the pane, except if only the focus has moved. In that case Textual would send the whole pane
+        to the terminal, although nothing in the pane has changed."""
         looks = looks_of(self)
         if regions or layout or recompose or not repaint or looks != self._looks:
             self._looks = looks
@@ -56,7 +56,7 @@ class Pane(Painted, can_focus=True):
         return self
 
     def show(self, state: SessionState) -> None:
-        """Draw `state`. The main screen calls this method when one of `FIELDS` has changed."""
+        """Draw `state` in the pane. The main screen calls this method when a field that the pane draws has changed."""
         self.state = state
         self.repaint()
 
@@ -66,17 +66,18 @@ class Pane(Painted, can_focus=True):
 
     @property
     def detail(self) -> str:
-        """Return the text that follows the title in the border; "" for none."""
+        """Return the text that follows the title in the pane's border; "" for none."""
         return ""
 
     @property
     def hint(self) -> str:
-        """Return the key hints for the border, which are shown while the pane has the focus."""
+        """Return the key hints for the pane's border, which shows them while the pane has the focus."""
         return hint(self.KEYS, *self.HINTS)
 
     @property
     def footer_keys(self) -> list[Key]:
-        """Return the pane's own keys among `HINTS`, for the footer of a small terminal."""
+        """Return the keys in HINTS that only this pane has. The footer of a small terminal shows them, because the pane
+        has no border there."""
         return [key for key in self.KEYS if key.key in self.HINTS]
 
     @property
@@ -86,10 +87,11 @@ class Pane(Painted, can_focus=True):
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:
-        """Handle a new text of the search input. By default nothing happens."""
+        """Handle the new text of the pane's search input after an edit. By default nothing happens."""
 
     def search_closed(self, controllers: Controllers) -> None:
-        """End the search, because the user pressed escape in the search input. By default nothing happens."""
+        """End the search of the pane, because the user pressed escape in its search input. By default nothing
+        happens."""
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Handle the text for which the user pressed enter in the search input. By default nothing happens."""
+        """Act on the text of the pane's search input, because the user pressed enter. By default nothing happens."""

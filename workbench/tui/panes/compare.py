@@ -1,4 +1,5 @@
-"""Pane 5, Compare: two results or the arms of an experiment, with the change of each metric and its verdict."""
+"""Pane 5, Compare: two results, or the arms of an experiment, with the change of each metric and a verdict on the
+change."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Compare(Pane, Scrolled):
         self.trails = IntervalTrails()
 
     def show(self, state: SessionState) -> None:
-        """Draw the comparison of two results or the experiment, whichever has changed more recently."""
+        """Draw the comparison of two results, or the experiment if that has changed more recently."""
         before, self.state = self.state, state
         self.trails.add(state.experiment)
         if before is None or before.comparison is not state.comparison:
@@ -78,8 +79,8 @@ class Compare(Pane, Scrolled):
         return comparison_rows(comparison, width, height)
 
     def _experiment(self, e: Experiment, width: int, height: int) -> list[Row]:
-        """Return a row with the confidence interval after each pair of the experiment, then the comparison of all pairs
-        so far."""
+        """Return one row per completed pair of the experiment with the confidence interval after that pair, then the
+        comparison over all pairs so far."""
         if e.comparison is None:
             done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
             return paragraph(f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim")

@@ -43,8 +43,8 @@ class PaneFrame(Vertical):
         return super().refresh(*sides, *ends) if top else self
 
     def title(self, detail: str = "", hint: str = "") -> None:
-        """Set the title in the border, followed by `detail`, and the key hints. Unchanged texts are not set again,
-        because that would repaint the border."""
+        """Draw the pane's title in the border, followed by `detail`, and the key hints `hint`. Do nothing for unchanged
+        texts, because setting them would repaint the border."""
         texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), hint)
         if texts != self._texts:
             self._texts = texts

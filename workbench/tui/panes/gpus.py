@@ -139,8 +139,8 @@ class GpuPane(Pane, Scrolled):
         ]
 
     def _after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
-        """Return the text behind a GPU's value, such as " of 3090" with the highest clock or " (slows at 90)"; "" if
-        there is none. `name` is a field of GpuSample."""
+        """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock or " (slows at 90)"
+        with a temperature limit; "" for none. `name` is a field of GpuSample."""
         if name == "power_w":
             return f" (1 s: {s.power_average_w:.0f})" if s.power_average_w else ""
         if i is None:
@@ -162,7 +162,8 @@ class GpuPane(Pane, Scrolled):
 
 
 def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
-    """Return rows with the values that are absent, grouped by the reason. `absent` maps a value's name to it."""
+    """Return rows that list the absent values, grouped by the reason of their absence. `absent` maps the name of a
+    value to this reason."""
     names_by_reason: dict[str, list[str]] = {}
     for name, reason in absent.items():
         names_by_reason.setdefault(reason, []).append(name)
@@ -173,7 +174,8 @@ def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
 
 
 def _engine_rows(state: SessionState, width: int) -> list[Row]:
-    """Return rows with the live metrics that the watched engine does not report; none if it reports all."""
+    """Return rows with the live metrics that the selected server's engine does not report; [] if it reports all of
+    them."""
     from workbench.model.engine_live import LIVE_METRICS  # not for the first frame
 
     if state.engine is None or not state.engine.absent:
@@ -184,7 +186,8 @@ def _engine_rows(state: SessionState, width: int) -> list[Row]:
 
 
 def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
-    """Return rows with the clocks to which the driver can lock a GPU; [] before the GPU's properties are known."""
+    """Return rows with the clock frequencies to which the driver can lock a GPU; [] if `info` is None, because the
+    GPU's properties are not known yet."""
     from workbench.model.gpu import clocks_text  # not for the first frame
 
     if info is None:
@@ -195,8 +198,9 @@ def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
 
 
 def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
-    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1: those that this Workbench
-    changed, each with a note if another program has changed it since, then those that other users changed."""
+    """Return rows about the altered settings of GPU `index`, or of the host if `index` is -1. First come the settings
+    that this Workbench changed, each with a note if another program has changed it since. The settings that other users
+    changed follow."""
     rows: list[Row] = []
     for alteration in state.alterations:
         if alteration.gpu_index == index:

@@ -73,8 +73,8 @@ class Launch(Pane, PickList):
 
     @property
     def footer_keys(self) -> list[Key]:
-        """Return the keys for the footer of a small terminal. The first one chooses the engine's program, if that
-        program was not found on the host."""
+        """Return the keys for the footer of a small terminal. If the engine's program was not found on the host, the
+        first key is the one that chooses the program."""
         plan = self.session.state.plan
         if plan is None:
             return []
@@ -116,8 +116,8 @@ class Launch(Pane, PickList):
         self._go_below(self.items.index(name))
 
     def jump(self, by: int) -> None:
-        """Move the cursor to the next group of flags (`by` 1). With -1, move to the first flag of the cursor's group,
-        and from there to the group before."""
+        """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by` -1). With -1, a
+        cursor inside a group first moves to the first flag of that group."""
         if not self.all or self.query_text:
             self.go_to_group(self.groups[0])
             return

@@ -152,8 +152,8 @@ class LogPane(Pane):
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
     def _explained(self, shown: Sequence[tuple[str, Row]], width: int, room: int) -> list[tuple[Row, bool]]:
-        """Return pairs (row, whether it is a log line) for the lines `shown`. Rows with cause and fix follow the first
-        line of each kind that Workbench can explain."""
+        """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row is a log line). An
+        explanation has cause and fix, and follows the first line of each kind that Workbench can explain."""
         server = self.state.server if self.state else None
         if server is None:
             return [(row, True) for _, row in shown]
@@ -168,8 +168,8 @@ class LogPane(Pane):
         return rows
 
     def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
-        """Return the newest lines of the log for `room` rows, each with the number of successive lines about the same
-        HTTP request that share its row. `total` is the number of lines in the log."""
+        """Return the newest of the log's `total` lines, as many as fit into `room` rows, as pairs (line, count).
+        Successive lines about the same HTTP request share one row, and `count` is their number."""
         shown: list[tuple[str, str, int]] = []  # line, text that it shares with others, their number
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
@@ -261,8 +261,8 @@ class LogPane(Pane):
         self.post_message(self.TitleChanged())
 
     def find(self, text: str, *, again: bool = False) -> bool:
-        """Move to a line that contains `text`, and return whether there is one. Search backwards from the end of the
-        log; with `again`, search forwards from the line found last. An empty `text` ends the search, and the outcome is
+        """Move to a line that contains `text`, and return whether there is such a line. Search backwards from the end
+        of the log or, with `again`, forwards from the line found last. If `text` is "", end the search and return
         True."""
         self.search = text
         if not text:
@@ -276,7 +276,8 @@ class LogPane(Pane):
         return self._go(found)
 
     def show_first_error(self) -> None:
-        """Move to the line that is the reason of the failure, or else to the first line with an error."""
+        """Move to the line that gives the reason of the server's failure. If there is none, move to the first line with
+        an error."""
         self.hit = None
         reason = self.session.state.server.reason if self.session.state.server is not None else None
         at = self.view.find(reason, 0) if reason else None
@@ -305,8 +306,8 @@ class LogPane(Pane):
 
 
 def explanation(finding: Finding, width: int, most: int) -> list[Row]:
-    """Return the explanation of a log line: its cause and its fix in at most `most` rows each, or one dim row if it
-    needs no action."""
+    """Return the explanation of a log line: its cause and its fix, each in at most `most` rows. If the line needs no
+    action, return one dim row with the cause."""
     if finding.level is Level.INFO:
         return [((cut(f"  = {finding.text}", width), "dim"),)]
     role = "bad" if finding.level is Level.ERROR else "warn"

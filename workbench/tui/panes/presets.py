@@ -84,8 +84,8 @@ class Presets(Pane, PickList):
         await controllers.plan.load(entry)
 
     def _narrow_down(self, keep: bool) -> None:
-        """Show the presets that match the search, the best match first; without a search, all presets, those for the
-        host's GPUs first. With `keep`, the cursor stays on its preset."""
+        """Show the presets that match the search, the best match first. Without a search, show all presets, those for
+        the host's GPUs first. With `keep`, the cursor stays on its preset."""
         entries = sorted(self.state.presets if self.state else (), key=_rank)
         found = fuzzy.best(self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}")
         self.set_items(found, keep=keep)
@@ -119,7 +119,7 @@ class Presets(Pane, PickList):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        """Return rows about the preset under the cursor; [] if there is no room."""
+        """Return rows about the preset under the cursor, for the lower end of the pane; [] if the pane is too low."""
         item: PresetEntry | None = self.current
         if item is None or height < 14:
             return []

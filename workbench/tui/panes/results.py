@@ -106,7 +106,7 @@ class Results(Pane, PickList):
         self._find("", controllers)
 
     async def search_entered(self, text: str, controllers: Controllers) -> None:
-        """Move the focus to the list. The list stays filtered until escape."""
+        """Move the focus from the search input to the list. The list stays filtered until the user presses escape."""
         self.lit = False
         self.screen.set_focus(self)
 
@@ -141,7 +141,7 @@ class Results(Pane, PickList):
         self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
     def head_clicked(self, x: int) -> None:
-        """Sort by the column whose title was clicked, at the cell `x` of the row. Titles are aligned right, so the
+        """Sort by the column whose title the user clicked at the cell `x` of the row. Titles are aligned right, so the
         blanks left of a title belong to its column."""
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
@@ -172,8 +172,8 @@ class Results(Pane, PickList):
         ]
 
     def _plot_beside(self, width: int, height: int) -> list[Row]:
-        """Return the rows of the plot beside the table. Draw the plot again only if the results, the marks or the size
-        changed."""
+        """Return the rows of the plot beside the table. Draw the plot again only if the results, the marks A and B, or
+        the size has changed."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
         key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
         if key != self._plotted:
@@ -229,8 +229,8 @@ class Results(Pane, PickList):
         return [*self._limit(width), *self._advice(width, height)]
 
     def _advice(self, width: int, height: int) -> list[Row]:
-        """Return one row for each of the most important findings on the newest result with advice; as many rows as fit
-        into `height`."""
+        """Return rows with the most important findings of the advice on a result, one row for each finding. The result
+        is the newest one that has advice. The number of rows depends on `height`."""
         newest = next((row for row in self.state.results if row.advice), None) if self.state else None
         most = min(ADVICE, (height - 4) // 2)
         if newest is None or most < 1:

@@ -60,7 +60,7 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the text of the run at the position `offset` of `rows`; "" if `offset` is None or outside the rows."""
+    """Return the text with one style at the position `offset` of `rows`; "" if `offset` is None or outside the rows."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0
@@ -137,8 +137,8 @@ class CommandBar(Painted):
 
 
 def _estimates(text: str) -> tuple[str, ...]:
-    """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest one has only the
-    memory."""
+    """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest form has only the
+    amount of memory."""
     brief = text.partition(" (")[0]
     return tuple(dict.fromkeys((text, brief, brief.replace("full-length ", ""), brief.partition(", ")[0])))
 
@@ -164,7 +164,8 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
 
 
 class NoticeBar(Painted):
-    """A message with its next step, hidden while there is none; esc removes it."""
+    """A message with its next step. The row is hidden while there is no message, and the escape key removes the
+    message."""
 
     GROUND = "bar"
     MOST_ROWS = 4
@@ -195,8 +196,8 @@ class NoticeBar(Painted):
 
 
 class Footer(Painted):
-    """The row of keys: those of the open page, then as many of the main screen as fit, the most needed ones first, and
-    always the key of the palette."""
+    """The row of keys: first those of the open page, then as many keys of the main screen as fit, the most needed ones
+    first. The last one is always the key of the palette, the list of all actions."""
 
     GROUND = "bar"
 
@@ -207,27 +208,28 @@ class Footer(Painted):
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
 
     def show_first(self, keys: Sequence[Key]) -> None:
-        """Show these keys before the others, because the user most likely needs them next."""
+        """Show these keys before the other keys of the main screen, because the user most likely needs them next."""
         if tuple(keys) != self._first:
             self._first = tuple(keys)
             self.repaint()
 
     def show_pane(self, keys: Sequence[Key]) -> None:
-        """Show the keys of the visible pane, on a small terminal that shows only one pane without a border. `keys` is
-        () if several panes are visible."""
+        """Show the keys of the visible pane. Only a small terminal needs this, because it shows one pane without a
+        border. `keys` is () if several panes are visible."""
         if tuple(keys) != self._pane:
             self._pane = tuple(keys)
             self.repaint()
 
     def show(self, page: Page | None) -> None:
-        """Show the keys of `page`; for None, which means that no page is open, only those of the main screen."""
+        """Show the keys of the open page `page` and those of the main screen. For None, no page is open, so show only
+        the keys of the main screen."""
         if page is not None or page is not self.page:
             self.page = page
             self.repaint()
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Return (key as printed, label, id) of every key to show, the most important one first. The id of a key of the
-        open page is the name of the key."""
+        """Return every key to show as (key as printed, label, id), the most important key first. The id is the id of
+        the key in the table of keys, or the key itself if it belongs to the open page."""
         own = {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}} if self.page else {}
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]

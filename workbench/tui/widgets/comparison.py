@@ -35,8 +35,8 @@ FIRST = (
 
 
 def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> list[Row]:
-    """Return rows of the whole comparison. If `height` is small, the differences share one row and are listed at the
-    end."""
+    """Return rows of the whole comparison. If `height` leaves too few rows for one row per difference, the differences
+    share one row, and are listed one by one at the end."""
     rows = _heading(comparison, width, height)
     single = all(m.interval_pct is None for m in comparison.metrics)
     said = (f"{SINGLE}: no interval" if width >= SINGLE_WIDTH else SINGLE) if single else ""
@@ -65,7 +65,7 @@ def comparison_rows(comparison: Comparison, width: int, height: int = 1000) -> l
 
 
 def _differences(comparison: Comparison) -> list[str]:
-    """Return the differences between the conditions of the two results as texts. Differences of the preset and of the
+    """Return the differences between the conditions of the two results as texts. Differences in the preset and in the
     port come last, because they matter least."""
     chosen = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
     return [_difference(d) for d in chosen]
@@ -84,8 +84,8 @@ def _listed_first(texts: Sequence[str], height: int) -> bool:
 
 
 def _heading(comparison: Comparison, width: int, height: int) -> list[Row]:
-    """Return rows with the two results and the differences between their conditions. If there are not enough rows for
-    one difference each, one row has all differences."""
+    """Return rows with the two results and the differences between their conditions. If there is no room for one row
+    per difference, all differences share one row."""
     texts = _differences(comparison)
     count = count_of(len(texts), "difference")
     head: Row = (("A ", "a"), (f"#{comparison.a}", "a"), (" vs ", "dim"), ("B ", "b"), (f"#{comparison.b}", "b"))
@@ -117,8 +117,8 @@ def _line(width: int, name: str, a: str, b: str, change: str, verdict: str) -> s
 
 
 def _sizes(width: int) -> tuple[int, int, int]:
-    """Return the widths in cells of three columns: the name of a metric, a value (there are two such columns), and the
-    change."""
+    """Return the widths in cells of three columns of the table: the name of a metric, its value (one such column for
+    each result), and its change."""
     return (18, 10, 16) if width >= 66 else (14, 7, 14)
 
 

@@ -26,9 +26,9 @@ LOOK_BACK = (10, 2880)  # length and number of the cells that the first scale is
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of the engine. `short` is the label for graphs of one row. `fields` are the fields of the history whose
-    sum is drawn. `text` formats their values. `top` is the upper end of the scale, or None for a scale that grows with
-    the values."""
+    """A metric of the engine. `short` is its label if the graph is one row high. `fields` are fields of the history,
+    whose sum is drawn, and `text` makes a text of their present values. `top` is the upper end of the scale, or None
+    for a scale that grows with the values."""
 
     label: str
     short: str
@@ -38,7 +38,8 @@ class _Metric:
 
 
 def _tokens(values: Sequence[float]) -> str:
-    """Return the first of `values`, in tokens per second, as text of at most 5 cells."""
+    """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such as "1,234" or
+    "12.3k"."""
     value = values[0]
     return f"{value:,.0f}" if value < 9_999.5 else f"{value / 1e3:.1f}k" if value < 99_950 else f"{value / 1e3:.0f}k"
 
@@ -75,8 +76,8 @@ class EngineRows:
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
     def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
-        """Return the number of rows for the engine's graphs: 0 without a server, 1 if the engine's metrics cannot be
-        read."""
+        """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the engine's metrics
+        cannot be read."""
         if state.engine is None:
             return 0
         value_behind = bool(columns.after[0])
@@ -90,7 +91,8 @@ class EngineRows:
         return 1 if state.engine.problem is not None else self._lines * self._each
 
     def rows(self, state: SessionState, window: Window, columns: Columns, width: int) -> list[Row]:
-        """Return the rows with the engine's graphs and, as text, the present values, or those under the time cursor."""
+        """Return the rows with the engine's graphs and, as text, the present values. While there is a time cursor, the
+        texts are the values at the cursor."""
         view = state.engine
         if view is None:
             return []
@@ -113,8 +115,8 @@ class EngineRows:
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
-        """Return the metrics of the second line of graphs: those that the engine reports now or has reported
-        earlier."""
+        """Return the metrics of the second line of graphs. They are those of its metrics that the engine reports now or
+        has reported earlier."""
         return [m for m in _SECOND if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)]
 
     def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
@@ -137,8 +139,8 @@ class EngineRows:
         return [None if None in cell else sum(v for v in cell if v is not None) for cell in zip(*several, strict=True)]
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
-        """Return the upper end of the metric's scale: `metric.top`, or else the highest value so far, rounded up.
-        Because of the rounding, the scale seldom changes."""
+        """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest value so far,
+        rounded up so that the scale seldom changes."""
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:

@@ -13,8 +13,8 @@ LINE_END = "\N{SYMBOL FOR NEWLINE}"
 
 
 class Entry(Input):
-    """Textual's Input, which calls functions where Textual posts messages. A page that `on_submit` opens thus exists
-    before the next key is handled."""
+    """Textual's Input, but it calls functions instead of posting messages. Therefore a page that `on_submit` opens
+    exists before the next key is handled."""
 
     DEFAULT_CSS = """
     Entry { border: none; height: 1; padding: 0 0; background: $wb-bar; color: $wb-text; width: 1fr; }
@@ -38,8 +38,8 @@ class Entry(Input):
         lines: bool = False,
     ) -> None:
         """`on_submit` is called on enter, and `on_change` after each edit. With `select`, the first typed key replaces
-        the value. With `secret`, the value is shown as dots. With `lines`, the line breaks of a pasted text are kept,
-        each as LINE_END; otherwise only its first line is pasted."""
+        the value, and with `secret`, the value is shown as dots. With `lines`, a pasted text keeps all its lines,
+        joined by a visible sign; otherwise only its first line is pasted."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False, password=secret)
         self.cursor_blink = False
         self.submit, self.change, self.select, self.lines = on_submit, on_change, select, lines
@@ -55,7 +55,7 @@ class Entry(Input):
             self.replace(LINE_END.join(event.text.splitlines()), *self.selection)
 
     def take_key(self, event: events.Key) -> bool:
-        """Insert the character of a printable key. Return False for any other key."""
+        """Insert the character of a printable key, and return True. Return False for any other key."""
         if not event.is_printable or event.character is None:
             return False
         self.replace(event.character, *self.selection) if not self.selection.is_empty else (

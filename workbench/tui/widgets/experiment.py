@@ -66,8 +66,8 @@ def arm_words(arm: Arm) -> list[str]:
 def experiment_rows(
     e: Experiment, width: int, *, left_s: float | None = None, now: str = "", trail: Trail | None = None
 ) -> list[Row]:
-    """Return the rows of an experiment's page. `left_s` are the seconds left, `now` is the progress of the running
-    benchmark, and `trail` has the earlier intervals."""
+    """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and `now` is the
+    progress of the running benchmark as text. `trail` has the confidence interval after each completed pair."""
     rows = [_state_row(e, width, left_s, now)]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
@@ -100,8 +100,8 @@ def design_text(e: Experiment) -> str:
 
 
 def doing_text(e: Experiment, doing: str) -> str:
-    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if none is.
-    `doing` is the progress of the running benchmark."""
+    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64"; "" if no run is.
+    `doing` is the progress of the running benchmark as text."""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if now is None or e.state != "running":
         return e.phase if e.state == "running" else ""
@@ -155,7 +155,8 @@ def _primary(e: Experiment) -> MetricChange | None:
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
-    """Return (pair number, value of A, value of B) of the deciding metric for each complete pair."""
+    """Return (pair number, value of A, value of B) for each complete pair. The values are those of the metric that
+    decides the experiment."""
     by: dict[int, dict[str, float]] = {}
     for run in e.runs:
         if run.state == "done" and run.value is not None:
@@ -172,8 +173,8 @@ def _metrics(e: Experiment) -> list[MetricChange]:
 
 @dataclass(frozen=True, slots=True)
 class _PairTable:
-    """The widths in cells of a table of pairs and metrics (name, value, verdict), and the axis on which the table draws
-    changes with their intervals."""
+    """The layout of a table of pairs and metrics: the widths in cells of name, value and verdict, and the axis on which
+    the table draws changes with their confidence intervals."""
 
     name: int
     value: int
@@ -220,8 +221,8 @@ class _PairTable:
 
 
 def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return the table of an experiment: a row for each pair, for each earlier interval of the deciding metric in
-    `trail`, and for each metric."""
+    """Return the table of an experiment. It has a row for each pair, a row for each metric and, from `trail`, a row for
+    each earlier confidence interval of the deciding metric."""
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
@@ -245,8 +246,9 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
-    """Return the row with the difference between the two hosts of an experiment on twins: the mean of the first host in
-    the column of A, that of the second host in the column of B. Return [] for an experiment on one host."""
+    """Return the row with the difference between the two hosts of an experiment on twins, which are hosts of the same
+    type. The column of A has the mean of the first host, and the column of B that of the second host. Return [] for an
+    experiment on one host."""
     machine = e.comparison.machine if e.comparison is not None else None
     if machine is None or machine.change_pct is None:
         return []
@@ -256,8 +258,9 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
 
 
 def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
-    """Return a row for each number of completed pairs, with the change of the deciding metric and its interval on a
-    common axis, so that the user sees the interval become narrower. Return [] if no pair is complete."""
+    """Return a row for each number of completed pairs, with the change of the deciding metric and its confidence
+    interval. All rows share one axis, so that the user sees the interval become narrower. Return [] if no pair is
+    complete."""
     primary = _primary(e)
     if primary is None or primary.change_pct is None:
         return []
@@ -281,8 +284,8 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
 
 
 def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
-    """Return the runs so far and, while the experiment is running, the planned runs. If the experiment ends at a given
-    width of the interval, only the runs of the next pair count as planned."""
+    """Return the runs so far and, while the experiment is running, the planned runs. If the experiment ends when its
+    confidence interval is narrow enough, only the runs of the next pair count as planned."""
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
@@ -299,14 +302,15 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
-    """Return (number of completed runs, number of all runs with the planned ones). Dropped and discarded runs are not
-    counted."""
+    """Return (number of completed runs, number of completed and planned runs). Runs that the experiment has dropped or
+    discarded are not counted."""
     runs = [r for r in all_runs(e) if r.state not in ("dropped", "discarded")]
     return sum(r.state == "done" for r in runs), len(runs)
 
 
 def _runs(e: Experiment, width: int) -> list[Row]:
-    """Return the table of the runs, one run per column, in blocks of as many columns as fit."""
+    """Return the table of the runs, with one column for each run. If the columns are wider than `width`, the table
+    continues below."""
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []

@@ -23,9 +23,10 @@ UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a GPU. `field` is its field in GpuSample and in the history. `floor` and `top` are the lower and
-    upper end of its graph's scale, which never change for a GPU. `lines` are fields of limits, which are drawn as lines
-    across the graph. `setting` is the prefix of the GPU setting that changes these limits. `unit` follows the value."""
+    """A metric of a GPU. `field` is its field in GpuSample and in the history, and `unit` follows its value. `floor`
+    and `top` are the ends of its graph's scale, which never change for a GPU. `lines` are fields with limits, which are
+    drawn as lines across the graph. `setting` is the beginning of the names of the GPU settings that change these
+    limits."""
 
     label: str
     field: str
@@ -139,8 +140,8 @@ def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
 
 
 def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
-    """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. Where there is little room, only the
-    end of the node's name is shown, because the names of nodes differ there."""
+    """Return the name of a GPU, such as "GPU0", or "spark-02 GPU1" in a cluster. If the name is longer than `room`
+    cells, return only the end of the node's name, because the names of nodes differ there."""
     own = f"GPU{sample.index}"
     if info is None or not info.node:
         return own
@@ -167,8 +168,8 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
 
 
 def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSample:
-    """Return a GpuSample for the GPU of `sample` whose values are the means over the seconds of the cell under the time
-    cursor."""
+    """Return a GpuSample for the GPU of `sample` with values of the past. They are the means over the seconds of the
+    graph's cell at the time cursor."""
     from workbench.model.gpu import GpuSample
 
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s
@@ -181,8 +182,9 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
 
 
 def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tuple[str, str, str]:
-    """Return (label, value, note) with the highest, the mean and the lowest of the GPUs' values, for a graph of a group
-    of GPUs. A graph of one row has only lowest-highest, and one of two rows no mean."""
+    """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean and the lowest of
+    their `values`. If the graph is one row high, the texts have only lowest-highest, and if it is two rows high, no
+    mean."""
     known = [v for v in values if v is not None]
     if not known:
         return metric.label, NA, ""
@@ -194,8 +196,7 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
 
 
 def elsewhere(state: SessionState) -> str:
-    """Return a text for a status row if the selected server runs on another node than the GPUs on the screen; otherwise
-    ""."""
+    """Return a warning that the selected server runs on another node than the GPUs on the screen; "" if it does not."""
     server = state.server
     if server is None or server.node is None or not server.alive:
         return ""

@@ -74,8 +74,8 @@ class GpuStrip(Painted):
     )
 
     class ViewChanged(Message):
-        """A message to the screen: the user has moved the time cursor, changed the seconds per cell, or chosen whether
-        GPUs of the same type share a row."""
+        """A message to the screen: the user has moved the time cursor, changed the seconds per cell, or switched
+        between one row for all GPUs of a type and one row per GPU."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
@@ -108,8 +108,8 @@ class GpuStrip(Painted):
 
     @property
     def now_s(self) -> float:
-        """Return the Unix time of the newest cell: the time of the newest reading, or the present time if that reading
-        is older than FRESH_S seconds."""
+        """Return the Unix time of the newest cell of the graphs. This is the time of the newest reading, or the present
+        time if that reading is older than FRESH_S seconds."""
         now = self.history.clock()
         return self._read_s if now - self._read_s < FRESH_S else now
 
@@ -144,8 +144,9 @@ class GpuStrip(Painted):
 
     @staticmethod
     def _named(telemetry: Telemetry) -> int:
-        """Return the length of the longest name to show in front of the graphs: the name of a cluster's node, with the
-        GPU's number if the node has several GPUs. Return 0 without a cluster, because GPUs are then shown by number."""
+        """Return the length in cells of the longest name in front of the graphs. A name is that of a cluster's node,
+        with the GPU's number if the node has several GPUs. Return 0 without a cluster, because GPUs are then shown by
+        number."""
         nodes = [info.node for info in telemetry.infos if info.node]
         names = [
             node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "") for n, node in enumerate(nodes)
@@ -153,7 +154,8 @@ class GpuStrip(Painted):
         return min(max(map(len, names), default=0), MOST_NAME)
 
     def _groups(self) -> list[Group]:
-        """Return groups of GPU indexes. The GPUs of a group have the same short name and memory size."""
+        """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same short name and
+        memory size."""
         telemetry = self.state.telemetry if self.state else None
         groups: dict[str, list[int]] = {}
         for sample in telemetry.gpus if telemetry else ():
@@ -183,7 +185,8 @@ class GpuStrip(Painted):
 
     @property
     def _elsewhere(self) -> bool:
-        """Return whether the strip has a row saying that the selected server runs on another node than these GPUs."""
+        """Return whether the strip needs a row that says that the selected server runs on another node than these
+        GPUs."""
         return bool(self.state and elsewhere(self.state))
 
     def _of_another(self, width: int) -> list[Row]:
@@ -243,8 +246,8 @@ class GpuStrip(Painted):
         return "text" if self.stale is None else "dim"
 
     def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered settings, locks with or
-        without effect, throttle reasons. GPUs with the same warning share a text."""
+        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered settings, clock locks with
+        or without effect, and reasons for throttling. GPUs with the same warning share a text."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
@@ -314,8 +317,8 @@ class GpuStrip(Painted):
         return rows
 
     def _lead(self, samples: Sequence[GpuSample], info: GpuInfo | None, layout: StripLayout) -> Sequence[Run]:
-        """Return the texts at the left of the graphs of `samples`, from the top: the name of the GPU or group, and
-        values that have no graph."""
+        """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom. They are its name
+        and those values that have no graph."""
         width, role = layout.columns.lead, "title" if self.stale is None else "dim"
         name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
         if width < 6:
@@ -402,8 +405,7 @@ class GpuStrip(Painted):
 
     # the cursor
     def _cursor_row(self, window: Window, width: int) -> Row:
-        """Return the row that shows, while there is a time cursor, the time and the events of the cell under the
-        cursor."""
+        """Return the row about the cell of the graphs at the time cursor: its time and the events in it."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
         when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"
@@ -419,7 +421,7 @@ class GpuStrip(Painted):
         return spread(left, (("  esc", "key"), (" now", "dim")), width)
 
     def _was_read(self, window: Window) -> bool:
-        """Return whether the history has a reading of any GPU in the cell under the time cursor."""
+        """Return whether the history has a reading of any GPU for the cell at the time cursor."""
         column = window.cursor_column or 0
         return any(self._cells(group[0], UTIL.field, window)[column] is not None for group in self._groups())
 

@@ -1,7 +1,7 @@
 """Labelled graphs of metrics, one cell per step of the time axis, one or several rows high.
 
-`Columns` has the positions of the graphs. All rows of the strip use the same columns, so that one axis serves them all.
-The scale of a graph is fixed: a drawn cell never changes when a limit changes or later readings arrive.
+`Columns` has the positions of the graphs. All rows of the strip use the same columns, so that one time axis serves them
+all. The scale of a graph is fixed, so that a drawn cell does not change when a limit changes or later readings arrive.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Cells = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A metric to draw: its label, its value as text, and its cells on a scale from `floor` to `top`. `lines` are drawn
-    across the graph, such as a power limit over time. For a group of GPUs, `cells` has the highest values and `low` the
-    lowest. `note` is drawn below the value if there is room."""
+    """A metric to draw: its label, its present value as text, and its values as `cells` on a scale from `floor` to
+    `top`. `lines` are values drawn as lines across the graph, such as a power limit over time. For a group of GPUs,
+    `cells` has the highest values and `low` the lowest. `note` is a text below the value, which is shown if there is
+    room."""
 
     label: str
     value: str
@@ -40,9 +41,9 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The positions of the graphs in a row of the strip. The first `lead` cells of the row are for texts about the GPU.
-    Each column has `before` cells for the label, `cells` cells for the graph, and `after` cells for the value. If
-    `after` is 0, label and value are both in front of the graph, one above the other."""
+    """The positions of the graphs in a row of the telemetry strip, all in terminal cells. The first `lead` cells are
+    for texts about the GPU. Each column has `before` cells for the label, `cells` cells for the graph, and `after`
+    cells for the value. If `after` is 0, label and value are both in front of the graph, one above the other."""
 
     lead: int
     before: tuple[int, ...]
@@ -63,7 +64,7 @@ class Columns:
         return out
 
     def under(self, row: Row) -> Row:
-        """Return `row`, such as the axis of one graph, repeated below each graph."""
+        """Return a row in which `row`, such as the axis of one graph, is repeated below each graph."""
         runs: list[Run] = []
         at = 0
         for start in self.starts:
@@ -74,8 +75,8 @@ class Columns:
     def line(
         self, graphs: Sequence[Graph], height: int, lead: Sequence[Run] = (), cursor: int | None = None
     ) -> list[Row]:
-        """Return `height` rows with one graph in each column. `lead` are the texts at the left, from the top. `cursor`
-        is the cell of each graph that is highlighted; None for no cell."""
+        """Return `height` rows with one graph in each column. `lead` are the texts at the left, from top to bottom.
+        `cursor` is the number of the cell that is highlighted in each graph; None for no cell."""
         drawn = [draw(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
@@ -91,8 +92,9 @@ class Columns:
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
-    """Return the text in front of row `y` of a graph, in `width` cells: the label and, unless `value_after` is true,
-    the value and the note below it."""
+    """Return the text in front of row `y` of a graph, in `width` cells. The texts are the label, the value below it,
+    and the note below the value. If `value_after` is true, there is only the label, because the value is behind the
+    graph."""
     if value_after or height > 1:
         texts = ((graph.label, "dim"), (graph.value, graph.value_role), *((n, "dim") for n in graph.note.splitlines()))
         text, role = texts[y] if y < (1 if value_after else len(texts)) else ("", "text")
@@ -102,7 +104,8 @@ def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) ->
 
 
 def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
-    """Return the graph in `height` rows, from the top. A cell without a value is blank."""
+    """Return the graph in `height` rows, from top to bottom. A cell without a value is blank. `cursor` is the number of
+    the cell to highlight; None for no cell."""
     most = EIGHTHS * height
     levels = [level_of(v, graph.floor, graph.top, most) for v in graph.cells]
     if graph.low is not None and height > 1:
@@ -122,8 +125,8 @@ def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:
     """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row, from 1 to `most`; 0
-    for None. In a graph of one row, only a value at `top` gets the full block. In a higher graph no value does, so that
-    the graph does not touch the row above."""
+    for None. In a graph of one row, a value at `top` fills the row, and no other value does. In a higher graph no bar
+    reaches `most`, so that the graph does not touch the row above."""
     if value is None:
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
@@ -134,8 +137,8 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _column(level: int, height: int) -> tuple[str, ...]:
-    """Return the characters of one column of a graph, from the top. `level` is the height of its bar in eighths of a
-    row, and `height` the number of rows."""
+    """Return the characters of one column of a graph, from top to bottom. `level` is the height of the column's bar in
+    eighths of a row, and `height` is the number of rows."""
     return tuple(_part(level - EIGHTHS * (height - 1 - y)) for y in range(height))
 
 
@@ -144,8 +147,8 @@ def _part(level: int) -> str:
 
 
 def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
-    """Return, for each cell of the limit line `line`, in which row of the graph it is drawn, counted from 0 at the
-    bottom. The row is -1 where the limit is None or at the top of the scale, because no line is drawn there."""
+    """Return the row of the graph in which each cell of the limit line `line` is drawn, counted from 0 at the bottom.
+    The row is -1 where no line is drawn, because the limit is None or at the top of the scale."""
     most = EIGHTHS * height
     return [
         -1 if v is None or v >= 0.995 * graph.top else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
@@ -154,11 +157,12 @@ def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
 
 
 def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]], row: int, role: str) -> Row:
-    """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over `text`. `held` says
-    for each cell whether its value is at the limit, and `marks` has the row of each cell for each line.
+    """Return row `row` of a graph, counted from 0 at the bottom, with the limit lines drawn over its characters `text`.
+    `held` says for each cell whether its value is at the limit. `marks` has, for each line, the row in which each cell
+    of the line is drawn.
 
-    Blank cells on a line show the line. Other cells on a line have the role "limited" if they are held; in a graph of
-    one row, all held cells have that role.
+    A blank cell on a line shows the line. Any other cell on a line has the role "limited" if its value is at the limit.
+    In a graph of one row, every cell at the limit has that role.
     """
     crossed = [row in rows for rows in zip(*marks, strict=True)] if marks else held
     if not any(crossed):
@@ -173,8 +177,9 @@ def _with_lines(text: str, held: Sequence[bool], marks: Sequence[Sequence[int]],
 
 
 def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
-    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. The bars are solid up to the lowest
-    of the GPUs' values (`low`), and faint from there up to the highest (`high`); both are in eighths of a row."""
+    """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `low` and `high` are the heights of
+    the lowest and the highest value in each cell, in eighths of a row. The bars are solid up to `low`, and faint from
+    there up to `high`."""
     below = EIGHTHS * row
     return merged(_banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True))
 
@@ -186,7 +191,8 @@ def _banded_cell(high: int, low: int, role: str) -> Run:
 
 
 def _highlighted(row: Row, cursor: int | None) -> Row:
-    """Return the row with the background of the time cursor in the cell `cursor`; unchanged for None."""
+    """Return the row with its cell number `cursor` on the background of the time cursor. For None, return the row
+    unchanged."""
     if cursor is None:
         return row
     cells = list(_characters(row))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
     """Return rows about the guard: when it will revert GPU settings, and what it did last. `trial_left_s` are the
-    seconds until the end of a trial; None takes the number that `guard` has."""
+    seconds until the end of a trial. If it is None, the rows show the number that the guard reported last."""
     if guard.problem and not guard.running:
         return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
     rows: list[Row] = []

@@ -28,7 +28,8 @@ class Axis:
         return self.cells // 2
 
     def cell(self, pct: float) -> int:
-        """Return the cell of a change. A change beyond the limit has a cell outside 0..cells-1."""
+        """Return the number of the cell in which a change is drawn. For a change beyond the limit, this number is below
+        0 or above the last cell."""
         return self.middle + round(pct / self.limit_pct * self.middle)
 
     def head(self) -> str:
@@ -43,10 +44,10 @@ class Axis:
 
 def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     """Return an axis of at most `cells` cells with a round limit. `spans` are pairs (change, half the width of its
-    interval) in percent.
+    confidence interval) in percent.
 
-    The axis contains the first change with its whole interval. It contains each further change, without interval, that
-    is at most FAR times as far from 0 as the first.
+    The axis contains the first change with its whole interval. Of the other changes, it contains each that is at most
+    FAR times as far from 0 as the first, but not necessarily the interval.
     """
     first = max(abs(spans[0][0]) + spans[0][1], LEAST_PCT) if spans else LEAST_PCT
     widest = max((abs(change) for change, _ in spans if abs(change) <= FAR * first), default=first)
@@ -57,7 +58,7 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
 
 
 def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
-    """Return the cells of a change, drawn as a dot on the axis, with its interval as a bar. What lies beyond the axis
+    """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond the ends of the axis
     is shown as "<" or ">". `half_pct` is half the width of the interval in percentage points, None without an
     interval."""
     if not axis.cells:

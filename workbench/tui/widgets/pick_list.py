@@ -27,8 +27,8 @@ CURSOR_BINDINGS: tuple[BindingType, ...] = (
 
 
 class PickList(Painted, can_focus=True):
-    """A list with a cursor. Subclasses draw an item, the head and the foot. The cursor stays on its item when `items`
-    change."""
+    """A list with a cursor. Subclasses draw the items, and the rows above and below them. When `items` change, the
+    cursor stays on its item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_BINDINGS]
 
@@ -46,14 +46,14 @@ class PickList(Painted, can_focus=True):
         return ((str(item), "text"),)
 
     def is_heading(self, item: Any) -> bool:
-        """Return whether `item` is a heading, on which the cursor cannot be."""
+        """Return whether `item` is a heading. The cursor skips headings."""
         return False
 
     def head_rows(self, width: int) -> list[Row]:
         return []
 
     def head_clicked(self, x: int) -> None:
-        """Act on a click on the last row of the head. By default nothing happens."""
+        """Act on a click on the last row above the items, at the cell `x` of the row. By default nothing happens."""
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         return []
@@ -66,7 +66,8 @@ class PickList(Painted, can_focus=True):
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
     def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
-        """Set the items. With `keep` the cursor stays on its item, otherwise it goes to the first one."""
+        """Show these items in the list. With `keep` the cursor stays on its item, otherwise it goes to the first
+        item."""
         old = self.key_of(self.current) if keep and self.current is not None else None
         self.items = items
         if old is not None:
@@ -77,7 +78,8 @@ class PickList(Painted, can_focus=True):
         self.repaint()
 
     def select(self, key: Hashable) -> None:
-        """Move the cursor to the item whose `key_of` is `key`, if the list has that item."""
+        """Move the cursor to the item with the key `key`, which the method `key_of` computes. Do nothing if the list
+        has no such item."""
         self.cursor = next((i for i, item in enumerate(self.items) if self.key_of(item) == key), self.cursor)
         self.repaint()
 
@@ -106,8 +108,8 @@ class PickList(Painted, can_focus=True):
     _head = 0  # rows above the first item
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the row of column titles
-        calls `head_clicked`."""
+        """Move the cursor to the clicked row. A double click acts as the enter key. A click on the last row above the
+        items, which has the column titles, calls `head_clicked`."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == self._head - 1:
             event.stop()
@@ -130,8 +132,8 @@ class PickList(Painted, can_focus=True):
             self.repaint()
 
     def _nearest_item(self, index: int, step: int) -> int:
-        """Return the index of the item nearest to `index` that is not a heading, searching in the direction `step` (1
-        or -1) first, then in the other one."""
+        """Return the index of the item nearest to `index` that is not a heading. Search first in the direction `step`
+        (1 or -1), then in the opposite direction."""
         last = len(self.items) - 1
         index = max(0, min(index, last))
         for way in (step, -step):

@@ -36,7 +36,8 @@ class Point:
 def plot_rows(
     results: Sequence[BenchRow], width: int, height: int, mark_a: int | None = None, mark_b: int | None = None
 ) -> list[Row]:
-    """Return two plots over the result numbers: output tok/s above, TTFT p50 below. No line joins the points."""
+    """Return two plots, one above the other: output tok/s and TTFT p50 of each result, in the order of the result
+    numbers. `mark_a` and `mark_b` are the numbers of the results marked A and B. No line joins the points."""
     done = [r for r in sorted(results, key=lambda r: r.id) if r.output_tok_s is not None]
     if not done:
         return [(("Nothing to plot: no result has a throughput yet. b benchmarks.", "dim"),)]
@@ -65,8 +66,9 @@ def curve(
     role: str = "spark",
     named: str = "",
 ) -> list[Row]:
-    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line connects the points.
-    `named` is the rule by which the knee of a sweep was found; the title shows `named` behind the sign of the knee."""
+    """Return a plot in `height` rows, of which the first is the title. With `joined`, a line in the style of `role`
+    connects the points. If `named` is not "", the title also has the character that marks the knee of a sweep, followed
+    by `named`, the rule by which the knee was found."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
         head = (*head, (f"   {KNEE} ", "warnb"), (cut(named, max(8, width - len(title) - 6)), "warn"))
@@ -106,9 +108,9 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
 
 
 def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
-    """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high` and has about `count`
-    steps, all of them round numbers. If `low` and `high` are close, the axis is longer, so that the plot does not
-    exaggerate their difference."""
+    """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high`. The axis has about
+    `count` steps, and all its numbers are round. If `low` and `high` are close together, the axis is longer than
+    needed, so that the plot does not exaggerate their difference."""
     least = LEAST_SPAN * max(abs(low), abs(high))
     if 0 < high - low < least:
         middle = (high + low) / 2
@@ -123,7 +125,7 @@ def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float
 
 
 def _spaced(points: Sequence[Point], width: int) -> list[Point]:
-    """Return the points whose labels fit below the x axis without touching each other. The last point is always among
+    """Return those points whose labels fit below the x axis without touching each other. The last point is always among
     them."""
     room = max(1, width - 10)
     low, high = min(p.x for p in points), max(p.x for p in points)
@@ -136,11 +138,11 @@ def _spaced(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Return the positions of the values on the x axis, and whether a line may connect the points. Numbers in a narrow
-    range are their own positions.
+    """Return the positions of the values on the x axis, and whether a line may connect the points.
 
-    If a value is None (not a number), or the numbers have a wide range such as 1 to 256, the points have equal
-    distances. A line would be meaningless where a value is None.
+    The position of a number is the number itself. If the numbers have a wide range such as 1 to 256, the points have
+    equal distances instead. They also have equal distances, and no line, if a value is None, which means that it is not
+    a number.
     """
     known = [v for v in values if v is not None]
     if len(known) < len(values):

@@ -24,8 +24,8 @@ MOST_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Running work to show in a row. `share` is the completed share from 0 to 1, None if unknown. `left` is a text
-    about the time left."""
+    """Running work, as the texts and numbers of one row. `share` is the completed share from 0 to 1, None if unknown.
+    `left` is a text about the time left."""
 
     what: str
     how_far: str
@@ -51,8 +51,8 @@ def about(left_s: float | None) -> str:
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
-    """Return the row data of a server that is starting. The time left is estimated from earlier starts of the same
-    engine and model."""
+    """Return the row about a server that is starting. The time left is estimated from earlier starts of the same engine
+    and model."""
     known = [
         one.ready_after_s
         for one in state.servers
@@ -68,7 +68,8 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
 
 
 def bench_work(state: SessionState) -> Work:
-    """Return the row data of the running benchmark. The time left is estimated from the requests or seconds so far."""
+    """Return the row about the running benchmark. The time left is estimated from the completed requests or the elapsed
+    seconds."""
     bench = state.bench
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
@@ -84,7 +85,7 @@ def bench_work(state: SessionState) -> Work:
 
 
 def model_work(work: ModelWorkView) -> Work:
-    """Return the row data of a running copy, download or hashing of a model."""
+    """Return the row about the running copy, download or hashing of a model."""
     from workbench.model.model_copy import size_text  # not for the first frame
 
     if not work.total:
@@ -117,7 +118,7 @@ class ProgressRows(Painted):
             self.repaint()
 
     def of(self, state: SessionState) -> list[Work]:
-        """Return all running work, measurements first."""
+        """Return a row for each running work, measurements first."""
         series = self._series(state)
         measured = series or self._load(state)
         found = [measured] if measured else []
@@ -133,7 +134,7 @@ class ProgressRows(Painted):
         return found
 
     def _series(self, state: SessionState) -> Work | None:
-        """Return the work of the running experiment or sweep; None if neither is running."""
+        """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
         now = progress_text(state)
         if experiment is not None and experiment.state == "running":
@@ -156,8 +157,8 @@ class ProgressRows(Painted):
         return Work(what, how_far, left, done / max(1, count), "K")
 
     def _load(self, state: SessionState) -> Work | None:
-        """Return the work of the running check of GPU settings, or of the running or waiting benchmark; None if there
-        is none."""
+        """Return the row about the running check of GPU settings, or about the running or waiting benchmark; None if
+        there is none."""
         server = state.server
         if self.counted is not None:
             what, began, seconds = self.counted

@@ -24,8 +24,8 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class _Metric(NamedTuple):
-    """A metric that is drawn as a graph: `field` is its name in the history of a GPU, `fold` computes one value from
-    the values of several GPUs, and `top` is the least upper end of the scale."""
+    """A metric that is drawn as a graph. `field` is its name in the history of a GPU, and `fold` computes one value
+    from the values of several GPUs. `top` is the upper end of the scale, which is higher if a value is."""
 
     label: str
     unit: str
@@ -129,7 +129,8 @@ def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float |
 
 
 def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
-    """Return a row with the name of the result and, for each event of its timeline, the sign of the event's kind."""
+    """Return a row that begins with the name of the result and has a sign for each event of its timeline, at the time
+    of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells
     for event in timeline.history.events:
         column = span.column(event.unix_s - int(timeline.begin_s))

@@ -100,10 +100,11 @@ class StatusBar(Painted):
         self.repaint()
 
     def parts(self, state: SessionState, *, brief: bool = False, least: bool = False) -> list[Row]:
-        """Return the parts of the row, the most important ones first: host, server, altered GPU settings, preset.
+        """Return the parts of the status bar, the most important ones first: host, server, altered GPU settings,
+        preset.
 
-        `brief` shortens the texts for a small screen. `least` shortens them more, to make room for the warning about
-        altered or unapplied GPU settings.
+        With `brief`, the texts are short, for a small screen. With `least` they are shorter still, which leaves more
+        room for the warning about altered or unapplied GPU settings.
         """
         now_s = time.time()
         link = link_runs(state, now_s)
@@ -124,8 +125,8 @@ class StatusBar(Painted):
         return parts
 
     def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
-        """Return the warnings about GPU settings: altered settings, the time left of a trial, a missing guard, and
-        settings of the preset that were not applied."""
+        """Return the warnings of the status bar about GPU settings: altered settings, the time left of a trial, a
+        missing guard, and settings of the preset that were not applied."""
         carried: list[Row] = []
         if state.unapplied:
             said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
@@ -169,8 +170,8 @@ class StatusBar(Painted):
 
 
 def stale_age_s(state: SessionState) -> float | None:
-    """Return the age of the last GPU reading in seconds if it is too old to be shown as the present; None otherwise,
-    and without readings."""
+    """Return the age of the last GPU reading in seconds if it is too old to be shown as the present; None if it is not,
+    or if there is no reading."""
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s

@@ -21,8 +21,9 @@ LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front 
 
 @dataclass(frozen=True, slots=True)
 class StripLayout:
-    """The arrangement of the strip, with one block of rows per entry of `groups`, a GPU or a group of GPUs. `heights`
-    has the rows of each line of graphs in a block."""
+    """The arrangement of the telemetry strip. `groups` has one entry per block of rows, which is the tuple of the
+    numbers of the GPUs in the block. A block has one or more lines of graphs, and `heights` has the number of rows of
+    each line."""
 
     groups: tuple[Group, ...]
     columns: Columns
@@ -36,22 +37,23 @@ class StripLayout:
 
     @property
     def figures_in_lead(self) -> bool:
-        """Return whether temperature and memory are numbers at the left of a GPU's graphs, and not graphs."""
+        """Return whether temperature and memory are shown as numbers at the left of a GPU's graphs. Otherwise they have
+        graphs."""
         return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
 
 
 def most_rows(height: int) -> int:
-    """Return the largest number of rows for the GPUs on a terminal of `height` rows: 5 on 24 rows, 12 on 40, and 24 on
-    60."""
+    """Return how many rows the GPUs may take on a terminal of `height` rows: 5 on 24 rows, 12 on 40, and 24 on 60."""
     return max(1, 5 + round((height - 24) * (0.44 if height <= 40 else 0.527)) if height >= 24 else height // 5)
 
 
 def arrange(
     groups: Sequence[Group], width: int, most: int, *, unfolded: bool | None, header: bool, named: int = 0
 ) -> StripLayout:
-    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block, even in more rows;
-    False gives each group a block; None gives each GPU a block if they all fit. `header` requires a header even if it
-    adds a row. `named` is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
+    """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block of rows, even if
+    that takes more rows, False gives each group of GPUs one block, and None gives each GPU a block if all blocks fit.
+    `header` requires a row for warnings, and `named` is the length of the longest name in front of the graphs, 0 if the
+    GPUs are shown by number."""
     single = tuple((index,) for group in groups for index in group)
     if unfolded:
         most = max(most, len(single) + 1)

@@ -1,5 +1,5 @@
-"""The rows of a sweep's page: its progress, a table of its points, the knee with the rule by which it was found, and
-two plots."""
+"""The rows of a sweep's page: its progress, a table of its points, two plots, and the knee, which is the point beyond
+which more gains little."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def sweep_rows(
     now: str = "",
     draw: Callable[[Sweep, int, int], list[Row]] | None = None,
 ) -> list[Row]:
-    """Return the rows of a sweep's page. `left_s` are the seconds left, `now` is the progress of the running benchmark,
-    and `draw` makes the plots."""
+    """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now` is the progress of
+    the running benchmark as text. `draw` makes the plots from the sweep, a width and a height."""
     rows = [_state_row(s, width, left_s, now), (), *_table(s, width)]
     if s.knee_text:
         rows += [(), *paragraph(f"Knee: {s.knee_text}", width, "warnb", "  ")]
@@ -46,9 +46,9 @@ def sweep_rows(
 
 
 def doing_text(s: Sweep, doing: str) -> str:
-    """Return what the sweep is doing, to be appended to its progress: the point that it measures, such as "; 400 W:
-    measuring 31/64", or the work after the last point; "" if the sweep has ended. `doing` is the progress of the
-    running benchmark."""
+    """Return what the sweep is doing, as a text to append to its progress: the point that it measures, such as "; 400
+    W: measuring 31/64", or the work after the last point. Return "" if the sweep has ended. `doing` is the progress of
+    the running benchmark as text."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
         return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
@@ -74,8 +74,8 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
 
 
 def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns of the sweep's table that fit into `width` cells, the most important ones first, without
-    metrics that no point has."""
+    """Return the columns of the sweep's table that fit into `width` cells, the most important ones first. Leave out
+    metrics for which no point has a value."""
 
     def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
         return lambda p: figure(getattr(p, name), digits)

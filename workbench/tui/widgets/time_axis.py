@@ -44,9 +44,9 @@ _SPANS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time range of the graphs: `count` cells of `cell_s` seconds each. A cell has a number, its Unix time divided
-    by `cell_s`. `end` is the number of the last cell, `now` that of the present second's cell, and `cursor` that of the
-    cell under the time cursor, None without a cursor."""
+    """The time range of the graphs: `count` cells of `cell_s` seconds each. Cells are numbered by their Unix time
+    divided by `cell_s`. `end` is the number of the last cell of the range, and `now` the number of the cell for the
+    present second. `cursor` is the number of the cell at the time cursor, None without a cursor."""
 
     cell_s: int
     end: int
@@ -68,13 +68,13 @@ class Window:
         return None if self.cursor is None else self.cursor - self.first
 
     def column(self, unix_s: float) -> int:
-        """Return the column of the cell that contains `unix_s`; it may lie outside the window."""
+        """Return the column of the cell that contains `unix_s`. The column may lie outside the window."""
         return int(unix_s // self.cell_s) - self.first
 
 
 class TimeView:
-    """What the user sees of the history: the seconds per cell, and the time cursor, if any. With a cursor, the window
-    moves only to keep the cursor inside. Without a cursor, the window follows the time."""
+    """The part of the history that the user sees: the seconds per cell, and the time cursor, if any. With a cursor, the
+    shown time range moves only to keep the cursor inside. Without a cursor, it follows the time."""
 
     def __init__(self) -> None:
         self.cell_s = 1
@@ -117,20 +117,22 @@ class TimeView:
         self.cursor_s = None
 
     def zoom(self, by: int) -> None:
-        """Change the seconds per cell to the next larger (`by` 1) or next smaller (`by` -1) of ZOOMS."""
+        """Change the seconds per cell of the graphs to the next larger (`by` 1) or next smaller (`by` -1) of the
+        possible values."""
         steps = list(ZOOMS)
         self.cell_s = steps[min(max(steps.index(self.cell_s) + by, 0), len(steps) - 1)]
 
 
 def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
-    """Return the events in the window, or only those in its cell with the number `cell`, oldest first."""
+    """Return the events in the window, oldest first. If `cell` is not None, return only the events in the cell with
+    this number."""
     first, last = (window.first, window.end) if cell is None else (cell, cell)
     begin = bisect_left(events, float(first * window.cell_s), key=_time)
     return events[begin : bisect_left(events, float((last + 1) * window.cell_s), key=_time)]
 
 
 def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Row:
-    """Return the row below the graphs, of `window.count` cells: the times and the marks of the events. With
+    """Return the row below the graphs, which has `window.count` cells with the times and the marks of the events. With
     `measuring`, a benchmark without an end event is drawn up to the present."""
     cells: list[Run] = [_BLANK] * window.count
     for begin, end, what in _spans(window, events, measuring):
@@ -177,7 +179,8 @@ def _labels(window: Window) -> Iterator[tuple[int, str]]:
 
 def _spans(window: Window, events: Sequence[Event], measuring: bool) -> Iterator[tuple[int, int, tuple[str, str]]]:
     """Yield (first column, last column, (character, role)) of each event with a duration, such as a benchmark. The
-    character fills the columns. With `measuring`, a benchmark without an end event lasts up to the present."""
+    character is drawn in all these columns. With `measuring`, a benchmark without an end event lasts up to the
+    present."""
     earlier = bisect_left(events, float(window.first * window.cell_s), key=_time)
     inside = events_in(events, window)
     for (begin, end), what in _SPANS.items():

@@ -115,7 +115,7 @@ class Facts:
 
     @property
     def fraction(self) -> float | None:
-        """The measured decoding speed of one stream (one request at a time) divided by the speed that the memory
+        """The measured decoding speed of each stream (simultaneous request) divided by the speed that the memory
         bandwidth allows. None if either is unknown."""
         if not self.ceiling_tok_s or not self.per_stream_tok_s:
             return None

@@ -244,7 +244,8 @@ def interpolated(text: str) -> Word:
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Return the parts as a word in which no two texts are adjacent. No parts at all become the empty text."""
+    """Return the parts as a word, with adjacent texts joined into one. An empty list becomes a word of one empty
+    text."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

@@ -16,7 +16,7 @@ from workbench.report.series_blocks import comparison_blocks, experiment_blocks,
 
 
 def document_of(report: Report) -> Document:
-    """Return the report as a document. The report must be masked already."""
+    """Return the report as a document. Secrets in the report must be masked already."""
     if report.experiment is not None:
         return _experiment_document(report, report.experiment)
     if report.sweep is not None:
@@ -65,7 +65,8 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
 
 
 def _folded_results(report: Report) -> list[Block]:
-    """Return one folded block for each result of an experiment or sweep, with the details of that result."""
+    """Return one block for each result of an experiment or sweep. It shows the details of the result when the reader
+    opens it."""
     return [Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result))) for result in report.results]
 
 

@@ -221,9 +221,8 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
 
 
 def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
-    """Return an SVG plot with one row for each pair of values, A as a hollow dot and B as a filled dot. `pairs` must
-    not be empty.
-    """
+    """Return an SVG plot with one row for each pair of values (A, B): A is a hollow dot, and B a filled dot. `pairs`
+    must not be empty."""
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0

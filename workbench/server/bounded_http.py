@@ -16,8 +16,8 @@ _DEFAULT_S = 10.0
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client for small requests such as health checks. The read timeout plus the connect timeout of a request
-    limit the time until its response is complete.
+    """An httpx client for small requests such as health checks. The response to a request must be complete within the
+    sum of its read timeout and its connect timeout.
 
     Raises httpx.ReadTimeout if a response takes longer, and httpx.DecodingError if a response is larger than 16 MiB or
     compressed.

@@ -29,9 +29,9 @@ _CONSEQUENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank and what is known about its run. `status` is None if the run was not found on the rank's host.
-    `unreachable` is the reason why that host could not be queried, or None. `ended_ago_s` is how many seconds ago the
-    rank ended."""
+    """What is known about a rank, the part of a server that runs on one of several hosts. `status` is None if the
+    rank's run was not found on its host. `unreachable` is the reason why that host could not be queried, or None.
+    `ended_ago_s` is how many seconds ago the rank ended."""
 
     rank: ClusterRank
     status: ServerStatus | None
@@ -86,8 +86,8 @@ class RankState:
 
 
 def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that have no run although their hosts could be queried. Return () within NEVER_STARTED_S of the
-    server's start, which was `age_s` seconds ago: a rank may still be starting then."""
+    """Return the ranks that have no run although their hosts could be queried. Return () within NEVER_STARTED_S seconds
+    of the server's start, which was `age_s` seconds ago: a rank may still be starting then."""
     return tuple(r for r in ranks if r.status is None and not r.unreachable) if age_s > NEVER_STARTED_S else ()
 
 

@@ -1,5 +1,5 @@
-"""Starts and stops the servers of a cluster: those that run on its head alone, and those whose ranks run on several
-nodes.
+"""Starts and stops the servers of a cluster: those that run only on its head (the first node), and those whose ranks
+run on several nodes.
 
 The record of each rank names all ranks of its server (model/cluster_run.py), so a Workbench process that reads one
 record knows the whole server and can stop it. If a rank ends, is stopped or was never started, each Workbench process

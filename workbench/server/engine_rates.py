@@ -33,8 +33,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def advance(self, unix_s: float, count: int) -> dict[int, float]:
-        """Add a later reading, and return the increase of the counter in each whole second that has ended since the
-        previous reading, by Unix second."""
+        """Add a later reading of the counter, and return its increase in each whole second that has ended since the
+        previous reading, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):

@@ -168,8 +168,9 @@ def _engines() -> list[Engine]:
 
 
 def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
-    """Return the port that the process's command line gives, as a set of one; an empty set if nothing listens on that
-    port. Needed for processes of other users, whose sockets cannot be read."""
+    """Return the port that the process's command line gives, as a set of one. Return an empty set if it is not one of
+    `open_ports`, the ports on which any process listens. Needed for processes of other users, whose sockets cannot be
+    read."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 

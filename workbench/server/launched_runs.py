@@ -27,8 +27,8 @@ from workbench.server.watched_run import WatchedRun
 
 
 def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
-    """Return the launcher that the plan names. None for a plain process, and for a launcher that this version of
-    Workbench does not know."""
+    """Return the launcher, such as Slurm, that the plan names. None if Workbench starts the server itself, or if this
+    version of Workbench does not know the launcher."""
     try:
         return launcher_of(plan.run_as)
     except InputError:

@@ -161,8 +161,9 @@ async def place_on(host: Host, places: Places, path: str) -> str:
 
 
 async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
-    """Return the part of a shipment that must still be sent. Raises InputError if the target host has a different file
-    under one of the names and `replace` is False. Raises HostError if the target host has too little free space."""
+    """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if the target host has a
+    different file under one of the names and `replace` is False. Raises HostError if the target host has too little
+    free space."""
     argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2] for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
@@ -215,8 +216,9 @@ async def _same(source: Host, target: Host, shipment: Shipment, names: Sequence[
 
 
 async def put_in_place(target: Host, shipment: Shipment, names: Sequence[str], replace: bool) -> None:
-    """Move the staged files `names` to their final places, and create the links and refs of the shipment. Raises
-    HostError if a staged file is incomplete, or if there is a file at a final place and `replace` is False."""
+    """Move the staged files `names` to their final places, and create the symbolic links and the small text files
+    (refs) of the shipment. Raises HostError if a staged file is incomplete, or if there is a file at a final place and
+    `replace` is False."""
     done = await target.run(sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True)
     staged = dict(_sized(line.removeprefix("staged=")) for line in done.out.splitlines() if line.startswith("staged="))
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:

@@ -27,7 +27,7 @@ _KINDS = {ServerState.STOPPED: "stopped", ServerState.FAILED: _FAILED, ServerSta
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that has an end mark, with the size of its directory on disk."""
+    """A run that is marked as ended, with the size of its directory on disk."""
 
     run_id: str
     failed: bool

@@ -142,12 +142,12 @@ class Supervisor:
     ) -> ServerStatus:
         """Start `command` as a detached process, watch it, and return its status once the process runs. A later event
         reports that the server is ready. `adopts` is the unit, container or job of a server that already runs: that
-        server is only followed, not started. `rank` is set for a rank of a server on several nodes; it must have been
-        checked before.
+        server is only followed, not started. `rank` is a rank of a server on several nodes, or None. The caller has
+        already checked the start of a rank.
 
-        Raises ServerError for problems that can be found before the start (port in use; missing executable, model path
-        or directory), PlanError if a launcher refuses the plan, and HostError if the host cannot start the process. A
-        server that is not ready within `ready_timeout_s` becomes FAILED, but its process is left running.
+        Raises ServerError for problems that can be found before the start, such as a port in use or a missing model
+        path, PlanError if a launcher refuses the plan, and HostError if the host cannot start the process. A server
+        that is not ready within `ready_timeout_s` becomes FAILED, but its process is left running.
         """
         if rank is None:
             await self.runs()
@@ -220,8 +220,8 @@ class Supervisor:
         return self.statuses()
 
     def _take(self, process: detached_process.ProcessStatus) -> None:
-        """Update the run that `process` describes, and publish its status if that changed. If this supervisor does not
-        have the run, adopt it."""
+        """Update the run that `process` describes, and publish its status if that changed. A run that this supervisor
+        does not know yet is added."""
         run_id = _id(process)
         if run_id in self._starting:
             return
@@ -351,7 +351,8 @@ class Supervisor:
 
     async def uninstall(self, run_id: str) -> Sequence[str]:
         """Remove what the start of an ended run has installed on the host, such as a systemd unit, and return the
-        removed paths. Raises ServerError if a living run uses the unit, or if Workbench did not write the files."""
+        removed paths. Raises ServerError if this run or another run of its unit is alive, or if Workbench did not start
+        the server or did not write the files."""
         return await launched_runs.uninstall(self.host, await self._find(run_id), self.watched())
 
     def installed(self, run_id: str) -> str | None:

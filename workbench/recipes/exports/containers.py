@@ -81,8 +81,8 @@ def _dollars(text: str) -> str:
 
 
 def check_image(launch: Launch, notes: Notes) -> None:
-    """Add notes to `notes`: a warning about an image without a digest, and the working directory and program of the
-    plan, which the container does not use."""
+    """Add to `notes` a warning if the image has no digest, and notes that the container does not use the working
+    directory and the program of the plan."""
     if "@sha256:" not in launch.image:
         text = f"the image {launch.image} is not pinned: the same name can mean another image later"
         fix = "set `image` in the table [engine] of the preset to NAME@sha256:…, as `docker image inspect` shows it"
@@ -94,8 +94,8 @@ def check_image(launch: Launch, notes: Notes) -> None:
 
 
 def _mounted(launch: Launch, notes: Notes) -> list[str]:
-    """Return [path of the model on the host], the paths to mount in the container. Return [] if the model is not an
-    absolute path, or if the path cannot be mounted: `notes` then gets a warning."""
+    """Return the paths of the host to mount in the container: [path of the model], or [] if the model is not an
+    absolute path. Also [] for a path that cannot be mounted, which adds a warning to `notes`."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []

@@ -210,8 +210,9 @@ def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
 
 
 def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
-    """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices set CUDA_VISIBLE_DEVICES and the
-    number of GPUs, a plain number sets only the latter. Other values are added to `notes`."""
+    """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices such as "device=0,1" set
+    CUDA_VISIBLE_DEVICES and the number of GPUs. A plain number sets only the number of GPUs, and other values are added
+    to `notes`."""
     named = gpus.removeprefix("device=") if "=" in gpus else ""
     seen = named or command.env.get(VISIBLE_TO_CONTAINER, "")
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):

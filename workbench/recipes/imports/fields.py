@@ -72,8 +72,8 @@ def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = 
 
 def flag_words(engine: Engine, values: Mapping[str, Any], notes: Notes, where: str) -> Iterator[str]:
     """Yield the command-line arguments for `values`, settings by name such as sparkrun's `max_model_len: 8192`. A name
-    is a flag of the engine, with dashes or underscores, or one of the usual names in `shared_names`. Unknown names are
-    added to `notes`, with the text `where` in front."""
+    is a flag of the engine, with dashes or underscores, or a name that recipes use for all engines (a key of
+    `shared_names`). Unknown names are added to `notes`, with the text `where` in front."""
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")

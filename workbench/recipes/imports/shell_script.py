@@ -62,7 +62,7 @@ def read(text: str, notes: Notes, entry: str | None = None) -> Recipe:
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
     """Return the recipe of the first of `commands`. The other commands are added to `notes`, because a preset starts
-    one server."""
+    one server. `form` is the format of the recipe."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {short(words)}"

@@ -34,8 +34,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, entry: str | None = None) -> Recipe:
-    """Return the recipe in a document. Its installation hooks, which are programs, are added to `notes` and never run.
-    `entry` is not used."""
+    """Return the recipe in a sparkrun document. Its installation hooks, which are programs, are added to `notes` and
+    never run. `entry` is not used."""
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:

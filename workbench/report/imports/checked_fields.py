@@ -48,8 +48,7 @@ class Imported:
 
 class Fields:
     """A JSON object of the imported file. `at` is its place in the document, "" for the outermost object. The methods
-    return a field with its type checked, or None if it is absent or null; they raise InputError for a wrong type.
-    """
+    return a field with its type checked, or None if it is absent or null. They raise InputError for a wrong type."""
 
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
@@ -65,7 +64,8 @@ class Fields:
         )
 
     def number(self, name: str) -> float | None:
-        """Return a field that is a finite number and not negative."""
+        """Return the field `name`, which must be a finite number that is not negative; None if it is absent. Raises
+        InputError for any other value."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -108,7 +108,7 @@ class Fields:
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
     def objects(self, name: str) -> list[Fields]:
-        """Return a field that is a list of objects. The list is empty if the field is absent."""
+        """Return the field `name`, which must be a list of objects; [] if it is absent."""
         value = self.data.get(name)
         if value is None:
             return []
@@ -126,9 +126,9 @@ class Fields:
         return [float(v) for v in value]
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
-        """Return (time in Unix seconds, note) from a field, which is in the strptime format `form`, or None for ISO
+        """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form` or by default in ISO
         8601. A time without a time zone is read in this machine's zone. If the field is absent, the time is the
-        modification time of the file. In these two cases the note says so, otherwise it is "" (empty)."""
+        modification time of the file. In these two cases the note says so, otherwise it is empty."""
         text = self.text(name)
         if text is None:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"

@@ -271,8 +271,9 @@ class Containers:
         return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        """Ask docker or podman for the state of the run's container. For a container of Workbench that still exists,
-        `lives` is True even if it has exited: a keeper must then copy its log and its exit code."""
+        """Ask docker or podman for the state of the run's container. In the answer, `lives` is True for every container
+        of Workbench that still exists, even if it has exited: a keeper, the process that follows the server, must then
+        copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
         argv = sh(scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir)

@@ -194,7 +194,7 @@ def parse_launched(data: bytes | None) -> Launched | None:
 
 
 def encode_launched(launched: Launched) -> bytes:
-    """Return the content of the file `launched`, which `parse_launched` reads."""
+    """Return the bytes to write into the file `launched`, in the format that `parse_launched` reads."""
     lines = []
     for each in fields(launched):
         value = getattr(launched, each.name)

@@ -1,4 +1,5 @@
-"""Servers as units of systemd: transient units of the user's or the system's service manager.
+"""Servers as units of the user's or the system's systemd. By default a unit is transient: no unit file
+is installed.
 
 The unit runs the engine's own command with the environment that a process of Workbench would have. The environment is
 in the file `environment` of the run directory, which only the user can read. Every user of the host may call `systemctl
